@@ -1,0 +1,24 @@
+"""Posterior samples under differential privacy, in JAX."""
+
+from dpjax import acceptance, privacy, proposals, queries
+from dpjax.algorithm import Algorithm
+from dpjax.mcmc.barker import barker
+from dpjax.mcmc.penalty import penalty
+from dpjax.posterior import Posterior
+from dpjax.privacy import Budget
+from dpjax.queries import Lipschitz
+from dpjax.run import run
+
+__all__ = [
+    "Algorithm",
+    "Budget",
+    "Lipschitz",
+    "Posterior",
+    "acceptance",
+    "barker",
+    "penalty",
+    "privacy",
+    "proposals",
+    "queries",
+    "run",
+]

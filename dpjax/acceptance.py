@@ -1,0 +1,156 @@
+"""Acceptance functions a(l) of Metropolis-Hastings steps, and the draw of the bit.
+
+Each is *balanced*, a(l) = e^l a(-l), so a chain that accepts with probability a(l)
+of the log Metropolis-Hastings ratio l keeps its target exactly. What a step releases
+about the data is one Bernoulli(c a(l)) bit, with c the laziness; `dpjax.privacy`
+charges for that bit.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import ndtr
+from scipy import special
+
+__all__ = ["TOTAL_VARIATION", "Acceptance", "barker", "draw", "metropolis", "penalty"]
+
+TOTAL_VARIATION = 2e-15
+"""Bound on |P(bit = 1) - c a(l)| of `draw` for one bit.
+
+Rounding of a(l) in float64 (tested against 50 digits), of the 63-bit threshold, and
+of the log ratio itself, whose relative error of 2^-53 moves a(l) by at most
+sup |l a'(l)| 2^-53.
+"""
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """An acceptance function c a(l): which a, its noise, and the laziness c.
+
+    Parameters
+    ----------
+    family
+        ``"barker"``, a(l) = 1 / (1 + e^-l); ``"penalty"``, a(l) = Phi(l/s - s/2)
+        + e^l Phi(-l/s - s/2), the law of the penalty method's bit; or
+        ``"metropolis"``, a(l) = min(1, e^l), for which no privacy is claimed.
+    noise_sd
+        s in nats, for the penalty family only.
+    laziness
+        c in (0, 1]: the chance that a step does anything, tossed in secret before
+        the data are read.
+    """
+
+    family: Literal["barker", "penalty", "metropolis"]
+    noise_sd: float | None = None
+    laziness: float = 1.0
+
+    def __post_init__(self):
+        if self.family not in ("barker", "penalty", "metropolis"):
+            raise ValueError(f"unknown acceptance family {self.family!r}")
+        if (self.family == "penalty") != (self.noise_sd is not None):
+            raise ValueError("noise_sd belongs to the penalty family, and only to it")
+        if self.noise_sd is not None and not 0 < self.noise_sd < np.inf:
+            raise ValueError(
+                f"noise_sd must be positive and finite, got {self.noise_sd}"
+            )
+        if not 0 < self.laziness <= 1:
+            raise ValueError(f"laziness must be in (0, 1], got {self.laziness}")
+
+    def log_accept(self, log_ratio: np.ndarray) -> np.ndarray:
+        """log a(l) in float64 on the host, without the laziness."""
+        log_ratio = np.asarray(log_ratio, np.float64)
+        match self.family:
+            case "metropolis":
+                return np.minimum(log_ratio, 0.0)
+            case "barker":
+                return -np.logaddexp(0.0, -log_ratio)
+            case "penalty":
+                s = self.noise_sd
+                x = log_ratio / s - s / 2
+                return np.minimum(
+                    np.logaddexp(
+                        special.log_ndtr(x), log_ratio + special.log_ndtr(-x - s)
+                    ),
+                    0.0,
+                )
+
+    def log_reject(self, log_ratio: np.ndarray) -> np.ndarray:
+        """log(1 - a(l)) in float64 on the host, without the laziness."""
+        log_ratio = np.asarray(log_ratio, np.float64)
+        match self.family:
+            case "metropolis":
+                with np.errstate(divide="ignore"):
+                    return np.log(-np.expm1(np.minimum(log_ratio, 0.0)))
+            case "barker":
+                return -np.logaddexp(0.0, log_ratio)
+            case "penalty":
+                # 1 - a = phi(x) (M(x) - M(x + s)), M Mills' ratio, where x > 0.
+                s = self.noise_sd
+                x = log_ratio / s - s / 2
+                y = np.maximum(x, 0.0) / np.sqrt(2)
+                gap = special.erfcx(y) - special.erfcx(y + s / np.sqrt(2))
+                with np.errstate(divide="ignore"):
+                    upper = np.log(gap / 2) - y**2
+                    lower = np.log(
+                        -np.expm1(self.log_accept(np.minimum(log_ratio, s**2 / 2)))
+                    )
+                return np.where(x > 0, upper, lower)
+
+
+def barker(laziness: float = 1.0) -> Acceptance:
+    """Barker's acceptance function 1 / (1 + e^-l); pure differential privacy."""
+    return Acceptance("barker", laziness=laziness)
+
+
+def penalty(noise_sd: float, laziness: float = 1.0) -> Acceptance:
+    """The penalty method's: the ratio gets N(-s^2/2, s^2) noise, s = `noise_sd`."""
+    return Acceptance("penalty", noise_sd=noise_sd, laziness=laziness)
+
+
+def metropolis() -> Acceptance:
+    """min(1, e^l). Not private: a rejection can be impossible on one data set."""
+    return Acceptance("metropolis")
+
+
+def probability(family: str, log_ratio, noise_sd=None) -> jax.Array:
+    """a(l), traced, in float64; call it under `jax.enable_x64(True)`."""
+    match family:
+        case "metropolis":
+            return jnp.exp(jnp.minimum(log_ratio, 0.0))
+        case "barker":
+            return jax.nn.sigmoid(log_ratio)
+        case "penalty":
+            # exp overflows past 709, where the factor beside it has vanished.
+            x = log_ratio / noise_sd - noise_sd / 2
+            tail = jnp.exp(jnp.minimum(log_ratio, 700.0)) * ndtr(-x - noise_sd)
+            return jnp.minimum(ndtr(x) + tail, 1.0)
+        case _:
+            raise ValueError(f"unknown acceptance family {family!r}")
+
+
+def draw(words: jax.Array, family: str, log_ratio: jax.Array, noise_sd=None):
+    """Draw the accept bit by comparing a 63-bit integer with a(l).
+
+    Parameters
+    ----------
+    words
+        Two uniform uint32 words, ``(2,)``.
+    family, noise_sd
+        As in `Acceptance`; `noise_sd` may be traced.
+    log_ratio
+        The log Metropolis-Hastings ratio l in float64, scalar.
+
+    Returns
+    -------
+    A boolean scalar. No other number that depends on the data leaves this function.
+    """
+    with jax.enable_x64(True):
+        uniform = (words[0].astype(jnp.uint64) << 31) | (
+            words[1].astype(jnp.uint64) >> 1
+        )
+        chance = probability(family, log_ratio, noise_sd)
+        threshold = jnp.floor(chance * 2.0**63).astype(jnp.uint64)
+        return uniform < threshold

@@ -1,0 +1,132 @@
+"""One Metropolis-Hastings step whose only release is its accept bit.
+
+The kernels differ in the acceptance function, and in nothing else.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpjax import acceptance, queries
+from dpjax.algorithm import Transition
+from dpjax.posterior import Posterior
+from dpjax.proposals import Proposal
+
+__all__ = ["MHInfo", "MHState", "check", "clip_at", "init", "transition"]
+
+
+class MHState(NamedTuple):
+    """Public state of a chain.
+
+    position
+        Pytree, the sampled parameters.
+    walk
+        The proposal's memory, ``()`` for a random walk.
+    """
+
+    position: Any
+    walk: Any
+
+
+class MHInfo(NamedTuple):
+    """Public information on a step.
+
+    acceptance_rate
+        The accept bit as a float. The acceptance probability itself is secret; the
+        bit is an unbiased estimate of it, which is what adaptation needs.
+    is_accepted
+        The accept bit.
+    """
+
+    acceptance_rate: jax.Array
+    is_accepted: jax.Array
+
+
+def init(position, proposal: Proposal) -> MHState:
+    """State of a chain at `position`."""
+    position = jax.tree.map(jnp.asarray, position)
+    return MHState(position, proposal.init(position))
+
+
+def clip_at(clip_bound, distance):
+    """The clip bound in nats for a move over `distance`."""
+    if isinstance(clip_bound, queries.Lipschitz):
+        return clip_bound.constant * distance
+    return clip_bound
+
+
+def check(clip_bound) -> None:
+    """Refuse clip bounds that are not positive; traced ones cannot be checked."""
+    value = getattr(clip_bound, "constant", clip_bound)
+    if isinstance(value, jax.core.Tracer):
+        return
+    if math.isnan(value) or value <= 0:
+        raise ValueError(
+            f"clip_bound must be positive, got {value}: it bounds, in nats, what one "
+            "record adds to the log ratio"
+        )
+
+
+def transition(
+    posterior: Posterior,
+    step_size,
+    proposal: Proposal,
+    clip_bound,
+    family: str,
+    noise_sd=lambda bound: None,
+    laziness: float = 1.0,
+) -> Transition:
+    """The step as `Transition`; `noise_sd` maps the clip bound to nats of noise.
+
+    Notes
+    -----
+    *Formal guarantees.* `move` reads the data through one `queries.log_ratio_sum`; of
+    what follows, only the bit that `acceptance.draw` returns leaves it. The memory
+    stays inside the runner.
+    """
+    if not isinstance(posterior, Posterior):
+        raise TypeError(
+            "expected a dpjax.Posterior, which separates the prior from the records' "
+            f"log-likelihoods, got {type(posterior).__name__}"
+        )
+    check(clip_bound)
+
+    def num_words(state):
+        return 2 + proposal.num_words(ravel_pytree(state.position)[0].size)
+
+    def recall(state):
+        return queries.remember(posterior, state.position)
+
+    def move(words, state, memory):
+        proposed = proposal.propose(words[2:], state.position, state.walk, step_size)
+        bound = clip_at(clip_bound, proposed.distance)
+        total, memory = queries.log_ratio_sum(
+            posterior, state.position, proposed.position, bound, memory
+        )
+        prior_ratio = posterior.logprior_fn(proposed.position) - posterior.logprior_fn(
+            state.position
+        )
+        with jax.enable_x64(True):
+            log_ratio = posterior.tempering * total + prior_ratio.astype(jnp.float64)
+            sd = noise_sd(bound)
+        is_accepted = acceptance.draw(words[:2], family, log_ratio, sd)
+        accepted = MHState(proposed.position, proposed.walk_accepted)
+        rejected = MHState(state.position, proposed.walk_rejected)
+        state = jax.tree.map(
+            lambda new, old: jnp.where(is_accepted, new, old), accepted, rejected
+        )
+        if memory is not None:
+            memory = memory._replace(accepted=is_accepted)
+        return state, _info(is_accepted), memory
+
+    def stay(state):
+        return _info(jnp.zeros((), bool))
+
+    return Transition(num_words, recall, move, stay, laziness)
+
+
+def _info(is_accepted):
+    return MHInfo(is_accepted.astype(jnp.result_type(float)), is_accepted)

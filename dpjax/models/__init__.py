@@ -1,0 +1,17 @@
+"""The models of the papers, with their exact posteriors, and logistic regression."""
+
+from dpjax.models.banana import banana
+from dpjax.models.circle import circle
+from dpjax.models.gaussian import correlated_gaussian
+from dpjax.models.logistic import logistic_regression
+from dpjax.models.thesis import THESIS_MODELS, ThesisModel, thesis_model
+
+__all__ = [
+    "THESIS_MODELS",
+    "ThesisModel",
+    "banana",
+    "circle",
+    "correlated_gaussian",
+    "logistic_regression",
+    "thesis_model",
+]

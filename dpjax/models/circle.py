@@ -1,0 +1,81 @@
+"""The circle: a posterior on a ring, whose mean no data moves away from the origin.
+
+A record is a radius r with log-likelihood -a (t1^2 + t2^2 - r^2)^2; the prior is flat.
+
+References
+----------
+Räisä (2021), Differentially Private Metropolis-Hastings Algorithms, section 5.1. The
+exact sampler is not in the thesis.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.posterior import Posterior
+
+__all__ = ["circle", "exact_sample", "simulate"]
+
+
+@dataclass(frozen=True)
+class _LogLikelihood:
+    sharpness: float
+
+    def __call__(self, position, record):
+        square = position[0] ** 2 + position[1] ** 2
+        return -self.sharpness * (square - record**2) ** 2
+
+
+def _flat_logprior(position):
+    return jnp.zeros((), position.dtype)
+
+
+def circle(data, *, sharpness=1e-5, tempering=1.0) -> Posterior:
+    """The circle posterior; positions have shape ``(2,)``.
+
+    Parameters
+    ----------
+    data
+        Radii, shape ``(n,)``.
+    sharpness
+        a > 0, in units of ``radius**-4``.
+    tempering
+        Power of the likelihood, in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        If `data` is not one-dimensional or `sharpness` is not positive.
+    """
+    if data.ndim != 1:
+        raise ValueError(f"data must have shape (n,), got {data.shape}")
+    if not 0 < sharpness < np.inf:
+        raise ValueError(f"sharpness must be positive, got {sharpness}")
+    return Posterior(_flat_logprior, _LogLikelihood(float(sharpness)), data, tempering)
+
+
+def simulate(rng_key, num_records, *, dtype=float) -> jax.Array:
+    """Radii of shape ``(num_records,)``, drawn from N(3, 1)."""
+    return 3 + jax.random.normal(rng_key, (num_records,), dtype)
+
+
+def exact_sample(
+    rng_key, data, num_samples, *, sharpness=1e-5, tempering=1.0
+) -> jax.Array:
+    """Independent draws of the posterior, ``(num_samples, 2)``; not private.
+
+    The area element is d(rho^2) d(phi) / 2, so rho^2 = t1^2 + t2^2 is
+    N(mean(r^2), 1 / (2 a T n)) truncated to the positive half line and the angle is
+    uniform.
+    """
+    radius_key, angle_key = jax.random.split(rng_key)
+    centre = jnp.mean(data**2)
+    sd = (2 * sharpness * tempering * data.shape[0]) ** -0.5
+    normal = jax.random.truncated_normal(
+        radius_key, -centre / sd, jnp.inf, (num_samples,), data.dtype
+    )
+    radius = jnp.sqrt(jnp.maximum(centre + sd * normal, 0))
+    angle = jax.random.uniform(angle_key, (num_samples,), data.dtype, 0, 2 * jnp.pi)
+    return jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=1)

@@ -1,0 +1,213 @@
+"""The eight models of the thesis's experiments: constants, data, starts, references.
+
+Data, starts and reference draws are the thesis code's own numbers. It drew them in
+float64 with JAX's original threefry, which JAX 0.5 replaced as the default, so both
+are set here for the length of a draw, whatever the caller's settings. The numbers are
+therefore the same with x64 on and off, up to the rounding of the result.
+
+References
+----------
+Räisä (2021), Differentially Private Metropolis-Hastings Algorithms, table 5.1,
+section 5 and the accompanying code.
+"""
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.models.banana import banana
+from dpjax.models.banana import exact_sample as banana_sample
+from dpjax.models.banana import simulate as banana_data
+from dpjax.models.circle import circle
+from dpjax.models.circle import exact_sample as circle_sample
+from dpjax.models.circle import simulate as circle_data
+from dpjax.models.gaussian import correlated_gaussian
+from dpjax.models.gaussian import exact_sample as gaussian_sample
+from dpjax.models.gaussian import simulate as gaussian_data
+from dpjax.posterior import Posterior
+
+__all__ = ["THESIS_MODELS", "ThesisModel", "thesis_model"]
+
+_START_SEED = 4236482
+
+
+@contextmanager
+def _as_thesis():
+    with jax.enable_x64(True), jax.threefry_partitionable(False):
+        yield
+
+
+@dataclass(frozen=True)
+class ThesisModel:
+    """One row of the thesis's table 5.1.
+
+    Attributes
+    ----------
+    key
+        Name of the model in the thesis's code, such as ``"easy-2d"``.
+    name
+        Name of the model in the thesis's text.
+    dim, num_records
+        d and n.
+    tempering
+        T, the power of the likelihood: 1, or n0 / n.
+    true_theta
+        The parameter the data were drawn at (for the circle: none, the origin).
+    start_centre
+        Where the starts are centred.
+    """
+
+    key: str
+    name: str
+    dim: int
+    num_records: int
+    tempering: float
+    true_theta: tuple[float, ...]
+    start_centre: tuple[float, ...]
+    _build: Callable = field(repr=False)
+    _simulate: Callable = field(repr=False)
+    _sample: Callable = field(repr=False)
+    _data_key: Callable = field(repr=False)
+    _reference_seed: int = field(repr=False)
+
+    @property
+    def delta(self) -> float:
+        """The thesis's delta, 0.1 / n."""
+        return 0.1 / self.num_records
+
+    def simulate(self, dtype=None) -> jax.Array:
+        """The thesis's data: ``(n, d)``, for the circle ``(n,)`` radii.
+
+        Parameters
+        ----------
+        dtype
+            Of the result; JAX's default float if None.
+        """
+        with _as_thesis():
+            data = np.asarray(self._simulate(self._data_key(), self.num_records))
+        return jnp.asarray(data, dtype or float)
+
+    def posterior(self, data=None) -> Posterior:
+        """The posterior given `data`, by default the thesis's."""
+        data = self.simulate() if data is None else data
+        return self._build(data, tempering=self.tempering)
+
+    def exact_sample(self, rng_key, data, num_samples) -> jax.Array:
+        """Independent posterior draws, ``(num_samples, d)``; not private."""
+        return self._sample(rng_key, data, num_samples, tempering=self.tempering)
+
+    def reference(self, num_samples=1000, dtype=None) -> jax.Array:
+        """The thesis's reference sample, ``(num_samples, d)``; not private.
+
+        The thesis has none for the circle; the exact sampler supplies one.
+        """
+        with _as_thesis():
+            rng_key = jax.random.key(self._reference_seed)
+            data = self._simulate(self._data_key(), self.num_records)
+            draws = np.asarray(self.exact_sample(rng_key, data, num_samples))
+        return jnp.asarray(draws, dtype or float)
+
+    def starts(self, reference, num_chains=20) -> jax.Array:
+        """Starting points ``(num_chains, d)`` around `start_centre`; not private.
+
+        Their spread in every component is the mean over components of the standard
+        deviation of `reference` (for the circle: 1).
+
+        Parameters
+        ----------
+        reference
+            Posterior draws, ``(m, d)``; the starts take its dtype.
+        """
+        spread = 1.0
+        if self.key != "circle":
+            spread = np.std(np.asarray(reference, np.float64), axis=0).mean()
+        with _as_thesis():
+            normal = [
+                np.asarray(jax.random.normal(jax.random.key(_START_SEED + i), self.dim))
+                for i in range(num_chains)
+            ]
+        starts = np.asarray(self.start_centre) + spread * np.stack(normal)
+        return jnp.asarray(starts, reference.dtype)
+
+
+def thesis_model(key: str) -> ThesisModel:
+    """The model of that key.
+
+    Raises
+    ------
+    ValueError
+        If `key` is none of `THESIS_MODELS`.
+    """
+    if key not in THESIS_MODELS:
+        raise ValueError(f"unknown model {key!r}, choose from {sorted(THESIS_MODELS)}")
+    return THESIS_MODELS[key]
+
+
+def _banana(key, name, dim, num_records, tempering=1.0, curvature=20.0):
+    theta = (0.0, 3.0) + (0.0,) * (dim - 2)
+    constants = dict(curvature=curvature, prior_precision=0.001)
+    return ThesisModel(
+        key,
+        name,
+        dim,
+        num_records,
+        tempering,
+        true_theta=theta,
+        start_centre=theta,
+        _build=partial(banana, **constants),
+        _simulate=partial(banana_data, dim=dim),
+        _sample=partial(banana_sample, **constants),
+        _data_key=lambda: jax.random.key(43247),
+        _reference_seed=56437,
+    )
+
+
+_CORRELATED = ThesisModel(
+    "hard-gauss-2d",
+    "Correlated Gauss",
+    2,
+    200_000,
+    1.0,
+    true_theta=(0.0, 3.0),
+    start_centre=(0.0, 3.0),
+    _build=correlated_gaussian,
+    _simulate=gaussian_data,
+    _sample=gaussian_sample,
+    _data_key=lambda: jax.random.key(46283648),
+    _reference_seed=434927,
+)
+
+_CIRCLE = ThesisModel(
+    "circle",
+    "Circle",
+    2,
+    100_000,
+    1.0,
+    true_theta=(0.0, 0.0),
+    start_centre=(0.0, 1.0),
+    _build=circle,
+    _simulate=circle_data,
+    _sample=circle_sample,
+    _data_key=lambda: jax.random.split(jax.random.key(742983))[1],
+    _reference_seed=56437,
+)
+
+THESIS_MODELS = {
+    model.key: model
+    for model in (
+        _banana("easy-2d", "Flat banana d=2", 2, 100_000),
+        _banana("easy-10d", "Flat banana d=10", 10, 200_000),
+        _banana("tempered-2d", "Tempered banana d=2", 2, 100_000, 0.01),
+        _banana("tempered-10d", "Tempered banana d=10", 10, 200_000, 0.005),
+        _banana("gauss-30d", "High dimensional Gauss", 30, 200_000, curvature=0.0),
+        _banana("hard-2d", "Narrow banana", 2, 150_000, curvature=350.0),
+        _CORRELATED,
+        _CIRCLE,
+    )
+}
+"""The models by key, in the order of table 5.1."""

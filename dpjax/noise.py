@@ -1,0 +1,91 @@
+"""Random variates from uniform words, and Gaussian noise for released vectors.
+
+Kernels use randomness as rows of uniform uint32 words, so that a run can take them in
+bulk from a cipher and a plain step can take them from a JAX key.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from jax.scipy.special import ndtri
+
+from dpjax.queries import GRID
+
+__all__ = ["TOTAL_VARIATION", "gaussian_release", "normal", "tape"]
+
+TOTAL_VARIATION = 2.4e-15
+"""Bound on the distance of one released coordinate from ideal Gaussian noise rounded
+to the grid, for noise of up to 16 clip bounds (64-bit words through float64 ndtri)."""
+
+
+def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Uniform uint32 words from ChaCha20 (RFC 7539).
+
+    Parameters
+    ----------
+    key
+        32 secret bytes.
+    stream
+        Number of the stream below 2^96; streams of one key are independent.
+    shape
+        Of the array returned; at most 2^36 words, the length of one stream.
+    """
+    nonce = bytes(4) + stream.to_bytes(12, "little")
+    cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+    return np.frombuffer(cipher.update(bytes(4 * int(np.prod(shape)))), "<u4").reshape(
+        shape
+    )
+
+
+def normal(words: jax.Array, dtype=None) -> jax.Array:
+    """Standard normal variates, one a word, exactly symmetric about zero.
+
+    For proposals, which are public: 2^31 magnitudes, at most 6.3 standard deviations.
+    """
+    dtype = dtype or jnp.result_type(float)
+    magnitude = ndtri((words >> 1).astype(dtype) * 2.0**-32 + 2.0**-33)
+    return jnp.where(words & 1, magnitude, -magnitude)
+
+
+def gaussian_release(words: jax.Array, integers, unit: float, noise_multiplier: float):
+    """Add rounded Gaussian noise to a clipped sum, and round to a public lattice.
+
+    Parameters
+    ----------
+    words
+        Two uniform uint32 words a coordinate, ``(2 * size,)``.
+    integers
+        Pytree of float64 integers in units of the grid, from `gradient_sum`.
+    unit
+        What one cell stands for: ``clip_norm / GRID``.
+    noise_multiplier
+        Noise standard deviation over the sensitivity under substitution, 2 clip norms.
+
+    Returns
+    -------
+    A pytree of floats, multiples of ``noise_sd / 16``, rounded to a power of two cells.
+
+    Notes
+    -----
+    *Formal guarantees.* Rounding N(0, s^2) commutes with an integer shift, so the
+    release is post-processing of the Gaussian mechanism with this multiplier, up to
+    `TOTAL_VARIATION` a coordinate (Balle and Wang 2018 account for the rest).
+    """
+    leaves, treedef = jax.tree.flatten(integers)
+    noise_sd = noise_multiplier * 2 * GRID
+    spacing = 2.0 ** np.floor(np.log2(noise_sd / 16))
+    released, start = [], 0
+    with jax.enable_x64(True):
+        for leaf in leaves:
+            pairs = words[start : start + 2 * leaf.size].reshape(2, *leaf.shape)
+            start += 2 * leaf.size
+            # 63 bits of magnitude below one half, and a sign.
+            high = pairs[0].astype(jnp.float64) * 2.0**-33
+            low = (pairs[1] >> 1).astype(jnp.float64) * 2.0**-64
+            magnitude = -ndtri(high + low + 2.0**-65)
+            noise = noise_sd * jnp.where(pairs[1] & 1, magnitude, -magnitude)
+            noisy = leaf + jnp.floor(noise + 0.5)
+            released.append(jnp.floor(noisy / spacing + 0.5) * (spacing * unit))
+    dtype = jnp.result_type(float)
+    return treedef.unflatten([value.astype(dtype) for value in released])

@@ -1,0 +1,78 @@
+"""What is sampled, and the private data it depends on."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+__all__ = ["Posterior"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Posterior:
+    """A posterior density and the records it conditions on.
+
+    It stands where BlackJAX takes a ``logdensity_fn``. Pass it through `jax.jit` as
+    an argument: the data are traced, the functions are static, and posteriors of
+    equal shapes and functions share one compilation.
+
+    Parameters
+    ----------
+    logprior_fn
+        ``position -> scalar``, the log prior density. It must not read the data.
+    loglikelihood_fn
+        ``(position, record) -> scalar``, the log-likelihood of **one** record, the
+        unit of privacy.
+    data
+        Pytree of arrays with the records along the leading axis, ``(n, ...)``.
+    tempering
+        The power T in (0, 1] to which the likelihood is raised.
+
+    Raises
+    ------
+    ValueError
+        If there is no record, leading axes differ, or `tempering` is out of range.
+    """
+
+    logprior_fn: Callable[[Any], jax.Array] = field(metadata=dict(static=True))
+    loglikelihood_fn: Callable[[Any, Any], jax.Array] = field(
+        metadata=dict(static=True)
+    )
+    data: Any
+    tempering: float = field(default=1.0, metadata=dict(static=True))
+
+    def __post_init__(self):
+        leaves = jax.tree_util.tree_leaves_with_path(self.data)
+        # JAX rebuilds dataclasses with placeholders that have no shape.
+        if not all(hasattr(leaf, "shape") for _, leaf in leaves):
+            if not all(isinstance(leaf, (int, float, list)) for _, leaf in leaves):
+                return
+            raise ValueError("data must be a pytree of arrays, not of Python numbers")
+        if not (math.isfinite(self.tempering) and 0 < self.tempering <= 1):
+            raise ValueError(f"tempering must be in (0, 1], got {self.tempering}")
+        sizes = {
+            jax.tree_util.keystr(path) or "data": leaf.shape[0] if leaf.shape else None
+            for path, leaf in leaves
+        }
+        if not sizes or None in sizes.values() or 0 in sizes.values():
+            raise ValueError(
+                "data must hold at least one record, with the records along the "
+                f"leading axis of every array, got leading axes {sizes}"
+            )
+        if len(set(sizes.values())) > 1:
+            raise ValueError(
+                f"every array of data must have one entry per record, got {sizes}"
+            )
+
+    @property
+    def num_records(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    def __call__(self, position) -> jax.Array:
+        """Exact log density, up to a constant: not private, for baselines only."""
+        loglikelihoods = jax.vmap(self.loglikelihood_fn, (None, 0))(position, self.data)
+        return self.logprior_fn(position) + self.tempering * jnp.sum(loglikelihoods)

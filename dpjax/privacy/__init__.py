@@ -1,0 +1,21 @@
+"""Privacy accounting: events, accountant, calibration, filter and budget."""
+
+from dpjax.privacy.accountant import delta, epsilon, max_steps
+from dpjax.privacy.budget import Budget, BudgetError, NeighboringRelation
+from dpjax.privacy.calibration import calibrate
+from dpjax.privacy.events import AcceptBit, GaussianRelease, event_from_json
+from dpjax.privacy.filter import RdpFilter
+
+__all__ = [
+    "AcceptBit",
+    "Budget",
+    "BudgetError",
+    "GaussianRelease",
+    "NeighboringRelation",
+    "RdpFilter",
+    "calibrate",
+    "delta",
+    "epsilon",
+    "event_from_json",
+    "max_steps",
+]

@@ -1,0 +1,156 @@
+"""What one step releases about the data, as the accountant sees it.
+
+`events` is everywhere a list of ``(event, count)`` pairs with positive integer counts.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dpjax.acceptance import Acceptance
+from dpjax.privacy.validate import check_count, check_real
+
+__all__ = ["AcceptBit", "Event", "GaussianRelease", "check_events", "event_from_json"]
+
+
+@dataclass(frozen=True)
+class GaussianRelease:
+    """A release with Gaussian noise.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Noise standard deviation over L2 sensitivity, in [1e-50, 1e50].
+
+    Raises
+    ------
+    ValueError
+        If `noise_multiplier` is out of range.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self):
+        value = check_real(
+            "noise_multiplier", self.noise_multiplier, low=1e-50, high=1e50
+        )
+        object.__setattr__(self, "noise_multiplier", value)
+
+    def to_json(self) -> dict:
+        """Return a dictionary for `event_from_json`."""
+        return {"type": "gaussian", "noise_multiplier": self.noise_multiplier}
+
+
+@dataclass(frozen=True)
+class AcceptBit:
+    """The bit of one Metropolis-Hastings step, Bernoulli(c a(l)).
+
+    Parameters
+    ----------
+    acceptance
+        The acceptance function a and the laziness c.
+    sensitivity
+        How far neighbouring data can move the log ratio l, in nats, [1e-50, 1e50].
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong type.
+    """
+
+    acceptance: Acceptance
+    sensitivity: float
+
+    def __post_init__(self):
+        if not isinstance(self.acceptance, Acceptance):
+            raise ValueError(
+                f"acceptance must be an Acceptance, got {self.acceptance!r}; "
+                "use dpjax.acceptance.barker() or penalty(noise_sd)"
+            )
+        value = check_real("sensitivity", self.sensitivity, low=1e-50, high=1e50)
+        object.__setattr__(self, "sensitivity", value)
+
+    @property
+    def gaussian(self) -> GaussianRelease | None:
+        """The Gaussian release whose post-processing the bit is; None if not penalty.
+
+        The penalty bit compares l + N(-s^2/2, s^2) with a log-uniform, and the lazy
+        coin is independent of the data.
+        """
+        if self.acceptance.family != "penalty":
+            return None
+        return GaussianRelease(self.acceptance.noise_sd / self.sensitivity)
+
+    def to_json(self) -> dict:
+        """Return a dictionary for `event_from_json`."""
+        return {
+            "type": "accept_bit",
+            "family": self.acceptance.family,
+            "noise_sd": self.acceptance.noise_sd,
+            "laziness": self.acceptance.laziness,
+            "sensitivity": self.sensitivity,
+        }
+
+
+Event = AcceptBit | GaussianRelease
+
+
+def event_from_json(data: dict) -> Event:
+    """Rebuild an event from `to_json`.
+
+    Raises
+    ------
+    ValueError
+        If the type is unknown, a field is missing or extra, or a value is invalid.
+    """
+    if not isinstance(data, dict):
+        raise ValueError(f"an event must be a JSON object, got {data!r}")
+    fields = dict(data)
+    kind = fields.pop("type", None)
+    try:
+        if kind == "gaussian":
+            return GaussianRelease(**fields)
+        if kind == "accept_bit":
+            sensitivity = fields.pop("sensitivity")
+            return AcceptBit(Acceptance(**fields), sensitivity)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"cannot read the event {data!r}: {error}") from None
+    raise ValueError(f"unknown event type {kind!r}; use 'gaussian' or 'accept_bit'")
+
+
+def check_events(events: Iterable[tuple[Event, int]]) -> tuple[tuple[Event, int], ...]:
+    """Validate a list of (event, count) pairs and merge equal events.
+
+    Raises
+    ------
+    ValueError
+        If the list is empty, is a lone event, or holds anything but such pairs.
+    """
+    if isinstance(events, (AcceptBit, GaussianRelease)):
+        raise ValueError(
+            "events must be a list of (event, count) pairs, got a lone event; "
+            "write [(event, 1)]"
+        )
+    try:
+        pairs = list(events)
+    except TypeError:
+        raise ValueError(
+            f"events must be a list of (event, count) pairs, got {events!r}"
+        ) from None
+    counts: dict[Event, int] = {}
+    for pair in pairs:
+        if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
+            raise ValueError(
+                f"events must hold (event, count) pairs, got {pair!r}; "
+                "write [(event, 1)]"
+            )
+        event, count = pair
+        if not isinstance(event, (AcceptBit, GaussianRelease)):
+            raise ValueError(
+                f"{event!r} is not an event; use AcceptBit or GaussianRelease"
+            )
+        counts[event] = counts.get(event, 0) + check_count("count", count)
+    if not counts:
+        raise ValueError(
+            "events must not be empty; a step that releases nothing needs no accountant"
+        )
+    return tuple(counts.items())

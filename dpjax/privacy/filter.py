@@ -1,0 +1,115 @@
+"""A filter for steps whose events are chosen as the run goes."""
+
+import math
+
+import numpy as np
+
+from dpjax.privacy import accountant, conversions
+from dpjax.privacy.budget import BudgetError
+from dpjax.privacy.events import AcceptBit, check_events
+from dpjax.privacy.validate import check_count, check_delta, check_epsilon
+
+__all__ = ["RdpFilter"]
+
+
+class RdpFilter:
+    """Refuse the step that would exceed the budget, however steps are chosen.
+
+    One Renyi order is fixed before the run. While the sum of the divergences at that
+    order stays below a constant, the whole run keeps the budget even though each event
+    depends on earlier outputs [Feldman and Zrnic 2021, Theorem 3.1]. Choosing the order
+    afterwards would not be sound.
+
+    Parameters
+    ----------
+    epsilon, delta
+        The budget.
+    typical_step
+        List of (event, count); the fixed order is the best for composing it.
+    max_bits
+        Most accept bits the run may draw; their numerical error is taken off `delta`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid.
+    BudgetError
+        If `delta` does not cover the numerical error of `max_bits`, or no order gives
+        the budget.
+    """
+
+    def __init__(
+        self, epsilon: float, delta: float, typical_step, max_bits: int = 10**6
+    ):
+        self.epsilon, self.delta = check_epsilon(epsilon), check_delta(delta)
+        self.max_bits = check_count("max_bits", max_bits)
+        reserve = accountant.numerical_delta(self.max_bits, self.epsilon)
+        self._delta = self.delta - reserve
+        if not self._delta > 0:
+            raise BudgetError(
+                f"{self.max_bits} accept bits add {reserve:.1e} to delta, more than "
+                f"{self.delta:.1e}; lower max_bits or epsilon, or raise delta"
+            )
+        orders = conversions.ORDERS[conversions.ORDERS > 1.01]
+        cost = sum(
+            count * accountant.renyi_curve(event, orders)
+            for event, count in check_events(typical_step)
+        )
+        # The divergence that converts to epsilon [Canonne, Kamath and Steinke 2020,
+        # Proposition 12].
+        limit = (
+            self.epsilon
+            - np.log1p(-1 / orders)
+            + (math.log(self._delta) + np.log(orders)) / (orders - 1)
+        )
+        best = int(np.argmax(limit / np.maximum(cost, 1e-300)))
+        if not limit[best] > 0:
+            raise BudgetError(
+                f"no Renyi order gives ({self.epsilon}, {self.delta}); raise either"
+            )
+        self.order = float(orders[best])
+        self._limit = float(limit[best]) * (1 - 1e-9)
+        self._spent = 0.0
+        self._bits = 0
+
+    def spend(self, events) -> bool:
+        """Charge a step if it fits.
+
+        Parameters
+        ----------
+        events
+            List of (event, count) of the step.
+
+        Returns
+        -------
+        True if the step was charged; False if it does not fit, and then nothing was
+        charged and the step must not run.
+
+        Raises
+        ------
+        ValueError
+            If `events` is invalid.
+        """
+        events = check_events(events)
+        cost = sum(
+            count * float(accountant.renyi_curve(event, [self.order])[0])
+            for event, count in events
+        )
+        bits = sum(count for event, count in events if isinstance(event, AcceptBit))
+        spent = self._spent + cost
+        if not spent <= self._limit or self._bits + bits > self.max_bits:
+            return False
+        self._spent, self._bits = spent, self._bits + bits
+        return True
+
+    @property
+    def epsilon_spent(self) -> float:
+        """Epsilon at `delta` of what has been charged so far, nats; at most `epsilon`.
+
+        A report for planning. The guarantee of an adaptive run is its whole budget.
+        """
+        if self._spent == 0:
+            return 0.0
+        return conversions.rdp_epsilon(
+            np.array([self._spent]), self._delta, np.array([self.order])
+        )

@@ -1,0 +1,89 @@
+"""What a data set's releases have spent, in a file that survives the process.
+
+One JSON line a reservation, written and synced to disk before the first step of a run.
+Each line carries the hash of the line before it, so a damaged or edited file is
+refused; a torn last line is dropped, because its run never began. A reservation stays
+spent whether or not its run finished.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from dpjax.privacy.events import event_from_json
+
+__all__ = ["LedgerError", "read", "reserve"]
+
+
+class LedgerError(ValueError):
+    """The ledger file is damaged; its spend cannot be known."""
+
+
+def _lines(content: bytes) -> list[bytes]:
+    return content.split(b"\n")[:-1]
+
+
+def _events(lines: list[bytes], path) -> list:
+    previous, events = "", []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            intact = record["previous"] == previous
+            entries = [(event_from_json(e), count) for e, count in record["events"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise LedgerError(
+                f"line {number} of {path} is not a ledger line"
+            ) from error
+        if not intact:
+            raise LedgerError(
+                f"line {number} of {path} does not follow the line before it: the file "
+                "was edited or damaged, so what it has spent is unknown"
+            )
+        events += entries
+        previous = hashlib.sha256(line).hexdigest()
+    return events
+
+
+def read(path) -> list:
+    """The (event, count) pairs spent so far; an absent file has spent nothing.
+
+    Raises
+    ------
+    LedgerError
+        If a line is damaged or out of order.
+    """
+    path = Path(path)
+    return _events(_lines(path.read_bytes()), path) if path.exists() else []
+
+
+def reserve(path, events, approve, note: dict | None = None) -> None:
+    """Append a reservation, once `approve` accepts what was spent before.
+
+    Parameters
+    ----------
+    path
+        The ledger file; created with mode 0600.
+    events
+        The (event, count) pairs about to be released.
+    approve
+        Called with the earlier pairs while the file is locked; raises to refuse.
+    note
+        Public facts to keep with the line, such as the time.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    with os.fdopen(descriptor, "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        lines = _lines(file.read())
+        approve(_events(lines, path))
+        record = {
+            "previous": hashlib.sha256(lines[-1]).hexdigest() if lines else "",
+            "events": [[event.to_json(), count] for event, count in events],
+            **(note or {}),
+        }
+        file.seek(sum(len(line) + 1 for line in lines))
+        file.truncate()
+        file.write(json.dumps(record).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())

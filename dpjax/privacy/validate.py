@@ -1,0 +1,62 @@
+"""Checks of numbers that enter a privacy computation.
+
+Every function raises `ValueError` on NaN, infinity, a wrong type or an absurd value;
+dp-accounting 0.6 accepts NaN and then reports epsilon = 0.
+"""
+
+import math
+import numbers
+import operator
+
+__all__ = ["check_count", "check_delta", "check_epsilon", "check_real"]
+
+
+def check_real(name: str, value, *, low: float, high: float) -> float:
+    """Return `value` as a float in [low, high].
+
+    Raises
+    ------
+    ValueError
+        If it is not a finite real number in that range; booleans are refused.
+    """
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise ValueError(
+            f"{name} must be a real number, got {value!r}; pass a Python float"
+        )
+    number = float(value)
+    if not (math.isfinite(number) and low <= number <= high):
+        raise ValueError(
+            f"{name} must be finite and between {low:g} and {high:g}, got {value!r}"
+        )
+    return number
+
+
+def check_epsilon(value) -> float:
+    """Return a target epsilon, a float in [1e-9, 500]."""
+    return check_real("epsilon", value, low=1e-9, high=500.0)
+
+
+def check_delta(value) -> float:
+    """Return a target delta, a float in [1e-100, 1)."""
+    return check_real("delta", value, low=1e-100, high=math.nextafter(1.0, 0.0))
+
+
+def check_count(name: str, value) -> int:
+    """Return a positive Python integer of at most 10^15.
+
+    Raises
+    ------
+    ValueError
+        If it is not an integer in that range; booleans and 1.0 are refused.
+    """
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        count = operator.index(value)
+    except TypeError:
+        raise ValueError(
+            f"{name} must be an integer, got {value!r}; pass a Python int"
+        ) from None
+    if not 1 <= count <= 10**15:
+        raise ValueError(f"{name} must be between 1 and 1e15, got {count}")
+    return count

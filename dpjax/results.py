@@ -1,0 +1,108 @@
+"""What a run returns: draws, accept rates and the privacy statement. All public."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from dpjax import privacy
+
+__all__ = ["PrivacyStatement", "Run"]
+
+
+class PrivacyStatement(NamedTuple):
+    """What was released, and what the accountant says of it.
+
+    epsilon, delta
+        Of the whole run: all the chains together.
+    epsilon_per_chain
+        Of one chain, had the others not been released.
+    neighboring_relation
+        Name of the relation between data sets that the statement is about.
+    num_chains, num_steps
+        Chains, and steps of each.
+    events
+        What all the chains released, as text.
+    randomness
+        Where it came from.
+    """
+
+    epsilon: float
+    delta: float
+    epsilon_per_chain: float
+    neighboring_relation: str
+    num_chains: int
+    num_steps: int
+    events: str
+    randomness: str = "operating system entropy through ChaCha20"
+
+    @classmethod
+    def of(cls, events, budget: privacy.Budget, num_chains: int, num_steps: int):
+        """The statement of a run that releases `events`, all the chains together."""
+        one_chain = [(event, count // num_chains) for event, count in events]
+        return cls(
+            epsilon=privacy.epsilon(events, budget.delta),
+            delta=budget.delta,
+            epsilon_per_chain=privacy.epsilon(one_chain, budget.delta),
+            neighboring_relation=budget.neighboring_relation.name,
+            num_chains=num_chains,
+            num_steps=num_steps,
+            events="; ".join(f"{count} x {event}" for event, count in events),
+        )
+
+    def __str__(self):
+        relation = self.neighboring_relation.lower().replace("_", " ")
+        return (
+            f"{self.num_chains} chains x {self.num_steps} steps: epsilon = "
+            f"{self.epsilon:.4g} at delta = {self.delta:.3g} ({relation} record), "
+            f"{self.epsilon_per_chain:.4g} for one chain alone\n"
+            f"released: {self.events}\nrandomness: {self.randomness}"
+        )
+
+
+@dataclass(frozen=True)
+class Run:
+    """Draws of a private run.
+
+    positions
+        Pytree of arrays ``(num_chains, num_draws, ...)``.
+    acceptance_rate
+        Share of the steps since the draw before that moved,
+        ``(num_chains, num_draws)``.
+    statement
+        What it cost.
+    """
+
+    positions: Any
+    acceptance_rate: np.ndarray
+    statement: PrivacyStatement
+
+    def to_arviz(self):
+        """The draws as `arviz.InferenceData`, the statement in its attributes."""
+        import arviz
+
+        positions = self.positions
+        if hasattr(positions, "_asdict"):
+            positions = positions._asdict()
+        if not isinstance(positions, Mapping):
+            leaves = jax.tree.leaves(positions)
+            names = (
+                ["position"]
+                if len(leaves) == 1
+                else [f"position_{i}" for i in range(len(leaves))]
+            )
+            positions = dict(zip(names, leaves, strict=True))
+        return arviz.from_dict(
+            posterior=dict(positions),
+            sample_stats={"acceptance_rate": self.acceptance_rate},
+            attrs=self.statement._asdict(),
+        )
+
+    def summary(self):
+        """Mean, sd, interval, effective sample size and R-hat of every component."""
+        import arviz
+
+        kind = "all" if self.acceptance_rate.shape[0] > 1 else "stats"
+        return arviz.summary(self.to_arviz(), kind=kind)
