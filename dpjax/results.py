@@ -1,5 +1,6 @@
 """What a run returns: draws, accept rates and the privacy statement. All public."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -52,7 +53,17 @@ class PrivacyStatement(NamedTuple):
             events="; ".join(f"{count} x {event}" for event, count in events),
         )
 
+    @classmethod
+    def none(cls, num_chains: int, num_steps: int):
+        """The statement of a run without a budget."""
+        return cls(math.inf, 1.0, math.inf, "NONE", num_chains, num_steps, "everything")
+
     def __str__(self):
+        if self.epsilon == math.inf:
+            return (
+                f"{self.num_chains} chains x {self.num_steps} steps without a budget: "
+                "NOT PRIVATE"
+            )
         relation = self.neighboring_relation.lower().replace("_", " ")
         return (
             f"{self.num_chains} chains x {self.num_steps} steps: epsilon = "

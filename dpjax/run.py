@@ -26,6 +26,9 @@ CHUNKS = 20
 """Compiled loops a run is cut into; the progress bar moves between them."""
 
 
+SEEDED = "a JAX key: whoever knows it can undo the privacy"
+
+
 class _Recipe(NamedTuple):
     """`functools.partial` that compares by value, so that equal runs compile once."""
 
@@ -52,7 +55,7 @@ def run(
     *,
     initial_position: Any,
     num_chains: int,
-    budget: privacy.Budget,
+    budget: privacy.Budget | None,
     thinning: int = 1,
     warmup_fraction: float = 0.5,
     ledger: str | None = None,
@@ -78,7 +81,8 @@ def run(
     num_chains
         Chains compose: releasing 20 costs 20 times the events of one.
     budget
-        What the whole run may spend, with its neighbouring relation.
+        What the whole run may spend, with its neighbouring relation. None switches
+        accounting off, for generated data and tests: the statement says not private.
     thinning
         Keep every `thinning`-th state. All steps are charged.
     warmup_fraction
@@ -114,28 +118,23 @@ def run(
         raise ValueError(f"thinning must be a positive integer, got {thinning}")
     if not 0 <= warmup_fraction < 1:
         raise ValueError(f"warmup_fraction must be in [0, 1), got {warmup_fraction}")
-    spent = ledgers.read(ledger) if ledger else []
-    chain_events = [(event, count * num_chains) for event, count in step_events]
-    if num_steps is None:
-        num_steps = privacy.max_steps(
-            chain_events, epsilon=budget.epsilon, delta=budget.delta, spent=spent
-        )
-    if not (isinstance(num_steps, int) and num_steps >= 0):
+    if not (num_steps is None or (isinstance(num_steps, int) and num_steps >= 1)):
         raise ValueError(f"num_steps must be a positive integer, got {num_steps}")
-    if num_steps == 0:
-        raise privacy.BudgetError(
-            f"epsilon = {budget.epsilon} does not pay for one step of {num_chains} "
-            "chains: lower the clip bound or the step size, or run fewer chains"
-        )
-    events = [(event, count * num_steps) for event, count in chain_events]
-    statement = PrivacyStatement.of(events, budget, num_chains, num_steps)
+    if budget is None:
+        if num_steps is None:
+            raise ValueError("without a budget, num_steps must be given")
+        events, statement = None, PrivacyStatement.none(num_chains, num_steps)
+    else:
+        events, num_steps = _afford(step_events, num_steps, num_chains, budget, ledger)
+        statement = PrivacyStatement.of(events, budget, num_chains, num_steps)
     if verbose:
         print(statement)
-    _charge(events, budget, ledger, spent)
+    if events is not None:
+        _charge(events, budget, ledger)
     if rng_key is None:
         key = secrets.token_bytes(32)
     else:
-        statement = statement._replace(randomness="seeded: private while the key is")
+        statement = statement._replace(randomness=SEEDED)
         key = np.asarray(jax.random.bits(rng_key, (8,), jnp.uint32)).tobytes()
     return _sample(
         key,
@@ -154,8 +153,8 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
     """Check everything public; return the chains' states and the events of a step."""
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a dpjax.Posterior, got {type(posterior).__name__}")
-    if not isinstance(budget, privacy.Budget):
-        raise TypeError(f"expected a dpjax.privacy.Budget, got {type(budget).__name__}")
+    if not (budget is None or isinstance(budget, privacy.Budget)):
+        raise TypeError(f"expected a dpjax.Budget, got {type(budget).__name__}")
     if not (isinstance(num_chains, int) and num_chains >= 1):
         raise ValueError(f"num_chains must be a positive integer, got {num_chains}")
     positions = jax.tree.map(jnp.asarray, initial_position)
@@ -186,6 +185,10 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
             )
     if not bool(jnp.all(jnp.isfinite(jax.vmap(posterior.logprior_fn)(positions)))):
         raise ValueError("the prior density is zero or undefined at initial_position")
+    algorithm = algorithm_fn(posterior)
+    states = jax.vmap(algorithm.init)(positions)
+    if budget is None:
+        return states, None
     substitution = budget.neighboring_relation == NeighboringRelation.REPLACE_ONE
     if substitution and budget.delta >= 1 / posterior.num_records:
         warnings.warn(
@@ -193,12 +196,29 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
             ": publishing one record outright would satisfy it",
             stacklevel=3,
         )
-    algorithm = algorithm_fn(posterior)
-    step_events = algorithm.privacy(1, budget.neighboring_relation)
-    return jax.vmap(algorithm.init)(positions), step_events
+    return states, algorithm.privacy(1, budget.neighboring_relation)
 
 
-def _charge(events, budget, ledger, spent):
+def _afford(step_events, num_steps, num_chains, budget, ledger):
+    """The events of the whole run and its steps: as many as the budget pays, or given."""
+    chain_events = [(event, count * num_chains) for event, count in step_events]
+    if num_steps is None:
+        num_steps = privacy.max_steps(
+            chain_events,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+            spent=ledgers.read(ledger) if ledger else [],
+        )
+    if num_steps == 0:
+        raise privacy.BudgetError(
+            f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for one "
+            f"step of {num_chains} chains: lower the clip bound or the step size, or "
+            "run fewer chains"
+        )
+    return [(event, count * num_steps) for event, count in chain_events], num_steps
+
+
+def _charge(events, budget, ledger):
     """Refuse what the budget cannot pay, then write the ledger."""
 
     def approve(earlier):
@@ -211,14 +231,13 @@ def _charge(events, budget, ledger, spent):
                 "chains, or a larger budget"
             )
 
-    if ledger:
-        note = {
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "relation": budget.neighboring_relation.name,
-        }
-        ledgers.reserve(ledger, events, approve, note)
-    else:
-        approve(spent)
+    if ledger is None:
+        return approve([])
+    note = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "relation": budget.neighboring_relation.name,
+    }
+    ledgers.reserve(ledger, events, approve, note)
 
 
 def _kept_steps(num_steps, warmup_fraction, thinning):
@@ -232,7 +251,7 @@ def _recall(recipe, posterior, states):
     return jax.vmap(recipe(posterior).transition.recall)(states)
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
 def _advance(recipe, posterior, states, memory, words, active):
     """Move all chains along ``words (steps, chains, width)`` where `active`."""
     transition = recipe(posterior).transition

@@ -46,7 +46,7 @@ def rdp(event: AcceptBit, orders) -> np.ndarray:
     Nats, ``(m,)`` float64: at least the supremum over l and both directions, and about
     0.2 % above it. Infinite for the Metropolis family. For the penalty family never
     above alpha D^2 / (2 s^2), and that value where the certificate does not reach
-    (alpha D > 25 s, or extreme s).
+    ((alpha - 1) D > 12 s, or extreme D or s).
 
     Raises
     ------
@@ -70,17 +70,20 @@ def _cached_rdp(event: AcceptBit, orders: tuple[float, ...]) -> tuple[float, ...
         return (math.inf,) * len(orders)
     if acceptance.family == "barker":
         ceiling = np.minimum(order * sensitivity**2 / 8, sensitivity)
-        certifiable = sensitivity <= 50
+        certifiable = np.full(order.shape, sensitivity <= 50)
     else:
         s = acceptance.noise_sd
         ceiling = order * sensitivity**2 / (2 * s**2)
-        certifiable = sensitivity <= 50 and s <= 50
+        certifiable = np.full(order.shape, sensitivity <= 50 and s <= 50)
         if acceptance.laziness == 1:
+            # Further out no composition of bits has its best order.
             certifiable &= s >= 1e-3 and sensitivity <= 20 * s
-    if certifiable:
-        bound = np.minimum(_certified(event, order), ceiling)
-    else:
-        bound = ceiling
+            certifiable &= (order - 1) * sensitivity <= 12 * s
+    bound = ceiling
+    if certifiable.any():
+        bound[certifiable] = np.minimum(
+            _certified(event, order[certifiable]), ceiling[certifiable]
+        )
     # The last factor covers the rounding of the closed forms.
     bound = bound * (1 + 1e-12)
     if not np.all(bound >= 0):
@@ -97,10 +100,10 @@ def _certified(event: AcceptBit, order: np.ndarray) -> np.ndarray:
     edges = bit_cells.grid(event, order.max())
     bound = bit_cells.tails(event, order, edges[0], edges[-1])
     attained = np.zeros_like(bound)
-    left, right = edges[:-1], edges[1:]
-    row, column = np.indices((order.size, left.size)).reshape(2, -1)
+    edges = edges[None]
+    row, column = np.indices((order.size, edges.size - 1)).reshape(2, -1)
     for level in range(MAX_LEVELS):
-        middle, width, gap, least_gap = bit_cells.describe(event, left, right)
+        middle, width, gap, least_gap = bit_cells.describe(event, edges)
         value = divergence(middle[column], gap[column], order[row])
         upper = np.exp(width[column] / 2) * value
         upper = np.minimum(upper, gap[column])
@@ -114,11 +117,11 @@ def _certified(event: AcceptBit, order: np.ndarray) -> np.ndarray:
         np.maximum.at(bound, row[~keep], upper[~keep])
         if not keep.any():
             return bound
+        left, right = edges[:, :-1].ravel(), edges[:, 1:].ravel()
         used, column = np.unique(column[keep], return_inverse=True)
         row = np.repeat(row[keep], SPLIT)
         column = (column[:, None] * SPLIT + np.arange(SPLIT)).ravel()
-        points = np.linspace(left[used], right[used], SPLIT + 1, axis=-1)
-        left, right = points[:, :-1].ravel(), points[:, 1:].ravel()
+        edges = np.linspace(left[used], right[used], SPLIT + 1, axis=-1)
     return bound
 
 

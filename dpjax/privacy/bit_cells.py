@@ -11,7 +11,6 @@ import math
 
 import numpy as np
 
-from dpjax.acceptance import Acceptance
 from dpjax.privacy.events import AcceptBit
 
 __all__ = ["describe", "grid", "tails"]
@@ -27,22 +26,24 @@ def grid(event: AcceptBit, max_order: float) -> np.ndarray:
     if event.acceptance.family == "barker":
         return np.linspace(low, high, 193)
     s = event.acceptance.noise_sd
+    # Leave nothing to the tail bounds where the gap is still below D.
+    low -= min(max_order * sensitivity, 12 * s + s**2 / 2)
     far = 9.0
     if event.acceptance.laziness == 1:
-        far = min(9 + 2 * (max_order - 1) * sensitivity / s, 60.0)
+        far += 2 * (max_order - 1) * sensitivity / s
     high = s**2 / 2 + far * s
     core = np.linspace(-8 * s, s**2 / 2 + 8 * s, 97)
     core = core[(core > low) & (core < high)]
     return np.unique(np.concatenate([np.linspace(low, high, 129), core]))
 
 
-def describe(event: AcceptBit, left: np.ndarray, right: np.ndarray):
-    """Describe the cells [left, right].
+def describe(event: AcceptBit, edges: np.ndarray):
+    """Describe the cells between neighbouring edges of each row of `edges`.
 
     Returns
     -------
     middle, width
-        Of the range of the logit y over each cell.
+        Of the range of the logit y over each cell; all four are flat, row by row.
     gap
         Upper bound on G over each cell.
     least_gap
@@ -50,30 +51,34 @@ def describe(event: AcceptBit, left: np.ndarray, right: np.ndarray):
     """
     acceptance, c = event.acceptance, event.acceptance.laziness
     sensitivity = event.sensitivity
-    log_a0, log_b0 = _logs(acceptance, left)
-    log_a1, log_b1 = _logs(acceptance, right)
-    up_a0, up_b0 = _logs(acceptance, left + sensitivity)
-    up_a1, up_b1 = _logs(acceptance, right + sensitivity)
-    u0, u1 = up_a0 - log_a0, up_a1 - log_a1
-    y0, y1 = _logit(log_a0, log_b0, c), _logit(log_a1, log_b1, c)
-    slack = 1e-13 + 1e-15 * (np.abs(log_a0) + np.abs(up_b1))
+    log_a, log_b = acceptance.log_accept(edges), acceptance.log_reject(edges)
+    up_a = acceptance.log_accept(edges + sensitivity)
+    up_b = acceptance.log_reject(edges + sensitivity)
+    y = _logit(log_a, log_b, c)
+    u = up_a - log_a
+    with np.errstate(invalid="ignore"):
+        v = np.nan_to_num(log_b - up_b, nan=np.inf, posinf=np.inf)
+    slack = 1e-13 + 1e-15 * (np.abs(log_a[:, :-1]) + np.abs(log_b[:, 1:]))
     if acceptance.family == "penalty":
         s = acceptance.noise_sd
-        slack += 1e-14 * (1 + np.abs(right + sensitivity) / s) / s
-    rise = np.minimum(np.maximum(u0, 0.0) + slack, sensitivity)
-    with np.errstate(invalid="ignore"):
-        v = np.nan_to_num(log_b1 - up_b1, nan=np.inf, posinf=np.inf) + slack
-        v0 = np.nan_to_num(log_b0 - up_b0, nan=0.0, posinf=0.0)
+        slack += 1e-14 * (1 + np.abs(edges[:, 1:] + sensitivity) / s) / s
+    rise = np.minimum(np.maximum(u[:, :-1], 0.0) + slack, sensitivity)
+    fall = v[:, 1:] + slack
+    least_fall = v[:, :-1]
     if c < 1:
-        v = np.minimum(v, _lazy_fall(c, log_a1, rise, up_a1))
-        v0 = np.log1p(c * np.exp(log_a0) * np.expm1(u0) / (1 - c * np.exp(up_a0)))
-    gap = rise + v
+        fall = np.minimum(fall, _lazy_fall(c, log_a[:, 1:], rise, up_a[:, 1:]))
+        least_fall = _lazy_fall(
+            c, log_a[:, :-1], np.maximum(u[:, 1:], 0.0), up_a[:, :-1]
+        )
+    gap = rise + fall
     if acceptance.family == "barker":
         # logit(c s(l)) = log c + l - log(1 + (1 - c) e^l) has slope at most 1.
         gap = np.minimum(gap, sensitivity)
     gap = gap * RELATIVE_SLACK
-    least_gap = np.clip(u1 + np.minimum(v0, v), 0.0, gap)
-    return (y0 + y1) / 2, np.maximum(y1 - y0, 0.0) + 1e-12, gap, least_gap
+    least_gap = np.clip(u[:, 1:] + np.minimum(least_fall, fall), 0.0, gap)
+    middle = (y[:, :-1] + y[:, 1:]) / 2
+    width = np.maximum(np.diff(y, axis=1), 0.0) + 1e-12
+    return middle.ravel(), width.ravel(), gap.ravel(), least_gap.ravel()
 
 
 def tails(event: AcceptBit, order: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -85,7 +90,9 @@ def tails(event: AcceptBit, order: np.ndarray, low: float, high: float) -> np.nd
     right = _right_tail(event, order, high)
     if c < 1:
         # The lazy bit is post-processing of the bit, so the bound at c = 1 holds too.
-        log_a, up_a = _log_accept(event, np.array([high, high + event.sensitivity]))
+        log_a, up_a = event.acceptance.log_accept(
+            np.array([high, high + event.sensitivity])
+        )
         rise = np.minimum(max(up_a - log_a, 0.0) + 1e-13, event.sensitivity)
         gap = (rise + _lazy_fall(c, 0.0, rise, 0.0)) * RELATIVE_SLACK
         right = np.minimum(right, np.minimum(gap, order * gap**2 / 8))
@@ -95,7 +102,7 @@ def tails(event: AcceptBit, order: np.ndarray, low: float, high: float) -> np.nd
 def _left_tail(event, order, low):
     """l < low: A increases and A''(t) <= e^t."""
     c, sensitivity = event.acceptance.laziness, event.sensitivity
-    log_a, up_a = _log_accept(event, np.array([low, low + sensitivity]))
+    log_a, up_a = event.acceptance.log_accept(np.array([low, low + sensitivity]))
     # log a(l) <= l; the rounding of log_a moves y by far less than 1e-9.
     fall = _lazy_fall(c, log_a, sensitivity, up_a)
     gap = (sensitivity + fall) * RELATIVE_SLACK
@@ -144,14 +151,6 @@ def _right_tail(event, order, high):
 def _lazy_fall(c, log_a, rise, up_a):
     """Bound on v: c a(l) <= c e^log_a, u <= rise and a(l + D) <= e^up_a."""
     return np.log1p(c * np.exp(log_a) * np.expm1(rise) / -np.expm1(up_a + math.log(c)))
-
-
-def _log_accept(event, log_ratio):
-    return event.acceptance.log_accept(log_ratio)
-
-
-def _logs(acceptance: Acceptance, log_ratio):
-    return acceptance.log_accept(log_ratio), acceptance.log_reject(log_ratio)
 
 
 def _logit(log_a, log_b, c):
