@@ -121,11 +121,12 @@ def adult_features(columns_of_split, columns="all"):
     columns_of_split
         One of the values of `load_adult`.
     columns
-        ``"all"``: intercept, five scaled numbers and one-hot categories, 105 in all.
-        ``"compact"``: nine features for samplers whose cost grows with dimension:
+        ``"compact"``: nine features, for samplers whose cost grows with dimension:
         intercept; age and its square; years of education; weekly hours; capital gain
         above 5000 and capital loss above 1500 US dollars; married or not (1, -1);
-        occupation in three ranks (1, 0, -1).
+        occupation in three ranks (1, 0, -1). ``"all"``: 108 features, the numbers of
+        ``"compact"``, the logarithms of capital gain and loss, and every category
+        one-hot.
 
     Returns
     -------
@@ -258,12 +259,18 @@ def _entry(label, source, function, *arguments):
     return label, source, FunctionTransformer(lambda x: function(x, *arguments))
 
 
+_NUMBERS = [
+    _entry("age", "age", _scaled, 45, 28),
+    _entry("age-squared", "age", _scaled_square, 45, 28),
+    _entry("education-num", "education-num", _scaled, 10, 6),
+    _entry("hours-per-week", "hours-per-week", _scaled, 40, 30),
+    _entry("capital-gain>5000", "capital-gain", _above, 5000),
+    _entry("capital-loss>1500", "capital-loss", _above, 1500),
+]
 _ENCODINGS = {
     "all": (
         [
-            _entry("age", "age", _scaled, 53.5, 36.5),
-            _entry("education-num", "education-num", _scaled, 8.5, 7.5),
-            _entry("hours-per-week", "hours-per-week", _scaled, 50, 49),
+            *_NUMBERS,
             _entry("log-capital-gain", "capital-gain", _log_scaled, 99_999),
             _entry("log-capital-loss", "capital-loss", _log_scaled, 4_356),
             *(
@@ -282,12 +289,7 @@ _ENCODINGS = {
     ),
     "compact": (
         [
-            _entry("age", "age", _scaled, 45, 28),
-            _entry("age-squared", "age", _scaled_square, 45, 28),
-            _entry("education-num", "education-num", _scaled, 10, 6),
-            _entry("hours-per-week", "hours-per-week", _scaled, 40, 30),
-            _entry("capital-gain>5000", "capital-gain", _above, 5000),
-            _entry("capital-loss>1500", "capital-loss", _above, 1500),
+            *_NUMBERS,
             _entry("married", "marital-status", _married),
             _entry("occupation-rank", "occupation", _occupation_rank),
         ],

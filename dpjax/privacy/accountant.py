@@ -10,7 +10,7 @@ ideally (eps, delta) are (eps, delta + (1 + e^eps) N TV). Every answer includes 
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -82,7 +82,9 @@ def delta(events, epsilon: float, method: str = "best") -> float:
     return _total(events, method).delta(epsilon)
 
 
-def max_steps(step_events, *, epsilon: float, delta: float, method="best") -> int:
+def max_steps(
+    step_events, *, epsilon: float, delta: float, method: str = "best", spent=()
+) -> int:
     """Largest number of steps with composed delta(epsilon) < delta.
 
     Doubling and bisection on the exact condition [Raisa 2021, Algorithm 2].
@@ -95,6 +97,8 @@ def max_steps(step_events, *, epsilon: float, delta: float, method="best") -> in
         The budget.
     method
         As in `epsilon`.
+    spent
+        List of (event, count) that were released before.
 
     Returns
     -------
@@ -107,10 +111,11 @@ def max_steps(step_events, *, epsilon: float, delta: float, method="best") -> in
         than 10^12 steps fit.
     """
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
-    step = _total(step_events, method)
+    step_events = check_events(step_events)
 
     def fits(steps: int) -> bool:
-        return step.times(steps).delta(epsilon) < delta
+        events = [(event, count * steps) for event, count in step_events]
+        return _total([*spent, *events], method).delta(epsilon) < delta
 
     low, high = 0, 1
     while fits(high):
@@ -147,19 +152,6 @@ class _Total:
     mu_squared: float | None = None
     rho: float | None = None
     curve: np.ndarray | None = None
-
-    def times(self, steps: int) -> "_Total":
-        def scale(cost):
-            return None if cost is None else cost * steps
-
-        return replace(
-            self,
-            bits=self.bits * steps,
-            lone=self.lone if steps == 1 else None,
-            mu_squared=scale(self.mu_squared),
-            rho=scale(self.rho),
-            curve=scale(self.curve),
-        )
 
     def delta(self, epsilon: float) -> float:
         bounds = [1.0]

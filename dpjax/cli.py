@@ -1,0 +1,127 @@
+"""``dpjax run CONFIG.toml`` and ``dpjax account CONFIG.toml``."""
+
+import argparse
+import json
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from dpjax import config, privacy
+from dpjax.run import run
+
+__all__ = ["main"]
+
+EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+
+
+def main(arguments=None) -> int:
+    """Entry point; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="dpjax", description="Posterior samples under differential privacy."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    runs = commands.add_parser("run", help="draw samples and write them to a folder")
+    runs.add_argument("config", help="a TOML file, see configs/")
+    runs.add_argument("--out", help="folder to write; default results/NAME-TIME")
+    account = commands.add_parser(
+        "account", help="print what the job would cost, without touching data"
+    )
+    account.add_argument("config")
+    options = parser.parse_args(arguments)
+    try:
+        job = config.load(options.config)
+        if options.command == "account":
+            print(cost_table(job))
+        else:
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            out = Path(options.out or f"results/{job.name}-{stamp}")
+            write_run(job, out)
+    except (ValueError, FileNotFoundError, RuntimeError) as error:
+        print(f"dpjax: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def cost_table(job: config.Job) -> str:
+    """Steps that a budget pays, for one chain and for the job's number of chains."""
+    budget, chains = job.budget, job.run["num_chains"]
+    step = job.algorithm_fn(job.outline).privacy(1, budget.neighboring_relation)
+    lines = [
+        f"one step of one chain releases {step[0][0]}",
+        f"neighbouring data: {budget.neighboring_relation.name}, delta = {budget.delta}",
+        f"{'epsilon':>9}{'steps, 1 chain':>17}{f'steps, {chains} chains':>19}",
+    ]
+    for epsilon in sorted({*EPSILONS, budget.epsilon}):
+        steps = [
+            privacy.max_steps(
+                [(event, count * number) for event, count in step],
+                epsilon=epsilon,
+                delta=budget.delta,
+            )
+            for number in (1, chains)
+        ]
+        mark = "  <- budget" if epsilon == budget.epsilon else ""
+        lines.append(f"{epsilon:9.3g}{steps[0]:17d}{steps[1]:19d}{mark}")
+    return "\n".join(lines)
+
+
+def write_run(job: config.Job, out: Path) -> None:
+    """Run the job; write draws.nc, summary.csv, privacy.json and plots to `out`."""
+    posterior, names, test = job.load()
+    out.mkdir(parents=True, exist_ok=True)
+    ledger = job.run["ledger"] or out / "ledger.jsonl"
+    key = None if job.seed is None else jax.random.key(job.seed)
+    result = run(
+        key,
+        job.algorithm_fn,
+        posterior,
+        **{**job.run, "ledger": ledger},
+        budget=job.budget,
+    )
+    draws = result.to_arviz().rename({"position_dim_0": "component"})
+    draws = draws.assign_coords(component=names)
+    draws.to_netcdf(out / "draws.nc")
+    summary = result.summary()
+    summary.index = names
+    summary.to_csv(out / "summary.csv")
+    (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
+    print(summary.to_string())
+    print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")
+    if test is not None:
+        print(_predictive(result.positions, *test))
+    _plot(draws, names, out)
+    print(f"written: {out}/draws.nc, summary.csv, privacy.json, trace.png, pairs.png")
+
+
+def _predictive(positions, features, labels) -> str:
+    """Accuracy and mean log-likelihood of the posterior predictive on a test set."""
+    coefficients = positions.reshape(-1, positions.shape[-1])
+    thin = max(len(coefficients) // 500, 1)
+    logits = features @ coefficients[::thin].T
+    chance = np.mean(1 / (1 + np.exp(-logits)), axis=1)
+    accuracy = np.mean((chance > 0.5) == labels)
+    loglikelihood = np.mean(np.log(np.where(labels == 1, chance, 1 - chance)))
+    return (
+        f"test records (held out, treated as public): accuracy {accuracy:.4f}, mean "
+        f"log-likelihood {loglikelihood:.4f}"
+    )
+
+
+def _plot(draws, names, out: Path) -> None:
+    import arviz
+    import matplotlib
+
+    matplotlib.use("Agg")
+    shown = {"component": names[:6]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        axes = arviz.plot_trace(draws, coords=shown, compact=False)
+        axes.ravel()[0].figure.tight_layout()
+        axes.ravel()[0].figure.savefig(out / "trace.png", dpi=100)
+        if len(names) > 1:
+            axes = arviz.plot_pair(draws, coords=shown)
+            np.ravel(axes)[0].figure.savefig(out / "pairs.png", dpi=100)
