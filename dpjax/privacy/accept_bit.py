@@ -25,7 +25,7 @@ from dpjax.privacy.validate import check_real
 
 __all__ = ["one_bit_delta", "rdp"]
 
-TOLERANCE = 2e-3
+TOLERANCE = 5e-4
 SPLIT = 4
 MAX_PAIRS = 1_000_000
 MAX_LEVELS = 12
@@ -44,7 +44,7 @@ def rdp(event: AcceptBit, orders) -> np.ndarray:
     Returns
     -------
     Nats, ``(m,)`` float64: at least the supremum over l and both directions, and about
-    0.2 % above it. Infinite for the Metropolis family. For the penalty family never
+    0.1 % above it. Infinite for the Metropolis family. For the penalty family never
     above alpha D^2 / (2 s^2), and that value where the certificate does not reach
     ((alpha - 1) D > 12 s, or extreme D or s).
 

@@ -58,7 +58,8 @@ def describe(event: AcceptBit, edges: np.ndarray):
     u = up_a - log_a
     with np.errstate(invalid="ignore"):
         v = np.nan_to_num(log_b - up_b, nan=np.inf, posinf=np.inf)
-    slack = 1e-13 + 1e-15 * (np.abs(log_a[:, :-1]) + np.abs(log_b[:, 1:]))
+    size = np.abs(log_a[:, :-1]) + np.minimum(np.abs(up_b[:, 1:]), 1e6)
+    slack = 1e-13 + 1e-15 * size
     if acceptance.family == "penalty":
         s = acceptance.noise_sd
         slack += 1e-14 * (1 + np.abs(edges[:, 1:] + sensitivity) / s) / s

@@ -1,0 +1,230 @@
+"""Composition: reference counts, soundness, monotonicity, failing closed."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from dpjax import acceptance, privacy
+from dpjax.privacy import accountant, conversions
+
+BARKER = acceptance.barker()
+REFERENCE = {
+    # (RDP, exact) counts at eps 1 and 4 of accept_bit_accounting.md.
+    "penalty 2": (acceptance.penalty(2.0), (34, 461), (38, 512)),
+    "Barker": (BARKER, (20, 250), (22, 279)),
+    "lazy Barker .5": (acceptance.barker(0.5), (40, 623), (46, 696)),
+    "lazy Barker .2": (acceptance.barker(0.2), (99, 1711), (117, 1851)),
+}
+EVENT_LISTS = [
+    [(privacy.GaussianRelease(30.0), 50)],
+    [(privacy.AcceptBit(BARKER, 0.05), 300)],
+    [(privacy.AcceptBit(acceptance.penalty(2.0), 0.1), 80)],
+    [
+        (privacy.AcceptBit(acceptance.barker(0.3), 0.1), 40),
+        (privacy.GaussianRelease(60.0), 200),
+    ],
+]
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_reference_counts(name):
+    accept, rdp, exact = REFERENCE[name]
+    step = [(privacy.AcceptBit(accept, 0.1), 1)]
+    for epsilon, expected, limit in zip((1, 4), rdp, exact, strict=True):
+        for method in ("rdp", "best"):
+            count = privacy.max_steps(step, epsilon=epsilon, delta=1e-6, method=method)
+            assert 0.98 * expected <= count <= limit
+            assert privacy.delta([(step[0][0], count)], epsilon, method) < 1e-6
+            assert privacy.delta([(step[0][0], count + 1)], epsilon, method) >= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "printed"),
+    [(0.001, 0.178), (0.005, 1.01), (0.01, 2.17), (0.02, 4.73), (0.05, 14.1)],
+)
+def test_printed_zcdp_of_barker_bits(sensitivity, printed):
+    events = [(privacy.AcceptBit(BARKER, sensitivity), 10_000)]
+    try:
+        # A thousand times fewer bits make the numerical error negligible.
+        found = privacy.epsilon(events, 1e-5, "zcdp")
+    except ValueError:
+        found = math.inf
+    if printed < 10:
+        assert found == pytest.approx(printed, rel=0.01)
+    else:
+        # (1 + e^14) 1e4 TV exceeds delta: no answer may be given.
+        assert found == math.inf or found >= 0.99 * printed
+
+
+def test_best_is_the_smallest_sound_method():
+    events = [(privacy.AcceptBit(acceptance.penalty(2.0), 0.1), 30)]
+    each = [privacy.epsilon(events, 1e-6, m) for m in ("rdp", "gdp", "zcdp")]
+    assert privacy.epsilon(events, 1e-6) == pytest.approx(min(each), rel=1e-6)
+    each = [privacy.delta(events, 0.8, m) for m in ("rdp", "gdp", "zcdp")]
+    assert privacy.delta(events, 0.8) == min(each)
+
+
+@pytest.mark.parametrize("events", EVENT_LISTS)
+def test_rdp_is_never_below_the_exact_composition(events):
+    if all(isinstance(event, privacy.GaussianRelease) for event, _ in events):
+        for epsilon in (0.1, 1.0, 4.0):
+            exact = privacy.delta(events, epsilon, "gdp")
+            assert privacy.delta(events, epsilon, "rdp") >= exact
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 30])
+def test_bits_bound_the_composition_of_a_fixed_log_ratio(count):
+    """Exact binomial hockey-stick divergences must stay below every claim."""
+    sensitivity = 0.5
+    k = np.arange(count + 1)
+    binomial = np.array([math.comb(count, i) for i in k], np.float64)
+    for accept in (BARKER, acceptance.barker(0.3), acceptance.penalty(2.0)):
+        events = [(privacy.AcceptBit(accept, sensitivity), count)]
+        for l in np.linspace(-4, 5, 19):  # noqa: E741
+            p, q = accept.laziness * np.exp(
+                accept.log_accept(np.array([l, l + sensitivity]))
+            )
+            left = binomial * p**k * (1 - p) ** (count - k)
+            right = binomial * q**k * (1 - q) ** (count - k)
+            for epsilon in (0.05, 0.3, 1.0):
+                grow = math.exp(epsilon)
+                exact = max(
+                    np.maximum(left - grow * right, 0).sum(),
+                    np.maximum(right - grow * left, 0).sum(),
+                )
+                assert privacy.delta(events, epsilon) >= exact - 1e-14
+
+
+@pytest.mark.parametrize("method", ["best", "rdp", "zcdp"])
+@pytest.mark.parametrize("events", EVENT_LISTS)
+def test_monotone_additive_and_order_free(events, method):
+    epsilon = privacy.epsilon(events, 1e-6, method)
+    assert epsilon > 0
+    assert privacy.epsilon(events, 1e-5, method) < epsilon
+    assert privacy.epsilon([(e, 2 * n) for e, n in events], 1e-6, method) > epsilon
+    split = [(e, n // 2) for e, n in events] + [(e, n - n // 2) for e, n in events]
+    assert privacy.epsilon(split, 1e-6, method) == pytest.approx(epsilon, rel=1e-12)
+    assert privacy.epsilon(events[::-1], 1e-6, method) == pytest.approx(epsilon)
+    deltas = [privacy.delta(events, e, method) for e in (0.0, 0.3, 1.0, 3.0)]
+    assert all(a >= b for a, b in itertools.pairwise(deltas))
+    assert privacy.delta(events, epsilon * (1 + 1e-9), method) <= 1e-6 * (1 + 1e-6)
+
+
+def test_dearer_events_allow_fewer_steps():
+    counts = [
+        privacy.max_steps(
+            [(privacy.AcceptBit(BARKER, sensitivity), 1)], epsilon=1.0, delta=1e-6
+        )
+        for sensitivity in (0.01, 0.02, 0.1, 0.5, 3.0)
+    ]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[-1] == 0
+
+
+def test_ten_thousand_steps():
+    step = [(privacy.AcceptBit(BARKER, 0.005), 1)]
+    count = privacy.max_steps(step, epsilon=1.0, delta=1e-6)
+    assert 7_000 < count < 9_000
+    # The curve scales with the square of the sensitivity.
+    coarse = [(privacy.AcceptBit(BARKER, 0.05), 1)]
+    assert 70 < privacy.max_steps(coarse, epsilon=1.0, delta=1e-6) < 90
+
+
+def test_numerical_error_of_bits_is_charged():
+    bit = privacy.AcceptBit(BARKER, 1e-3)
+    count, epsilon = 1000, 20.0
+    slack = (1 + math.exp(epsilon)) * count * acceptance.TOTAL_VARIATION
+    assert accountant.numerical_delta(count, epsilon) == slack
+    assert privacy.delta([(bit, count)], epsilon) == pytest.approx(slack)
+    assert privacy.epsilon([(bit, 10**10)], 1e-6) == math.inf
+    lone = privacy.delta([(bit, 1)], 1e-3)
+    assert lone >= 2 * acceptance.TOTAL_VARIATION
+    assert accountant.numerical_delta(0, 1e9) == 0.0
+    gaussian = [(privacy.GaussianRelease(1e4), 1)]
+    assert privacy.delta(gaussian, 20.0) == 0.0
+
+
+def test_epsilon_leaves_room_for_the_numerical_error():
+    # Few digits are left of delta, so the fixed point moves epsilon visibly.
+    events = [(privacy.AcceptBit(BARKER, 1e-3), 10**6)]
+    for delta in (1e-6, 2e-8):
+        found = privacy.epsilon(events, delta)
+        ideal = conversions.rdp_epsilon(
+            10**6 * accountant.renyi_curve(events[0][0], conversions.ORDERS), delta
+        )
+        assert found > ideal
+        if math.isfinite(found):
+            assert privacy.delta(events, found * (1 + 1e-9)) <= delta * (1 + 1e-6)
+
+
+def test_metropolis_bits_are_never_private():
+    events = [(privacy.AcceptBit(acceptance.metropolis(), 0.1), 1)]
+    assert privacy.epsilon(events, 0.01) == math.inf
+    assert privacy.delta(events, 10.0) == 1.0
+    assert privacy.max_steps(events, epsilon=5.0, delta=0.01) == 0
+    with pytest.raises(ValueError, match="Metropolis"):
+        privacy.epsilon(events, 0.01, "zcdp")
+
+
+def test_gdp_is_refused_for_barker_bits():
+    with pytest.raises(ValueError, match="gdp"):
+        privacy.epsilon([(privacy.AcceptBit(BARKER, 0.1), 1)], 0.01, "gdp")
+
+
+@pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.1, 1.0, 5.0, 30.0])
+def test_gaussian_delta_against_the_textbook_formula(mu):
+    for epsilon in (0.0, 0.3 * mu, mu, 3 * mu, 10.0):
+        found = conversions.gdp_delta(mu**2, epsilon)
+        with mpmath.workdps(60):
+            m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+            exact = mpmath.ncdf(m / 2 - e / m)
+            exact -= mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+            exact = float(exact)
+        assert exact * (1 - 1e-13) <= found or exact < 1e-300
+        assert found == pytest.approx(exact, rel=1e-8, abs=1e-300)
+
+
+GOOD = [(privacy.GaussianRelease(30.0), 50)]
+BAD_NUMBERS = [math.nan, math.inf, -math.inf, -1.0, True, "1", None, 1j]
+
+
+@pytest.mark.parametrize("value", [*BAD_NUMBERS, 0.0, 1.0, 2])
+def test_bad_delta_raises(value):
+    for call in (
+        lambda: privacy.epsilon(GOOD, value),
+        lambda: privacy.max_steps(GOOD, epsilon=1.0, delta=value),
+    ):
+        with pytest.raises(ValueError, match="delta"):
+            call()
+
+
+@pytest.mark.parametrize("value", [*BAD_NUMBERS, 1e9])
+def test_bad_epsilon_raises(value):
+    for call in (
+        lambda: privacy.delta(GOOD, value),
+        lambda: privacy.max_steps(GOOD, epsilon=value, delta=1e-6),
+    ):
+        with pytest.raises(ValueError, match="epsilon"):
+            call()
+
+
+def test_other_bad_arguments_raise():
+    with pytest.raises(ValueError, match="epsilon"):
+        privacy.max_steps(GOOD, epsilon=0.0, delta=1e-6)
+    with pytest.raises(ValueError, match="method"):
+        privacy.epsilon(GOOD, 1e-6, "pld")
+    with pytest.raises(ValueError, match="1e12 steps"):
+        privacy.max_steps([(privacy.GaussianRelease(1e40), 1)], epsilon=1.0, delta=1e-6)
+
+
+def test_nan_costs_are_refused():
+    for call in (
+        lambda: conversions.rdp_epsilon(np.full(conversions.ORDERS.size, np.nan), 0.1),
+        lambda: conversions.rdp_delta(np.full(conversions.ORDERS.size, -1.0), 0.1),
+        lambda: conversions.gaussian_rdp(math.nan, conversions.ORDERS),
+    ):
+        with pytest.raises((ArithmeticError, ValueError)):
+            call()

@@ -1,0 +1,112 @@
+"""Events and budgets refuse everything absurd and survive JSON."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from dpjax import acceptance, privacy
+from dpjax.privacy.events import check_events
+
+GAUSSIAN = privacy.GaussianRelease(3.0)
+BIT = privacy.AcceptBit(acceptance.penalty(2.0, 0.3), 0.1)
+BAD = [math.nan, math.inf, 0, 0.0, -1.0, True, "1", None, 1e300, 1e-300]
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_bad_events_raise(value):
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        privacy.GaussianRelease(value)
+    with pytest.raises(ValueError, match="sensitivity"):
+        privacy.AcceptBit(acceptance.barker(), value)
+
+
+def test_wrong_acceptance_raises():
+    with pytest.raises(ValueError, match="acceptance"):
+        privacy.AcceptBit("barker", 0.1)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, 1.0, math.nan, True, "1", None, 10**16])
+def test_bad_counts_raise(count):
+    with pytest.raises(ValueError, match="count"):
+        privacy.epsilon([(GAUSSIAN, count)], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        GAUSSIAN,
+        [GAUSSIAN],
+        (GAUSSIAN, 1),
+        [(1, GAUSSIAN)],
+        [(GAUSSIAN, 1, 2)],
+        [(None, 1)],
+        [],
+        None,
+        3,
+    ],
+)
+def test_wrong_lists_raise(events):
+    with pytest.raises(ValueError, match="event"):
+        privacy.epsilon(events, 1e-6)
+
+
+def test_equal_events_merge():
+    merged = check_events([(BIT, 1), (GAUSSIAN, np.int64(2)), (BIT, 3)])
+    assert merged == ((BIT, 4), (GAUSSIAN, 2))
+    assert type(merged[1][1]) is int
+
+
+def test_gaussian_behind_a_bit():
+    assert BIT.gaussian == privacy.GaussianRelease(20.0)
+    assert privacy.AcceptBit(acceptance.barker(), 0.1).gaussian is None
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        GAUSSIAN,
+        BIT,
+        privacy.GaussianRelease(np.float32(0.1)),
+        privacy.AcceptBit(acceptance.barker(), 1 / 3),
+        privacy.AcceptBit(acceptance.metropolis(), np.float64(0.1)),
+    ],
+)
+def test_json_round_trip(event):
+    assert privacy.event_from_json(json.loads(json.dumps(event.to_json()))) == event
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        None,
+        {"type": "laplace", "scale": 1.0},
+        {"type": "gaussian"},
+        {"type": "gaussian", "noise_multiplier": math.nan},
+        {"type": "gaussian", "noise_multiplier": 1.0, "extra": 1},
+        {"type": "accept_bit", "family": "barker", "noise_sd": None, "laziness": 1.0},
+        {**BIT.to_json(), "family": "barker"},
+        {**BIT.to_json(), "laziness": math.nan},
+        {**BIT.to_json(), "sensitivity": None},
+    ],
+)
+def test_bad_json_raises(data):
+    with pytest.raises(ValueError):
+        privacy.event_from_json(data)
+
+
+def test_budget():
+    budget = privacy.Budget(1, 1e-6)
+    assert budget.neighboring_relation is privacy.NeighboringRelation.REPLACE_ONE
+    assert (budget.epsilon, budget.delta) == (1.0, 1e-6)
+    assert issubclass(privacy.BudgetError, ValueError)
+    with pytest.raises(ValueError, match="neighboring_relation"):
+        privacy.Budget(1.0, 1e-6, "replace one")
+    for value in (math.nan, math.inf, 0.0, -1.0, True, "1", None):
+        with pytest.raises(ValueError, match="epsilon"):
+            privacy.Budget(value, 1e-6)
+    for value in (math.nan, math.inf, 0.0, 1.0, 2.0, -1e-6, True, "1", None):
+        with pytest.raises(ValueError, match="delta"):
+            privacy.Budget(1.0, value)

@@ -1,0 +1,115 @@
+"""Calibration and the adaptive filter."""
+
+import math
+
+import numpy as np
+import pytest
+
+from dpjax import acceptance, privacy
+
+BUDGET = {"epsilon": 1.0, "delta": 1e-6}
+
+
+def gaussian(value):
+    return [(privacy.GaussianRelease(value), 1)]
+
+
+def barker(value):
+    return [(privacy.AcceptBit(acceptance.barker(), value), 1)]
+
+
+@pytest.mark.parametrize(
+    ("events", "bracket", "worse"),
+    [(gaussian, (1.0, 1e6), 1 - 3e-4), (barker, (1e-4, 10.0), 1 + 3e-4)],
+)
+def test_calibrated_value_just_fits(events, bracket, worse):
+    value = privacy.calibrate(events, num_steps=500, bracket=bracket, **BUDGET)
+    assert bracket[0] < value < bracket[1]
+    assert privacy.max_steps(events(value), **BUDGET) >= 500
+    assert privacy.delta([(events(value)[0][0], 500)], 1.0) < 1e-6
+    assert privacy.delta([(events(value * worse)[0][0], 500)], 1.0) >= 1e-6
+
+
+def test_calibration_inverts_max_steps():
+    steps = privacy.max_steps(gaussian(0.1 * math.sqrt(1e5)), **BUDGET)
+    value = privacy.calibrate(gaussian, num_steps=steps, bracket=(1.0, 1e3), **BUDGET)
+    assert value <= 0.1 * math.sqrt(1e5) * (1 + 1e-4)
+
+
+def test_calibration_without_a_bracket_raises():
+    with pytest.raises(ValueError, match="both ends"):
+        privacy.calibrate(gaussian, num_steps=1, bracket=(1e3, 1e4), **BUDGET)
+    with pytest.raises(privacy.BudgetError, match="both ends"):
+        privacy.calibrate(gaussian, num_steps=1, bracket=(1e-3, 1e-2), **BUDGET)
+    for bracket in ((2.0, 1.0), (0.0, 1.0), (1.0, math.nan), (1.0, math.inf), None, 3):
+        with pytest.raises(ValueError, match="bracket"):
+            privacy.calibrate(gaussian, num_steps=1, bracket=bracket, **BUDGET)
+    for steps in (0, -1, 1.5, math.nan, True):
+        with pytest.raises(ValueError, match="num_steps"):
+            privacy.calibrate(gaussian, num_steps=steps, bracket=(1.0, 10.0), **BUDGET)
+
+
+def test_filter_runs_almost_as_long_as_a_plan():
+    step = barker(0.02)
+    planned = privacy.max_steps(step, method="rdp", **BUDGET)
+    spent = privacy.RdpFilter(**BUDGET, typical_step=step)
+    steps = 0
+    while spent.spend(step):
+        steps += 1
+        assert spent.epsilon_spent <= 1.0
+    assert 0.97 * planned <= steps <= planned
+    assert spent.epsilon_spent == pytest.approx(1.0, rel=0.01)
+
+
+def test_filter_never_exceeds_the_budget_on_changing_events():
+    rng = np.random.default_rng(3)
+    spent = privacy.RdpFilter(**BUDGET, typical_step=barker(0.05))
+    accepted, refused = [], 0
+    for sensitivity in rng.choice([0.01, 0.05, 0.2, 0.6], 300):
+        events = barker(float(sensitivity)) + gaussian(100.0)
+        before = spent.epsilon_spent
+        if spent.spend(events):
+            accepted += events
+        else:
+            refused += 1
+            assert spent.epsilon_spent == before
+    assert refused and accepted
+    assert spent.epsilon_spent <= 1.0
+    # Non-adaptively composed, what was let through keeps the budget too.
+    assert privacy.delta(accepted, 1.0, "rdp") < 1e-6
+
+
+def test_filter_counts_bits():
+    spent = privacy.RdpFilter(**BUDGET, typical_step=barker(1e-3), max_bits=10)
+    event = barker(1e-3)[0][0]
+    assert not spent.spend([(event, 11)])
+    assert spent.epsilon_spent == 0.0
+    assert spent.spend([(event, 10)])
+    assert not spent.spend([(event, 1)])
+    assert spent.spend(gaussian(1e4))
+
+
+def test_filter_refuses_what_is_not_private():
+    spent = privacy.RdpFilter(**BUDGET, typical_step=barker(0.02))
+    assert not spent.spend([(privacy.AcceptBit(acceptance.metropolis(), 0.1), 1)])
+    assert spent.epsilon_spent == 0.0
+    with pytest.raises(ValueError, match="event"):
+        spent.spend([])
+
+
+def test_bad_filters_raise():
+    step = barker(0.02)
+    with pytest.raises(privacy.BudgetError, match="max_bits"):
+        privacy.RdpFilter(8.0, 1e-6, step, max_bits=10**7)
+    with pytest.raises(ValueError, match="epsilon"):
+        privacy.RdpFilter(math.nan, 1e-6, step)
+    with pytest.raises(ValueError, match="delta"):
+        privacy.RdpFilter(1.0, 1.0, step)
+    with pytest.raises(ValueError, match="max_bits"):
+        privacy.RdpFilter(1.0, 1e-6, step, max_bits=0)
+    with pytest.raises(ValueError, match="events"):
+        privacy.RdpFilter(1.0, 1e-6, step[0][0])
+    with pytest.raises(privacy.BudgetError):
+        privacy.RdpFilter(
+            1.0, 1e-6, [(privacy.AcceptBit(acceptance.metropolis(), 0.1), 1)]
+        )
