@@ -15,6 +15,7 @@ splits the cells that could hold the maximum. Source: this project.
 """
 
 import math
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -26,6 +27,7 @@ from dpjax.privacy.validate import check_real
 __all__ = ["one_bit_delta", "rdp"]
 
 TOLERANCE = 5e-4
+NEARLY_SURE = 1e-6
 SPLIT = 4
 MAX_PAIRS = 1_000_000
 MAX_LEVELS = 12
@@ -66,6 +68,10 @@ def rdp(event: AcceptBit, orders) -> np.ndarray:
 def _cached_rdp(event: AcceptBit, orders: tuple[float, ...]) -> tuple[float, ...]:
     order = np.array(orders)
     acceptance, sensitivity = event.acceptance, event.sensitivity
+    if 1 - NEARLY_SURE < acceptance.laziness < 1:
+        # log(1 - c a) would lose its digits; the lazy bit is post-processing.
+        event = replace(event, acceptance=replace(acceptance, laziness=1.0))
+        return _cached_rdp(event, orders)
     if acceptance.family == "metropolis":
         return (math.inf,) * len(orders)
     if acceptance.family == "barker":

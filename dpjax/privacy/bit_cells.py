@@ -78,7 +78,7 @@ def describe(event: AcceptBit, edges: np.ndarray):
     gap = gap * RELATIVE_SLACK
     least_gap = np.clip(u[:, 1:] + np.minimum(least_fall, fall), 0.0, gap)
     middle = (y[:, :-1] + y[:, 1:]) / 2
-    width = np.maximum(np.diff(y, axis=1), 0.0) + 1e-12
+    width = np.maximum(np.diff(y, axis=1), 0.0) + 1e-9
     return middle.ravel(), width.ravel(), gap.ravel(), least_gap.ravel()
 
 
