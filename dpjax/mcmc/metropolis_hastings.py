@@ -103,7 +103,7 @@ def transition(
     def move(words, state, memory):
         proposed = proposal.propose(words[2:], state.position, state.walk, step_size)
         bound = clip_at(clip_bound, proposed.distance)
-        total, memory = queries.log_ratio_sum(
+        total, memory_proposed = queries.log_ratio_sum(
             posterior, state.position, proposed.position, bound, memory
         )
         prior_ratio = posterior.logprior_fn(proposed.position) - posterior.logprior_fn(
@@ -115,11 +115,11 @@ def transition(
         is_accepted = acceptance.draw(words[:2], family, log_ratio, sd)
         accepted = MHState(proposed.position, proposed.walk_accepted)
         rejected = MHState(state.position, proposed.walk_rejected)
-        state = jax.tree.map(
-            lambda new, old: jnp.where(is_accepted, new, old), accepted, rejected
+        state, memory = jax.tree.map(
+            lambda new, old: jnp.where(is_accepted, new, old),
+            (accepted, memory_proposed),
+            (rejected, memory),
         )
-        if memory is not None:
-            memory = memory._replace(accepted=is_accepted)
         return state, _info(is_accepted), memory
 
     def stay(state):

@@ -22,7 +22,7 @@ class _LogPrior:
 def _loglikelihood(position, record):
     features, label = record
     # XLA may round the factors of a float32 product to fewer bits on a GPU.
-    logit = jnp.dot(features, position, precision="highest")
+    logit = jnp.dot(position, features, precision="highest")
     return label * logit - jax.nn.softplus(logit)
 
 

@@ -82,11 +82,12 @@ class AcceptBit:
 
     def to_json(self) -> dict:
         """Return a dictionary for `event_from_json`."""
+        noise_sd = self.acceptance.noise_sd
         return {
             "type": "accept_bit",
             "family": self.acceptance.family,
-            "noise_sd": self.acceptance.noise_sd,
-            "laziness": self.acceptance.laziness,
+            "noise_sd": None if noise_sd is None else float(noise_sd),
+            "laziness": float(self.acceptance.laziness),
             "sensitivity": self.sensitivity,
         }
 

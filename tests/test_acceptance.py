@@ -1,0 +1,174 @@
+"""The accept bit against 50 digits: the constant it certifies, and its draw."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mpmath
+import numpy as np
+import pytest
+
+from dpjax import acceptance
+from dpjax.acceptance import TOTAL_VARIATION
+
+LOUD = pytest.mark.xfail(strict=True, reason="probability() loses digits at sd 30")
+NOISE = [0.05, 0.5, 1, 2, 5, 10, 30]
+CASES = [("barker", None), ("metropolis", None)] + [("penalty", s) for s in NOISE]
+CERTIFIED = [pytest.param(*c, marks=LOUD if c[1] == 30 else ()) for c in CASES]
+WORDS = 2**32 - 1
+
+
+def grid(noise_sd):
+    """Log ratios: all the range, and where the function moves."""
+    s = noise_sd or 4
+    parts = (
+        np.linspace(-800, 800, 21),
+        s**2 / 2 + s * np.linspace(-6, 6, 30),
+        np.linspace(-3, 3, 12),
+        [675.6, 700.5],
+    )
+    return np.clip(np.concatenate(parts), -800, 800)
+
+
+@functools.cache
+def reference(family, noise_sd):
+    """a(l) and 1 - a(l) on the grid, 50 digits."""
+    table = []
+    with mpmath.workdps(50):
+        for value in map(mpmath.mpf, grid(noise_sd).tolist()):
+            if family == "barker":
+                pair = 1 / (1 + mpmath.exp(-value)), 1 / (1 + mpmath.exp(value))
+            elif family == "metropolis":
+                accept = min(mpmath.mpf(1), mpmath.exp(value))
+                pair = accept, 1 - accept
+            else:
+                s = mpmath.mpf(noise_sd)
+                x = value / s - s / 2
+                tail = mpmath.exp(value) * cdf(-x - s)
+                pair = cdf(x) + tail, cdf(-x) - tail
+            table.append(pair)
+    return table
+
+
+def cdf(x):
+    return mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+
+def traced(family, noise_sd, log_ratio):
+    with jax.enable_x64(True):
+        log_ratio = jnp.asarray(log_ratio, jnp.float64)
+        return np.asarray(acceptance.probability(family, log_ratio, noise_sd))
+
+
+@pytest.mark.parametrize(("family", "noise_sd"), CERTIFIED)
+def test_probability_keeps_the_certificate(family, noise_sd):
+    found = traced(family, noise_sd, grid(noise_sd)).tolist()
+    exact = [accept for accept, _ in reference(family, noise_sd)]
+    error = max(abs(mpmath.mpf(f) - e) for f, e in zip(found, exact, strict=True))
+    # The rounded ratio and the threshold, certified with it, take the rest.
+    moved = 0.2 * (noise_sd or 2) + 0.5
+    assert float(error) + (moved + 1) * 2.0**-53 <= TOTAL_VARIATION
+
+
+@pytest.mark.parametrize(("family", "noise_sd"), CASES)
+def test_balance(family, noise_sd):
+    ratio = np.linspace(-30, 30, 61)
+    forward, back = (traced(family, noise_sd, sign * ratio) for sign in (1, -1))
+    kept = (forward > 1e-280) & (back > 1e-280)
+    assert np.sum(kept) >= 20 or noise_sd == 30
+    np.testing.assert_allclose(
+        forward[kept], np.exp(ratio)[kept] * back[kept], rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize(("family", "noise_sd"), CASES)
+def test_host_logarithms(family, noise_sd):
+    chosen = acceptance.Acceptance(family, noise_sd)
+    with mpmath.workdps(50):
+        logs = [
+            [float(mpmath.log(p)) if p > 0 else -np.inf for p in pair]
+            for pair in reference(family, noise_sd)
+        ]
+    accept, reject = np.array(logs).T
+    ratio = grid(noise_sd)
+    # log(1 - a) is only absolutely exact where a is below the rounding of 1.
+    np.testing.assert_allclose(chosen.log_accept(ratio), accept, rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(chosen.log_reject(ratio), reject, rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("family", "noise_sd", "ratio"),
+    [
+        ("barker", None, -2.0),
+        ("barker", None, 0.3),
+        ("penalty", 0.5, -0.7),
+        ("penalty", 2.0, 1.5),
+        ("metropolis", None, -1.2),
+    ],
+)
+def test_draw_has_the_probability(family, noise_sd, ratio):
+    count = 400_000
+    words = np.random.default_rng(0).integers(0, 2**32, (count, 2), np.uint32)
+    with jax.enable_x64(True):
+        log_ratio = jnp.asarray(ratio, jnp.float64)
+    bits = jax.vmap(lambda w: acceptance.draw(w, family, log_ratio, noise_sd))(words)
+    expected = np.exp(acceptance.Acceptance(family, noise_sd).log_accept(ratio))
+    sd = (expected * (1 - expected) / count) ** 0.5
+    # 5.7 standard deviations: a false alarm has probability 6e-8 over the cases.
+    assert abs(np.mean(bits) - expected) < 5.7 * sd
+
+
+@pytest.mark.parametrize(
+    ("words", "ratio", "expected"),
+    [
+        ((0, 0), -np.inf, False),
+        ((0, 0), -800.0, False),
+        ((0, 0), -40.0, True),
+        ((WORDS, WORDS), np.inf, True),
+        ((WORDS, WORDS), 800.0, True),
+        ((WORDS, WORDS), 30.0, False),
+        # One half is 2^62 of 2^63: strictly below is accepted.
+        ((2**31 - 1, WORDS), 0.0, True),
+        ((2**31, 0), 0.0, False),
+        ((2**31, 1), 0.0, False),
+        ((0, 0), np.nan, False),
+    ],
+)
+def test_edges_of_the_threshold(words, ratio, expected):
+    with jax.enable_x64(True):
+        log_ratio = jnp.asarray(ratio, jnp.float64)
+    words = jnp.array(words, jnp.uint32)
+    assert bool(acceptance.draw(words, "barker", log_ratio)) is expected
+    compiled = jax.jit(acceptance.draw, static_argnums=1)
+    assert bool(compiled(words, "barker", log_ratio)) is expected
+
+
+def test_draw_needs_no_64_bits_from_the_user():
+    words = np.random.default_rng(1).integers(0, 2**32, (1000, 2), np.uint32)
+    bits = []
+    for enabled in (False, True):
+        with jax.enable_x64(enabled):
+            ratio = jnp.asarray(0.25, jnp.float32)
+            draw = jax.jit(lambda w, l: acceptance.draw(w, "penalty", l, 1.0))
+            bits.append(np.asarray(jax.vmap(draw, (0, None))(words, ratio)))
+            assert jax.config.jax_enable_x64 is enabled
+    np.testing.assert_array_equal(*bits)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("logistic",),
+        ("penalty",),
+        ("barker", 1.0),
+        ("penalty", 0.0),
+        ("penalty", np.inf),
+        ("penalty", np.nan),
+        ("barker", None, 0.0),
+        ("barker", None, 1.1),
+        ("barker", None, np.nan),
+    ],
+)
+def test_bad_parameters_raise(arguments):
+    with pytest.raises(ValueError):
+        acceptance.Acceptance(*arguments)

@@ -1,0 +1,309 @@
+"""Sensitivity in exact integers, on adversarial data; mutants must fail the checks."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from jax_privacy import clipping
+
+from dpjax import queries
+from dpjax.posterior import Posterior
+from dpjax.queries import GRID
+
+SCALES = [1e-30, 1e-6, 0.1, 1.0, 3.7, 1e9]
+SPECIAL = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 0.0, -0.0, 1e-40, 1.0, -1.0]
+
+
+def flat(position):
+    return 0.0 * sum(jnp.sum(leaf) for leaf in jax.tree.leaves(position))
+
+
+def looked_up(position, record):
+    """A record states its log-likelihoods on either side of zero."""
+    return jnp.where(position > 0, record[1], record[0])
+
+
+def linear(position, record):
+    """The record is the gradient."""
+    return jnp.dot(position, record)
+
+
+def adversarial(rng, shape, scale):
+    """Values of all magnitudes about `scale`, saturated and special ones."""
+    values = scale * rng.normal(size=shape) * 2.0 ** rng.integers(-24, 24, shape)
+    values = np.where(
+        rng.random(shape) < 0.3, scale * rng.choice([-8, -1, 1, 8], shape), values
+    )
+    values = np.where(rng.random(shape) < 0.1, rng.choice(SPECIAL, shape), values)
+    with np.errstate(over="ignore"):
+        return values.astype(jnp.result_type(float))
+
+
+def neighbours(rng, count, size, width, scale):
+    """`count` data sets, with one record replaced, and with it removed."""
+    data = adversarial(rng, (count, size, width), scale)
+    index = rng.integers(0, size, count)
+    replaced = data.copy()
+    replaced[np.arange(count), index] = adversarial(rng, (count, width), scale[:, 0])
+    kept = np.arange(size)[None] != index[:, None]
+    return data, replaced, data[kept].reshape(count, size - 1, width)
+
+
+def log_ratio_sum(data, clip):
+    posterior = Posterior(flat, looked_up, data)
+    return queries.log_ratio_sum(posterior, -1.0, 1.0, clip)[0]
+
+
+def check_scalar(sum_fn, bound=GRID, fixed_clip=None):
+    """20 000 neighbouring pairs of each relation, in whole cells, without tolerance."""
+    rng = np.random.default_rng(1)
+    largest = 0
+    for size in (5, 9):
+        scale = rng.choice(SCALES, 10_000) if fixed_clip is None else fixed_clip
+        scale = np.broadcast_to(scale, 10_000)
+        if fixed_clip is None:
+            clips = scale.astype(jnp.result_type(float))
+            sums = jax.jit(jax.vmap(sum_fn))
+        else:
+            clips = scale
+            sums = jax.jit(jax.vmap(lambda data, _: sum_fn(data, fixed_clip)))
+        parts = neighbours(rng, 10_000, size, 2, scale[:, None, None])
+        cells = [np.asarray(sums(part, clips), np.float64) for part in parts]
+        cells = [part / clips.astype(np.float64) * GRID for part in cells]
+        full, replaced, removed = map(np.rint, cells)
+        for exact, part in zip((full, replaced, removed), cells, strict=True):
+            assert np.max(abs(exact - part)) < 1e-3
+        assert np.max(abs(full - removed)) <= bound
+        assert np.max(abs(full - replaced)) <= 2 * bound
+        largest = max(largest, np.max(abs(full - replaced)))
+    return largest
+
+
+def gradient_sum(data, norm):
+    position = jnp.zeros(data.shape[-1], data.dtype)
+    return queries.gradient_sum(Posterior(flat, linear, data), position, norm)
+
+
+def check_vector(sum_fn, bound=GRID, dims=(1, 2, 7, 16, 50), norm=0.3):
+    """Squared norms of integer differences, exact in int64."""
+    rng = np.random.default_rng(2)
+    largest = 0
+    for dim in dims:
+        sums = jax.jit(jax.vmap(lambda data: sum_fn(data, norm)))
+        parts = neighbours(rng, 4000, 5, dim, np.full((4000, 1, 1), norm))
+        cells = [np.asarray(sums(part)) for part in parts]
+        integers = [part.astype(np.int64) for part in cells]
+        for exact, part in zip(integers, cells, strict=True):
+            np.testing.assert_array_equal(exact, part)
+        full, replaced, removed = integers
+        assert np.max(np.sum((full - removed) ** 2, -1)) <= bound**2
+        change = np.max(np.sum((full - replaced) ** 2, -1))
+        assert change <= (2 * bound) ** 2
+        largest = max(largest, change**0.5)
+    return largest
+
+
+def test_log_ratio_sensitivity_with_traced_clip_bounds():
+    assert check_scalar(log_ratio_sum) == 2 * GRID
+
+
+@pytest.mark.parametrize("clip", [1e-30, 0.7, 1e6])
+def test_log_ratio_sensitivity(clip):
+    assert check_scalar(log_ratio_sum, fixed_clip=clip) == 2 * GRID
+
+
+@pytest.mark.parametrize("norm", [1e-30, 0.3, 1e6])
+def test_gradient_sensitivity(norm):
+    # Attained up to the shrinkage that pays for rounding.
+    assert check_vector(gradient_sum, norm=norm) > 1.99 * GRID
+
+
+def clipped_after_the_sum(data, clip):
+    ratio = data[:, 1] - data[:, 0]
+    total = jnp.sum(jnp.where(jnp.isfinite(ratio), ratio, 0))
+    return jnp.rint(jnp.clip(total / clip, -len(data), len(data)) * GRID) * clip / GRID
+
+
+def non_finite_kept(data, clip):
+    return jnp.sum(jnp.clip(jnp.rint((data[:, 1] - data[:, 0]) / clip * GRID),
+                            -GRID, GRID)) * clip / GRID  # fmt: skip
+
+
+def not_rounded(data, clip):
+    ratio = data[:, 1] - data[:, 0]
+    return jnp.sum(jnp.clip(jnp.where(jnp.isfinite(ratio), ratio, 0), -clip, clip))
+
+
+@pytest.mark.parametrize("mutant", [clipped_after_the_sum, non_finite_kept, not_rounded])
+def test_scalar_mutants_are_caught(mutant):
+    with pytest.raises(AssertionError):
+        check_scalar(mutant, fixed_clip=0.7)
+
+
+def clipped_by_component(data, norm):
+    cells = jnp.where(jnp.all(jnp.isfinite(data), -1, keepdims=True), data, 0)
+    return jnp.sum(jnp.trunc(jnp.clip(cells * (GRID / norm), -GRID, GRID)), 0)
+
+
+def rounded_up(data, norm):
+    """Clipped in norm without a margin, then rounded away from zero."""
+    data = jnp.where(jnp.all(jnp.isfinite(data), -1, keepdims=True), data, 0)
+    data = jnp.clip(data.astype(float), -1e15, 1e15) / norm
+    length = jnp.linalg.norm(data, axis=-1, keepdims=True)
+    cells = data / jnp.maximum(length, 1) * GRID
+    return jnp.sum(jnp.sign(cells) * jnp.ceil(abs(cells)), 0)
+
+
+@pytest.mark.parametrize("mutant", [clipped_by_component, rounded_up])
+def test_vector_mutants_are_caught(mutant):
+    with pytest.raises(AssertionError):
+        check_vector(mutant)
+
+
+def test_half_the_sensitivity_is_caught():
+    with pytest.raises(AssertionError):
+        check_scalar(log_ratio_sum, bound=GRID / 2, fixed_clip=0.7)
+    with pytest.raises(AssertionError):
+        check_vector(gradient_sum, bound=GRID / 2)
+
+
+def dyadic(rng, shape):
+    """Numbers that float32 multiplies and adds without rounding."""
+    return jnp.asarray(rng.integers(-32, 32, shape) / 32.0, jnp.result_type(float))
+
+
+def squared(position, record):
+    return -jnp.sum((record - position) ** 2)
+
+
+def both_sums(data, clip=0.9):
+    posterior = Posterior(flat, squared, data)
+    here = jnp.full(data.shape[1], 0.25, data.dtype)
+    ratio, _ = queries.log_ratio_sum(posterior, here, here + 0.5, clip)
+    return float(ratio), np.asarray(queries.gradient_sum(posterior, here, clip))
+
+
+@pytest.mark.parametrize("size", [1, 20, 21, 43, 100])
+def test_blocks_do_not_change_the_sums(monkeypatch, size):
+    # With 3 blocks of 7: rest only, one stretch, and stretches in a loop.
+    data = dyadic(np.random.default_rng(3), (size, 3))
+    whole = both_sums(data)
+    monkeypatch.setattr(queries, "BLOCK", 7)
+    monkeypatch.setattr(queries, "UNROLLED", 3)
+    loops = str(jax.make_jaxpr(lambda d: gradient_sum(d, 1.0))(data))
+    assert ("scan" in loops or "while" in loops) == (size >= 42)
+    blocked = both_sums(data)
+    assert whole[0] == blocked[0]
+    np.testing.assert_array_equal(whole[1], blocked[1])
+
+
+def test_order_does_not_change_the_sums():
+    rng = np.random.default_rng(4)
+    data = jnp.asarray(rng.normal(size=(1001, 3)), jnp.result_type(float))
+    sums, permuted = both_sums(data), both_sums(data[rng.permutation(1001)])
+    assert sums[0] == permuted[0]
+    np.testing.assert_array_equal(sums[1], permuted[1])
+
+
+def test_memory_gives_the_same_sums():
+    rng = np.random.default_rng(5)
+    posterior = Posterior(flat, squared, dyadic(rng, (101, 16)))
+    positions = dyadic(rng, (4, 16))
+    memory, here = queries.remember(posterior, positions[0]), positions[0]
+    assert memory.current.shape == (101,)
+    for proposed, accepted in zip(positions[1:], (True, False, True), strict=True):
+        total, memory = queries.log_ratio_sum(posterior, here, proposed, 0.9, memory)
+        direct, nothing = queries.log_ratio_sum(posterior, here, proposed, 0.9)
+        assert total == direct and nothing is None
+        memory = memory._replace(accepted=jnp.asarray(accepted))
+        here = proposed if accepted else here
+
+
+def test_memory_only_where_it_pays(monkeypatch):
+    def remembers(data):
+        posterior = Posterior(flat, squared, data)
+        return queries.remember(posterior, jnp.zeros(data.shape[1])) is not None
+
+    assert not remembers(jnp.ones((3, 15)))
+    assert remembers(jnp.ones((3, 16)))
+    big = jax.ShapeDtypeStruct((2**20 + 1, 16), jnp.result_type(float))
+    assert jax.eval_shape(lambda d: remembers_any(d), big) is None
+
+
+def remembers_any(data):
+    posterior = Posterior(flat, squared, data)
+    return queries.remember(posterior, jnp.zeros(data.shape[1]))
+
+
+@pytest.mark.parametrize("dim", [1, 5, 40])
+def test_agrees_with_jax_privacy(dim):
+    rng = np.random.default_rng(6)
+    data = jnp.asarray(rng.normal(size=(64, dim)), jnp.result_type(float))
+    position, norm = data[0] * 0.1, 1.3
+    theirs = clipping.clipped_grad(squared, l2_clip_norm=norm, keep_batch_dim=False)
+    ours = queries.gradient_sum(Posterior(flat, squared, data), position, norm)
+    # A record loses one cell to truncation and (d + 16) / 8 to the margin.
+    tolerance = 64 * (1 + (dim + 16) / 8) * norm / GRID + 1e-5
+    unit = norm / GRID
+    np.testing.assert_allclose(ours * unit, theirs(position, data), atol=tolerance)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite_contributions_are_zero(bad):
+    data = np.ones((6, 2), jnp.result_type(float))
+    data[0, 0], data[1, 1] = bad, bad
+    data[2:, 0], data[2:, 1] = 0.25, 0.5
+    assert log_ratio_sum(jnp.asarray(data), 1.0) == 4 * 0.25
+    expected = np.trunc(data[2:] * GRID).sum(0)
+    np.testing.assert_array_equal(gradient_sum(jnp.asarray(data), 1.0), expected)
+
+
+def test_gradients_that_underflow_to_nan_are_zero():
+    # GRID / norm is infinite, and a component is zero: 0 * inf.
+    norm = 1e-36 if jnp.result_type(float) == jnp.float32 else 1e-304
+    found = gradient_sum(jnp.array([[0.0, 1.0], [1.0, 1.0]]), norm)
+    assert np.all(np.isfinite(found))
+
+
+def test_infinite_clip_bound_gives_the_plain_sum():
+    data = dyadic(np.random.default_rng(7), (50, 2)) * 1024
+    assert log_ratio_sum(data, np.inf) == jnp.sum(data[:, 1] - data[:, 0])
+
+
+def test_pytree_positions_share_one_norm():
+    def loglikelihood(position, record):
+        return jnp.dot(position["a"], record[:2]) + position["b"] * record[2]
+
+    posterior = Posterior(flat, loglikelihood, jnp.array([[6.0, 0.0, 8.0]]))
+    position = {"a": jnp.zeros(2), "b": jnp.zeros(())}
+    cells = queries.gradient_sum(posterior, position, 1.0)
+    np.testing.assert_allclose(cells["a"] / GRID, [0.6, 0], atol=1e-5)
+    np.testing.assert_allclose(cells["b"] / GRID, 0.8, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_floats_keep_the_sensitivity(dtype):
+    def narrow(position, record):
+        return looked_up(position, record).astype(dtype)
+
+    def sum_fn(data, clip):
+        posterior = Posterior(flat, narrow, data)
+        return queries.log_ratio_sum(posterior, -1.0, 1.0, clip)[0]
+
+    rng = np.random.default_rng(8)
+    data = rng.uniform(-1, 1, (4000, 33, 2)).astype(jnp.result_type(float))
+    replaced = data.copy()
+    replaced[:, 0] = [-4, 4]
+    data[:, 0] = [4, -4]
+    sums = jax.jit(jax.vmap(lambda d: sum_fn(d, 0.7)))
+    change = abs(np.asarray(sums(data)) - np.asarray(sums(replaced)))
+    assert np.max(np.rint(change / 0.7 * GRID)) == 2 * GRID
+
+
+def test_sensitivity():
+    assert queries.sensitivity(0.3, Relation.REPLACE_ONE) == 0.6
+    assert queries.sensitivity(0.3, Relation.ADD_OR_REMOVE_ONE) == 0.3
+    for bad in (0.0, -1.0, np.nan):
+        with pytest.raises(ValueError, match="clip bound"):
+            queries.sensitivity(bad, Relation.REPLACE_ONE)
