@@ -13,7 +13,10 @@ import numpy as np
 from dpjax import config, privacy
 from dpjax.run import run
 
-__all__ = ["main"]
+__all__ = ["cost_table", "main", "predictive", "write_run"]
+
+MIXED = 1.1
+"""R-hat above which the chains disagree."""
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 
@@ -91,13 +94,19 @@ def write_run(job: config.Job, out: Path) -> None:
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     print(summary.to_string())
     print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")
+    if "r_hat" in summary and summary["r_hat"].max() > MIXED:
+        print(
+            f"R-hat is up to {summary['r_hat'].max():.2f}: the chains have not mixed. The "
+            "budget pays for too few steps, or the step size does not fit; do not read "
+            "the spread of the draws as the posterior's."
+        )
     if test is not None:
-        print(_predictive(result.positions, *test))
+        print(predictive(result.positions, *test))
     _plot(draws, names, out)
     print(f"written: {out}/draws.nc, summary.csv, privacy.json, trace.png, pairs.png")
 
 
-def _predictive(positions, features, labels) -> str:
+def predictive(positions, features, labels) -> str:
     """Accuracy and mean log-likelihood of the posterior predictive on a test set."""
     coefficients = positions.reshape(-1, positions.shape[-1])
     thin = max(len(coefficients) // 500, 1)

@@ -116,7 +116,13 @@ def load(path) -> Job:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{path}: {error}") from error
     return Job(
-        path.stem, algorithm_fn, budget, {**run, "ledger": ledger}, seed, outline, loader
+        path.stem,
+        algorithm_fn,
+        budget,
+        {**run, "ledger": ledger},
+        seed,
+        outline,
+        loader,
     )
 
 

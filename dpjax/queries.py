@@ -178,9 +178,7 @@ def gradient_sum(posterior: Posterior, position, l2_clip_norm: float):
             lambda g: jnp.where(finite, g * (GRID / l2_clip_norm), 0.0), gradient
         )
         # Scaled by the largest entry, the squares cannot overflow.
-        peak = jnp.max(
-            jnp.stack([jnp.max(jnp.abs(g)) for g in jax.tree.leaves(cells)])
-        )
+        peak = jnp.max(jnp.stack([jnp.max(jnp.abs(g)) for g in jax.tree.leaves(cells)]))
         peak = jnp.clip(peak, 1.0, jnp.finfo(peak.dtype).max)
         norm = peak * jnp.sqrt(
             sum(jnp.sum((g / peak) ** 2) for g in jax.tree.leaves(cells))
@@ -212,9 +210,7 @@ def _sum_over_records(contributions: Callable[[Any], Any], data):
             )
             part = jax.tree.map(_exact_sum, contributions(block))
             with jax.enable_x64(True):
-                total = (
-                    part if total is None else jax.tree.map(jnp.add, total, part)
-                )
+                total = part if total is None else jax.tree.map(jnp.add, total, part)
         return total
 
     whole, rest = divmod(size, stride)

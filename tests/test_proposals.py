@@ -75,7 +75,9 @@ def test_memoryless_proposals_are_symmetric(name):
     # turns every jump into its reflection, so the law is symmetric exactly.
     proposal, position = MEMORYLESS[name], jnp.zeros(4)
     words, move = moves(proposal, position, 0.3)
-    flipped = words ^ 1 if name != "one_component" else words.at[:, 1].set(words[:, 1] ^ 1)
+    flipped = (
+        words ^ 1 if name != "one_component" else words.at[:, 1].set(words[:, 1] ^ 1)
+    )
     back = jax.vmap(lambda w: proposal.propose(w, position, (), 0.3))(flipped)
     np.testing.assert_array_equal(move.position, -back.position)
     np.testing.assert_array_equal(move.distance, back.distance)

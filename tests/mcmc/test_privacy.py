@@ -1,0 +1,206 @@
+"""What a step charges is what the kernel does, and nothing else leaves it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+
+import dpjax
+from dpjax import acceptance, privacy, proposals, queries
+from dpjax.posterior import Posterior
+
+BOTH = [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE]
+STEP = 0.25
+KERNELS = {
+    "barker": lambda p: dpjax.barker(p, STEP, clip_bound=0.5),
+    "lazy barker": lambda p: dpjax.barker(p, STEP, clip_bound=0.5, laziness=0.3),
+    "Lipschitz barker": lambda p: dpjax.barker(
+        p, STEP, clip_bound=queries.Lipschitz(3.0)
+    ),
+    "penalty": lambda p: dpjax.penalty(p, STEP, clip_bound=0.5, noise_multiplier=0.7),
+    "Lipschitz penalty": lambda p: dpjax.penalty(
+        p,
+        STEP,
+        clip_bound=queries.Lipschitz(3.0),
+        noise_multiplier=0.7,
+        proposal=proposals.fixed_length,
+    ),
+}
+
+
+def no_prior(position):
+    return jnp.zeros((), position.dtype)
+
+
+def slope(position, record):
+    """Log ratios are the record's size times the move along the first axis."""
+    return record[0] * position[0]
+
+
+def quadratic(position, record):
+    return -0.125 * jnp.sum((record - position) ** 2)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """Arguments of every `acceptance.draw` outside `jit`."""
+    calls = []
+    draw = acceptance.draw
+
+    def spy(words, family, log_ratio, noise_sd=None):
+        calls.append((family, log_ratio, noise_sd))
+        return draw(words, family, log_ratio, noise_sd)
+
+    monkeypatch.setattr(acceptance, "draw", spy)
+    return calls
+
+
+def step_once(algorithm_fn, data, tempering):
+    posterior = Posterior(no_prior, slope, data, tempering)
+    algorithm = algorithm_fn(posterior)
+    return algorithm.step(jax.random.key(1), algorithm.init(jnp.zeros(2)))
+
+
+@pytest.mark.parametrize("tempering", [1.0, 0.25])
+@pytest.mark.parametrize("name", KERNELS)
+def test_charges_what_the_kernel_does(seen, name, tempering):
+    calm = np.zeros((6, 1))
+    loud, reverse = calm.copy(), calm.copy()
+    loud[2], reverse[2] = 1e9, -1e9
+    data = {"replace": (loud, reverse), "remove": (loud, np.delete(loud, 2, 0))}
+    posterior = Posterior(no_prior, slope, jnp.asarray(calm), tempering)
+    for relation, pair in zip(BOTH, data.values(), strict=True):
+        seen.clear()
+        for part in pair:
+            step_once(KERNELS[name], jnp.asarray(part), tempering)
+        [(event, count)] = KERNELS[name](posterior).privacy(7, relation)
+        assert count == 7 and isinstance(event, privacy.AcceptBit)
+        families, ratios, sds = zip(*seen, strict=True)
+        # The record saturates its clip bound: the charge is attained exactly.
+        assert abs(float(ratios[0]) - float(ratios[1])) == event.sensitivity
+        assert {event.acceptance.family} == set(families)
+        for sd in sds:
+            assert (sd is None) == (event.acceptance.noise_sd is None)
+            assert sd is None or float(sd) == event.acceptance.noise_sd
+        assert event.acceptance.laziness == (0.3 if name == "lazy barker" else 1)
+
+
+def test_events_follow_the_formulas():
+    posterior = Posterior(no_prior, quadratic, jnp.zeros((9, 2)), 0.5)
+    for relation, factor in zip(BOTH, (2, 1), strict=True):
+        [(event, count)] = KERNELS["penalty"](posterior).privacy(3, relation)
+        expected = acceptance.penalty(0.5 * 0.7 * 2 * 0.5)
+        assert (event, count) == (privacy.AcceptBit(expected, 0.5 * factor * 0.5), 3)
+        multiplier = event.gaussian.noise_multiplier
+        assert multiplier == pytest.approx(0.7 * 2 / factor, rel=1e-15)
+        [(event, _)] = KERNELS["Lipschitz barker"](posterior).privacy(1, relation)
+        assert event.sensitivity == 0.5 * queries.sensitivity(3.0 * STEP, relation)
+        growing = dpjax.penalty(
+            posterior, STEP, clip_bound=queries.Lipschitz(3.0), noise_multiplier=0.7
+        )
+        [(event, count)] = growing.privacy(5, relation)
+        assert isinstance(event, privacy.GaussianRelease) and count == 5
+        assert event.noise_multiplier == pytest.approx(0.7 * 2 / factor, rel=1e-15)
+
+
+def test_growing_clip_bounds_keep_the_ratio_of_noise_to_sensitivity(seen):
+    def kernel(posterior):
+        return dpjax.penalty(
+            posterior, STEP, clip_bound=queries.Lipschitz(3.0), noise_multiplier=0.7
+        )
+
+    for size in (1e9, -1e9):
+        step_once(kernel, jnp.array([[size], [0.0]]), 0.5)
+    (_, up, sd), (_, down, same) = seen
+    assert float(sd) == float(same)
+    assert float(sd) / abs(float(up) - float(down)) == pytest.approx(0.7, rel=1e-6)
+
+
+def test_privacy_reads_no_data():
+    with pytest.raises(ValueError, match="not private"):
+        empty = Posterior(no_prior, quadratic, jnp.full((2, 2), jnp.nan))
+        dpjax.penalty(empty, 0.1, clip_bound=1.0, noise_multiplier=0.0).privacy(1)
+    one, other = (
+        Posterior(no_prior, quadratic, jnp.full((size, 2), value))
+        for size, value in ((3, 0.0), (500, jnp.nan))
+    )
+    for kernel in KERNELS.values():
+        assert kernel(one).privacy(11) == kernel(other).privacy(11)
+
+
+@pytest.mark.parametrize("kernel", ["barker", "penalty"])
+def test_unbounded_sums_cannot_be_charged(kernel):
+    posterior = Posterior(no_prior, quadratic, jnp.zeros((3, 2)))
+    settings = {} if kernel == "barker" else {"noise_multiplier": 1.0}
+    algorithm = getattr(dpjax, kernel)(posterior, 0.1, clip_bound=np.inf, **settings)
+    with pytest.raises(ValueError):
+        algorithm.privacy(1)
+
+
+def chain(algorithm_fn, data, loglikelihood=quadratic, num_steps=60):
+    @jax.jit
+    def run(posterior):
+        algorithm = algorithm_fn(posterior)
+        return jax.lax.scan(
+            lambda state, key: algorithm.step(key, state),
+            algorithm.init(jnp.zeros(data.shape[1])),
+            jax.random.split(jax.random.key(2), num_steps),
+        )
+
+    return run(Posterior(no_prior, loglikelihood, data))
+
+
+def assert_same(one, other):
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    accepted = np.mean(one[1].is_accepted)
+    assert 0 < accepted < 1
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_order_of_records_does_not_leave(name, dyadic_data):
+    data = dyadic_data(200, 2)
+    shuffled = data[np.random.default_rng(3).permutation(200)]
+    assert_same(chain(KERNELS[name], data), chain(KERNELS[name], shuffled))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_data_of_equal_clipped_sums_give_equal_chains(name):
+    # One record has ratios far above the clip bound; how far must not be seen.
+    base = np.tile([[0.5, 0.0]], (6, 1))
+    outputs = []
+    for size in (1e6, 3e7):
+        base[0], base[1] = [size, 0.0], [-2 * size, 1.0]
+        data = jnp.asarray(base, jnp.result_type(float))
+        outputs.append(chain(KERNELS[name], data, slope))
+    assert_same(*outputs)
+
+
+def test_other_data_give_other_chains(dyadic_data):
+    one, other = (chain(KERNELS["barker"], dyadic_data(200, 2, s)) for s in (0, 1))
+    assert np.any(one[1].is_accepted != other[1].is_accepted)
+
+
+@pytest.mark.parametrize("name", ["barker", "penalty"])
+def test_memory_gives_the_chain_of_single_steps(name, dyadic_data):
+    # The runner carries log-likelihoods along; a plain step evaluates them again.
+    def coarse(position, record):
+        return quadratic(jnp.round(position * 16) / 16, record)
+
+    data = dyadic_data(50, 16)
+    algorithm = KERNELS[name](Posterior(no_prior, coarse, data))
+    transition = algorithm.transition
+    keys = jax.random.split(jax.random.key(2), 40)
+    state = algorithm.init(jnp.zeros(16))
+    count = transition.num_words(state)
+    rows = jax.vmap(lambda k: jax.random.bits(k, (count + 2,), jnp.uint32))(keys)
+
+    def move(carry, words):
+        state, memory = carry
+        state, info, memory = transition.move(words[2:], state, memory)
+        return (state, memory), info
+
+    first = (state, transition.recall(state))
+    assert first[1] is not None
+    (final, _), info = jax.lax.scan(move, first, rows)
+    assert_same((final, info), chain(KERNELS[name], data, coarse, 40))

@@ -1,0 +1,134 @@
+"""Imports run one way, the data have one door, and files stay short."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dpjax
+
+ROOT = Path(dpjax.__file__).parent
+FILES = {
+    path.relative_to(ROOT).with_suffix("").as_posix(): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+# Every module imports from rooms of a lower number, or from its own room if that is
+# a package of one subject.
+RANKS = {
+    "posterior": 0, "algorithm": 0, "data": 0, "queries": 1, "noise": 2,
+    "acceptance": 2, "proposals": 3, "privacy": 3, "models": 3, "evaluation": 3,
+    "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "adaptation": 5, "results": 5,
+    "run": 6, "numpyro": 7, "config": 7, "cli": 8, "__init__": 9,
+}  # fmt: skip
+WHOLE = {"privacy", "models", "evaluation"}
+KERNELS = {"mcmc", "sgmcmc", "vi", "ep"}
+SHARED = {"mcmc/metropolis_hastings"}
+
+
+def imported(path):
+    """Modules of dpjax that a file imports, as paths without suffix."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] != "dpjax":
+                continue
+            while parts and "/".join(parts[1:]) not in FILES:
+                if "/".join([*parts[1:], "__init__"]) in FILES:
+                    break
+                parts.pop()
+            found.add("/".join(parts[1:]))
+    return found
+
+
+def room(module):
+    return module.split("/")[0]
+
+
+def may_import(module, other):
+    if room(module) == room(other):
+        same = room(module) in WHOLE or other in SHARED
+        return same and module != other
+    return RANKS[room(other)] < RANKS[room(module)]
+
+
+def data_reads(path):
+    """Lines that read an attribute ``data`` of anything but ``self``."""
+    tree = ast.parse(path.read_text())
+    modules = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return [
+        node.lineno
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr == "data"
+        # The module `dpjax.data` is not a posterior.
+        and not (isinstance(node.value, ast.Name) and node.value.id in modules)
+    ]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_imports_run_one_way(module):
+    assert room(module) in RANKS, "a new room needs a place in RANKS"
+    others = imported(FILES[module])
+    assert all(may_import(module, other) for other in others), others
+
+
+def test_the_checker_sees_wrong_imports(tmp_path):
+    wrong = {
+        "mcmc/barker": "from dpjax.mcmc.penalty import penalty",
+        "privacy/events": "from dpjax.mcmc import barker",
+        "queries": "import dpjax.noise",
+        "noise": "from dpjax import run",
+        "results": "from dpjax.run import run",
+    }
+    for module, line in wrong.items():
+        path = tmp_path / "file.py"
+        path.write_text(line)
+        others = imported(path)
+        assert others and not any(may_import(module, other) for other in others)
+
+
+@pytest.mark.parametrize("module", set(FILES) - {"queries", "posterior"})
+def test_only_queries_reads_the_data(module):
+    reads = data_reads(FILES[module])
+    # `run` looks at the shape of one record; nothing else may.
+    assert len(reads) <= (module == "run"), reads
+    if module == "run" and reads:
+        assert "eval_shape" in "".join(
+            FILES[module].read_text().splitlines()[reads[0] - 3 : reads[0]]
+        )
+
+
+def test_the_checker_sees_reads_of_the_data(tmp_path):
+    path = tmp_path / "file.py"
+    path.write_text("def leak(posterior):\n    return posterior.data.sum()\n")
+    assert data_reads(path) == [2]
+    assert data_reads(FILES["queries"])
+
+
+def test_kernels_call_queries_once():
+    kernels = ast.parse(FILES["mcmc/metropolis_hastings"].read_text())
+    calls = [
+        node.attr
+        for node in ast.walk(kernels)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "queries"
+    ]
+    assert sorted(calls) == ["Lipschitz", "log_ratio_sum", "remember"]
+
+
+@pytest.mark.parametrize("module", FILES)
+def test_files_are_short(module):
+    assert len(FILES[module].read_text().splitlines()) <= 350
