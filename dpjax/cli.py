@@ -55,7 +55,7 @@ def cost_table(job: config.Job) -> str:
     step = job.algorithm_fn(job.outline).privacy(1, budget.neighboring_relation)
     lines = [
         f"one step of one chain releases {step[0][0]}",
-        f"neighbouring data: {budget.neighboring_relation.name}, delta = {budget.delta}",
+        f"neighbours: {budget.neighboring_relation.name}, delta = {budget.delta}",
         f"{'epsilon':>9}{'steps, 1 chain':>17}{f'steps, {chains} chains':>19}",
     ]
     for epsilon in sorted({*EPSILONS, budget.epsilon}):
@@ -96,9 +96,9 @@ def write_run(job: config.Job, out: Path) -> None:
     print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")
     if "r_hat" in summary and summary["r_hat"].max() > MIXED:
         print(
-            f"R-hat is up to {summary['r_hat'].max():.2f}: the chains have not mixed. The "
-            "budget pays for too few steps, or the step size does not fit; do not read "
-            "the spread of the draws as the posterior's."
+            f"R-hat is up to {summary['r_hat'].max():.2f}: the chains have not mixed. "
+            "The budget pays for too few steps, or the step size does not fit; do not "
+            "read the spread of the draws as the posterior's."
         )
     if test is not None:
         print(predictive(result.positions, *test))

@@ -5,7 +5,6 @@ import math
 import secrets
 import warnings
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import jax
@@ -200,20 +199,22 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
 
 
 def _afford(step_events, num_steps, num_chains, budget, ledger):
-    """The events of the whole run and its steps: as many as the budget pays, or given."""
+    """The events and the steps of the run: as many as the budget pays, or given."""
     chain_events = [(event, count * num_chains) for event, count in step_events]
     if num_steps is None:
         num_steps = privacy.max_steps(
             chain_events,
             epsilon=budget.epsilon,
             delta=budget.delta,
-            spent=ledgers.read(ledger) if ledger else [],
+            spent=ledgers.read(ledger, budget.neighboring_relation.name)
+            if ledger
+            else [],
         )
     if num_steps == 0:
         raise privacy.BudgetError(
-            f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for one "
-            f"step of {num_chains} chains: lower the clip bound or the step size, or "
-            "run fewer chains"
+            f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for "
+            f"one more step of {num_chains} chains: lower the clip bound or the step "
+            "size, run fewer chains, or spend less before"
         )
     return [(event, count * num_steps) for event, count in chain_events], num_steps
 
@@ -233,11 +234,7 @@ def _charge(events, budget, ledger):
 
     if ledger is None:
         return approve([])
-    note = {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "relation": budget.neighboring_relation.name,
-    }
-    ledgers.reserve(ledger, events, approve, note)
+    ledgers.reserve(ledger, events, budget.neighboring_relation.name, approve)
 
 
 def _kept_steps(num_steps, warmup_fraction, thinning):

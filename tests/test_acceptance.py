@@ -149,7 +149,7 @@ def test_draw_needs_no_64_bits_from_the_user():
     for enabled in (False, True):
         with jax.enable_x64(enabled):
             ratio = jnp.asarray(0.25, jnp.float32)
-            draw = jax.jit(lambda w, l: acceptance.draw(w, "penalty", l, 1.0))
+            draw = jax.jit(lambda w, r: acceptance.draw(w, "penalty", r, 1.0))
             bits.append(np.asarray(jax.vmap(draw, (0, None))(words, ratio)))
             assert jax.config.jax_enable_x64 is enabled
     np.testing.assert_array_equal(*bits)

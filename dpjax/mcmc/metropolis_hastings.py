@@ -111,7 +111,7 @@ def transition(
         )
         with jax.enable_x64(True):
             log_ratio = posterior.tempering * total + prior_ratio.astype(jnp.float64)
-            sd = noise_sd(bound)
+            sd = noise_sd(jnp.asarray(bound, jnp.float64))
         is_accepted = acceptance.draw(words[:2], family, log_ratio, sd)
         accepted = MHState(proposed.position, proposed.walk_accepted)
         rejected = MHState(state.position, proposed.walk_rejected)

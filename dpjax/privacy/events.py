@@ -35,6 +35,9 @@ class GaussianRelease:
         )
         object.__setattr__(self, "noise_multiplier", value)
 
+    def __str__(self):
+        return f"Gaussian release with noise multiplier {self.noise_multiplier:g}"
+
     def to_json(self) -> dict:
         """Return a dictionary for `event_from_json`."""
         return {"type": "gaussian", "noise_multiplier": self.noise_multiplier}
@@ -79,6 +82,16 @@ class AcceptBit:
         if self.acceptance.family != "penalty":
             return None
         return GaussianRelease(self.acceptance.noise_sd / self.sensitivity)
+
+    def __str__(self):
+        noise = self.acceptance.noise_sd
+        details = "" if noise is None else f" with noise sd {noise:g}"
+        if self.acceptance.laziness < 1:
+            details += f", laziness {self.acceptance.laziness:g}"
+        return (
+            f"{self.acceptance.family} accept bit{details}, sensitivity "
+            f"{self.sensitivity:g} nats"
+        )
 
     def to_json(self) -> dict:
         """Return a dictionary for `event_from_json`."""
