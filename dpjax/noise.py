@@ -64,13 +64,14 @@ def gaussian_release(words: jax.Array, integers, unit: float, noise_multiplier: 
 
     Returns
     -------
-    A pytree of floats, multiples of ``noise_sd / 16``, rounded to a power of two cells.
+    A pytree of floats: multiples of ``unit`` times the largest power of two cells that
+    is at most a sixteenth of the noise's standard deviation.
 
     Notes
     -----
     *Formal guarantees.* Rounding N(0, s^2) commutes with an integer shift, so the
     release is post-processing of the Gaussian mechanism with this multiplier, up to
-    `TOTAL_VARIATION` a coordinate (Balle and Wang 2018 account for the rest).
+    `TOTAL_VARIATION` a coordinate, which the accountant adds to delta.
     """
     leaves, treedef = jax.tree.flatten(integers)
     noise_sd = noise_multiplier * 2 * GRID

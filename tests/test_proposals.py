@@ -22,7 +22,8 @@ def moves(proposal, position, step_size, count=4000, walk=None):
     words = jnp.asarray(noise.tape(KEY, 0, (count, proposal.num_words(dim))))
     walk = proposal.init(position) if walk is None else walk
     propose = jax.vmap(lambda w: proposal.propose(w, position, walk, step_size))
-    return words, propose(words)
+    # The length is a Python float where it is constant.
+    return words, jax.jit(propose)(words)
 
 
 def test_fixed_length_moves_its_length():

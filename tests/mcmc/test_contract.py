@@ -100,7 +100,7 @@ def test_vmap_and_jit_change_nothing(name, posterior):
     positions = jnp.linspace(-1, 1, 8).reshape(4, 2)
     keys = jax.random.split(jax.random.key(3), 4)
     states = jax.vmap(algorithm.init)(positions)
-    together = jax.vmap(algorithm.step)(jax.random.clone(keys), states)
+    together = jax.jit(jax.vmap(algorithm.step))(jax.random.clone(keys), states)
     compiled = jax.jit(algorithm.step)
     for i in range(4):
         state = algorithm.init(positions[i])

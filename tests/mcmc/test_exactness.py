@@ -74,7 +74,7 @@ def test_kernels_keep_the_posterior(make_target, name, model, tempering):
     positions, rate = advance(target, CASES[name])
     # The chains mix, or nothing would be tested.
     moved = np.any(positions != start, axis=1)
-    assert np.mean(moved) > 0.4 and 0.02 < rate < 0.9
+    assert np.mean(moved) > 0.3 and 0.02 < rate < 0.9
     assert smallest_pvalue(target, positions) > FALSE_ALARM
 
 
