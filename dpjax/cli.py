@@ -73,7 +73,10 @@ def cost_table(job: config.Job) -> str:
 
 
 def write_run(job: config.Job, out: Path) -> None:
-    """Run the job; write draws.nc, summary.csv, privacy.json and plots to `out`."""
+    """Run the job; write draws.nc, summary.csv, privacy.json and plots to `out`.
+
+    A run that was killed goes on from the checkpoint it left in `out`.
+    """
     posterior, names, test = job.load()
     out.mkdir(parents=True, exist_ok=True)
     ledger = job.run["ledger"] or out / "ledger.jsonl"
@@ -84,6 +87,7 @@ def write_run(job: config.Job, out: Path) -> None:
         posterior,
         **{**job.run, "ledger": ledger},
         budget=job.budget,
+        checkpoint=out / "checkpoint.npz",
     )
     draws = result.to_arviz().rename({"position_dim_0": "component"})
     draws = draws.assign_coords(component=names)

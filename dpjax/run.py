@@ -1,49 +1,28 @@
 """Run chains within a privacy budget: the one place where steps and chains multiply."""
 
-import functools
-import math
+import hashlib
+import os
+import re
 import secrets
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
-from tqdm import tqdm
 
-from dpjax import noise, privacy
-from dpjax.algorithm import Algorithm, bernoulli
+from dpjax import checkpoint as checkpoints
+from dpjax import engine, privacy
+from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.privacy import ledger as ledgers
 from dpjax.results import PrivacyStatement, Run
 
 __all__ = ["run"]
 
-CHUNKS = 20
-"""Compiled loops a run is cut into; the progress bar moves between them."""
-
-
 SEEDED = "a JAX key: whoever knows it can undo the privacy"
-
-
-class _Recipe(NamedTuple):
-    """`functools.partial` that compares by value, so that equal runs compile once."""
-
-    function: Callable[..., Algorithm]
-    arguments: tuple
-    keywords: tuple
-
-    def __call__(self, posterior):
-        return self.function(posterior, *self.arguments, **dict(self.keywords))
-
-
-def _recipe(algorithm_fn):
-    if isinstance(algorithm_fn, functools.partial):
-        keywords = tuple(sorted(algorithm_fn.keywords.items()))
-        return _Recipe(algorithm_fn.func, algorithm_fn.args, keywords)
-    return algorithm_fn
 
 
 def run(
@@ -57,7 +36,8 @@ def run(
     budget: privacy.Budget | None,
     thinning: int = 1,
     warmup_fraction: float = 0.5,
-    ledger: str | None = None,
+    ledger: str | os.PathLike | None = None,
+    checkpoint: str | os.PathLike | None = None,
     verbose: bool = True,
 ) -> Run:
     """Draw posterior samples under differential privacy.
@@ -89,6 +69,10 @@ def run(
     ledger
         File that records what the data set has spent. The run is charged there before
         its first step and refused if earlier runs left too little.
+    checkpoint
+        File that lets a killed run go on: called again with the same arguments, it
+        continues where it stood and is not charged again. It holds the secret
+        randomness key, and is deleted when the run ends.
     verbose
         Print the cost before the run, and a progress bar.
 
@@ -103,6 +87,8 @@ def run(
         If an argument is out of range, before the data are read.
     BudgetError
         If the budget does not pay for the run, before its first step.
+    CheckpointError
+        If `checkpoint` is the file of a run with other arguments.
 
     Notes
     -----
@@ -119,33 +105,64 @@ def run(
         raise ValueError(f"warmup_fraction must be in [0, 1), got {warmup_fraction}")
     if not (num_steps is None or (isinstance(num_steps, int) and num_steps >= 1)):
         raise ValueError(f"num_steps must be a positive integer, got {num_steps}")
+    recipe = engine.recipe(algorithm_fn)
+    settings = (recipe, num_steps, num_chains, budget, thinning, warmup_fraction)
+    fingerprint = _fingerprint(settings, rng_key, states, posterior)
+    resumed = None
+    if checkpoint is not None:
+        resumed = checkpoints.load(checkpoint, engine.outline(states), fingerprint)
+    if resumed is not None:
+        num_steps = resumed.num_steps
+    elif budget is not None:
+        num_steps = _affordable(step_events, num_steps, num_chains, budget, ledger)
+    if num_steps is None:
+        raise ValueError("without a budget, num_steps must be given")
     if budget is None:
-        if num_steps is None:
-            raise ValueError("without a budget, num_steps must be given")
-        events, statement = None, PrivacyStatement.none(num_chains, num_steps)
+        statement = PrivacyStatement.none(num_chains, num_steps)
     else:
-        events, num_steps = _afford(step_events, num_steps, num_chains, budget, ledger)
+        events = [(event, n * num_chains * num_steps) for event, n in step_events]
         statement = PrivacyStatement.of(events, budget, num_chains, num_steps)
+        if resumed is None:
+            _charge(events, budget, ledger)
+    if rng_key is not None:
+        statement = statement._replace(randomness=SEEDED)
     if verbose:
         print(statement)
-    if events is not None:
-        _charge(events, budget, ledger)
-    if rng_key is None:
-        key = secrets.token_bytes(32)
-    else:
-        statement = statement._replace(randomness=SEEDED)
-        key = np.asarray(jax.random.bits(rng_key, (8,), jnp.uint32)).tobytes()
-    return _sample(
-        key,
-        _recipe(algorithm_fn),
-        posterior,
-        states,
-        num_steps,
-        _kept_steps(num_steps, warmup_fraction, thinning),
-        thinning,
-        statement,
-        verbose,
+    key = resumed.key if resumed else _key(rng_key)
+    laziness = algorithm_fn(posterior).transition.laziness
+    plan = engine.schedule(
+        key, laziness, num_steps, num_chains, warmup_fraction, thinning
     )
+    if resumed is None:
+        resumed = engine.begin(key, num_steps, states, plan)
+        if checkpoint is not None:
+            checkpoints.save(checkpoint, resumed, fingerprint)
+    positions, acceptance_rate = engine.sample(
+        recipe, posterior, resumed, plan, checkpoint, fingerprint, verbose
+    )
+    if checkpoint is not None:
+        os.remove(checkpoint)
+    return Run(positions, acceptance_rate, statement)
+
+
+def _key(rng_key) -> bytes:
+    if rng_key is None:
+        return secrets.token_bytes(32)
+    return np.asarray(jax.random.bits(rng_key, (8,), jnp.uint32)).tobytes()
+
+
+def _fingerprint(settings, rng_key, states, posterior) -> str:
+    """Names a run by everything public that its draws depend on."""
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), posterior.data)
+    starts = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(states)]
+    seed = (
+        None if rng_key is None else np.asarray(jax.random.key_data(rng_key)).tolist()
+    )
+    # Addresses in the text of functions change between processes.
+    text = re.sub(r" at 0x[0-9a-f]+", "", repr((settings, shapes, seed, target)))
+    software = (jax.__version__, jax.default_backend(), jax.config.jax_enable_x64)
+    digest = hashlib.sha256(repr((text, starts, software)).encode())
+    return digest.hexdigest()
 
 
 def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
@@ -198,25 +215,24 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
     return states, algorithm.privacy(1, budget.neighboring_relation)
 
 
-def _afford(step_events, num_steps, num_chains, budget, ledger):
-    """The events and the steps of the run: as many as the budget pays, or given."""
-    chain_events = [(event, count * num_chains) for event, count in step_events]
-    if num_steps is None:
-        num_steps = privacy.max_steps(
-            chain_events,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            spent=ledgers.read(ledger, budget.neighboring_relation.name)
-            if ledger
-            else [],
-        )
+def _affordable(step_events, num_steps, num_chains, budget, ledger) -> int:
+    """As many steps as the budget pays, unless `num_steps` are asked for."""
+    if num_steps is not None:
+        return num_steps
+    relation = budget.neighboring_relation.name
+    num_steps = privacy.max_steps(
+        [(event, count * num_chains) for event, count in step_events],
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        spent=ledgers.read(ledger, relation) if ledger else [],
+    )
     if num_steps == 0:
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for "
             f"one more step of {num_chains} chains: lower the clip bound or the step "
             "size, run fewer chains, or spend less before"
         )
-    return [(event, count * num_steps) for event, count in chain_events], num_steps
+    return num_steps
 
 
 def _charge(events, budget, ledger):
@@ -235,87 +251,3 @@ def _charge(events, budget, ledger):
     if ledger is None:
         return approve([])
     ledgers.reserve(ledger, events, budget.neighboring_relation.name, approve)
-
-
-def _kept_steps(num_steps, warmup_fraction, thinning):
-    """Numbers (from 1) of the steps whose states are drawn, thinned from the end."""
-    first = math.floor(num_steps * warmup_fraction)
-    return np.arange(num_steps, first, -thinning)[::-1]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _recall(recipe, posterior, states):
-    return jax.vmap(recipe(posterior).transition.recall)(states)
-
-
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=3)
-def _advance(recipe, posterior, states, memory, words, active):
-    """Move all chains along ``words (steps, chains, width)`` where `active`."""
-    transition = recipe(posterior).transition
-
-    def one(carry, row):
-        states, memory = carry
-        words, active = row
-        moved, info, memory = jax.vmap(transition.move)(words, states, memory)
-
-        def keep(new, old):
-            mask = active.reshape(active.shape + (1,) * (new.ndim - 1))
-            return jnp.where(mask, new, old)
-
-        states = jax.tree.map(keep, moved, states)
-        return (states, memory), (states.position, info.is_accepted & active)
-
-    (states, memory), history = jax.lax.scan(one, (states, memory), (words, active))
-    return states, memory, history
-
-
-def _sample(
-    key, recipe, posterior, states, num_steps, kept, thinning, statement, verbose
-):
-    """Loop over the active steps of every chain and repeat states for the others."""
-    transition = recipe(posterior).transition
-    num_chains = statement.num_chains
-    coins = np.ones((num_steps, num_chains), bool)
-    if transition.laziness < 1:
-        words = noise.tape(key, 0, (num_steps, num_chains, 2))
-        coins = np.asarray(bernoulli(words, transition.laziness))
-    # Active steps taken by every chain after 0, 1, ... steps.
-    clock = np.cumsum(np.pad(coins, ((1, 0), (0, 0))), axis=0)
-    counts, read_at = clock[-1], clock[kept]
-    total = int(counts.max())
-    # A public length: runs of equal settings compile once, whatever the coins.
-    chunk = math.ceil(num_steps * transition.laziness / CHUNKS)
-    width = transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
-    draws = jax.tree.map(
-        lambda leaf: np.array(np.broadcast_to(leaf, (len(kept), *leaf.shape))),
-        states.position,
-    )
-    accepted = [np.zeros((1, num_chains), bool)]
-    memory = _recall(recipe, posterior, states)
-    # The bar counts chunks, not passes: how many steps were active is secret too.
-    with tqdm(total=CHUNKS, disable=not verbose, unit="part") as bar:
-        for start in range(0, total, chunk):
-            words = noise.tape(key, 1 + start, (chunk, num_chains, width))
-            active = np.arange(start, start + chunk)[:, None] < counts
-            states, memory, (positions, bits) = _advance(
-                recipe, posterior, states, memory, words, active
-            )
-            row, chain = np.nonzero((read_at > start) & (read_at <= start + chunk))
-            source = read_at[row, chain] - start - 1
-            for store, leaf in zip(
-                jax.tree.leaves(draws), jax.tree.leaves(positions), strict=True
-            ):
-                store[row, chain] = np.asarray(leaf)[source, chain]
-            accepted.append(np.asarray(bits))
-            bar.update(min(1, CHUNKS - bar.n))
-        bar.update(CHUNKS - bar.n)
-    moves = np.cumsum(np.concatenate(accepted), axis=0)
-    earlier = np.maximum(kept - thinning, 0)
-    gained = np.take_along_axis(moves, read_at, 0) - np.take_along_axis(
-        moves, clock[earlier], 0
-    )
-    return Run(
-        positions=jax.tree.map(lambda leaf: np.moveaxis(leaf, 0, 1), draws),
-        acceptance_rate=(gained / (kept - earlier)[:, None]).T,
-        statement=statement,
-    )

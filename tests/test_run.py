@@ -2,7 +2,6 @@
 
 import functools
 import json
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax import privacy
+from dpjax import checkpoint, engine, privacy
 from dpjax.privacy import ledger as ledgers
 
 
@@ -116,12 +115,10 @@ def test_chains_differ(posterior):
 
 
 def test_equal_runs_compile_once(posterior):
-    from dpjax.run import _advance
-
     go(posterior)
-    before = _advance._cache_size()
+    before = engine.advance._cache_size()
     go(posterior, functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.05))
-    assert _advance._cache_size() == before
+    assert engine.advance._cache_size() == before
 
 
 def test_budget_is_for_all_chains_together(posterior):
@@ -154,7 +151,7 @@ def test_ledger_is_written_first_and_shared(posterior, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["dpjax.run"], "_recall", killed)
+        patch.setattr(engine, "advance", killed)
         with pytest.raises(KeyboardInterrupt):
             go(posterior, num_steps=None, budget=BUDGET, ledger=path)
     spent = ledgers.read(path, "REPLACE_ONE")
@@ -167,6 +164,39 @@ def test_ledger_is_written_first_and_shared(posterior, tmp_path, monkeypatch):
     larger = dpjax.Budget(5.0, 1e-5)
     go(posterior, num_steps=None, budget=larger, ledger=path)
     assert privacy.epsilon(ledgers.read(path, "REPLACE_ONE"), 1e-5) <= 5.0
+
+
+@pytest.mark.parametrize("killed_at", range(4))
+def test_a_killed_run_goes_on_as_if_it_had_not_been(
+    posterior, tmp_path, monkeypatch, killed_at
+):
+    """Killed in any chunk, it is charged once and gives the same draws."""
+    algorithm = functools.partial(BARKER, laziness=0.5)
+    files = dict(ledger=tmp_path / "ledger", checkpoint=tmp_path / "checkpoint")
+    options = dict(algorithm_fn=algorithm, num_steps=20, budget=BUDGET, thinning=3)
+    whole = go(posterior, **options)
+    advance, calls = engine.advance, []
+
+    def killed(*arguments):
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return advance(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "advance", killed)
+        with pytest.raises(KeyboardInterrupt):
+            go(posterior, **options, **files)
+    charged = files["ledger"].read_bytes()
+    assert oct(files["checkpoint"].stat().st_mode)[-3:] == "600"
+    with pytest.raises(checkpoint.CheckpointError, match="other settings"):
+        go(posterior, **{**options, "thinning": 2}, **files)
+    resumed = go(posterior, **options, **files)
+    np.testing.assert_array_equal(resumed.positions, whole.positions)
+    np.testing.assert_array_equal(resumed.acceptance_rate, whole.acceptance_rate)
+    assert resumed.statement == whole.statement
+    assert files["ledger"].read_bytes() == charged
+    assert not files["checkpoint"].exists()
 
 
 def test_arviz_carries_the_statement_and_nothing_secret(posterior, tmp_path):

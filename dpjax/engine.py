@@ -1,0 +1,171 @@
+"""The sampling loop of `dpjax.run`: compiled chunks of active steps, checkpointed."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from tqdm import tqdm
+
+from dpjax import checkpoint as checkpoints
+from dpjax import noise
+from dpjax.algorithm import Transition, bernoulli
+from dpjax.checkpoint import Checkpoint
+
+__all__ = ["Schedule", "begin", "outline", "recipe", "sample", "schedule"]
+
+CHUNKS = 20
+"""Compiled loops that a run is cut into; bar and checkpoints move with them."""
+
+
+class _Recipe(NamedTuple):
+    """`functools.partial` that compares by value, so that equal runs compile once."""
+
+    function: Any
+    arguments: tuple
+    keywords: tuple
+
+    def __call__(self, posterior):
+        return self.function(posterior, *self.arguments, **dict(self.keywords))
+
+
+def recipe(algorithm_fn):
+    """`algorithm_fn` in a form that equal ones share."""
+    if isinstance(algorithm_fn, functools.partial):
+        keywords = tuple(sorted(algorithm_fn.keywords.items()))
+        return _Recipe(algorithm_fn.func, algorithm_fn.args, keywords)
+    return algorithm_fn
+
+
+class Schedule(NamedTuple):
+    """Which steps are active, and which states are kept. Secret if the run is lazy.
+
+    clock
+        Active steps of every chain after 0, 1, ... steps, ``(num_steps + 1, chains)``.
+    kept
+        Numbers, from 1, of the steps whose states are drawn.
+    earlier
+        For each of them, the step that its accept rate counts from.
+    chunk
+        Active steps in one compiled loop; a public number, so that runs of equal
+        settings compile once whatever the coins.
+    """
+
+    clock: np.ndarray
+    kept: np.ndarray
+    earlier: np.ndarray
+    chunk: int
+
+
+def schedule(
+    key: bytes,
+    laziness: float,
+    num_steps: int,
+    num_chains: int,
+    warmup_fraction: float,
+    thinning: int,
+) -> Schedule:
+    """Toss the coins of all steps, and pick the steps kept, thinned from the end."""
+    coins = np.ones((num_steps, num_chains), bool)
+    if laziness < 1:
+        words = noise.tape(key, 0, (num_steps, num_chains, 2))
+        coins = np.asarray(bernoulli(jnp.asarray(words), laziness))
+    first = math.floor(num_steps * warmup_fraction)
+    kept = np.arange(num_steps, first, -thinning)[::-1]
+    return Schedule(
+        clock=np.cumsum(np.pad(coins, ((1, 0), (0, 0))), axis=0),
+        kept=kept,
+        earlier=np.maximum(kept - thinning, 0),
+        chunk=math.ceil(num_steps * laziness / CHUNKS),
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def advance(recipe, posterior, states, words, active):
+    """Move all chains along ``words (steps, chains, width)`` where `active`."""
+    transition = recipe(posterior).transition
+
+    def one(carry, row):
+        states, memory = carry
+        words, active = row
+        moved, info, memory = jax.vmap(transition.move)(words, states, memory)
+
+        def keep(new, old):
+            mask = active.reshape(active.shape + (1,) * (new.ndim - 1))
+            return jnp.where(mask, new, old)
+
+        states = jax.tree.map(keep, moved, states)
+        return (states, memory), (states.position, info.is_accepted & active)
+
+    memory = jax.vmap(transition.recall)(states)
+    (states, _), history = jax.lax.scan(one, (states, memory), (words, active))
+    return states, history
+
+
+def outline(states):
+    """The structure of a checkpoint's progress."""
+    return states, states.position, 0
+
+
+def begin(key: bytes, num_steps: int, states, plan: Schedule) -> Checkpoint:
+    """The checkpoint of a run that has not made a step."""
+    draws = jax.tree.map(
+        lambda leaf: np.array(np.broadcast_to(leaf, (len(plan.kept), *leaf.shape))),
+        states.position,
+    )
+    rows = math.ceil(plan.clock[-1].max() / plan.chunk) * plan.chunk + 1
+    bits = np.zeros((rows, plan.clock.shape[1]), bool)
+    return Checkpoint(key, num_steps, 0, (states, draws, bits))
+
+
+def sample(
+    recipe,
+    posterior,
+    checkpoint: Checkpoint,
+    plan: Schedule,
+    path,
+    fingerprint: str,
+    verbose: bool,
+):
+    """Loop over the active steps of every chain and repeat states for the others.
+
+    Returns
+    -------
+    Positions, a pytree of ``(chains, draws, ...)``, and accept rates,
+    ``(chains, draws)``.
+    """
+    transition: Transition = recipe(posterior).transition
+    key, num_steps, begun, (states, draws, bits) = checkpoint
+    clock, kept, earlier, chunk = plan
+    counts, read_at = clock[-1], clock[kept]
+    width = transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
+    # The bar counts chunks, not passes: how many steps were active is secret too.
+    with tqdm(total=CHUNKS, disable=not verbose, unit="part") as bar:
+        bar.update(min(begun // chunk, CHUNKS))
+        for start in range(begun, int(counts.max()), chunk):
+            stop = start + chunk
+            words = noise.tape(key, 1 + start, (chunk, counts.size, width))
+            active = np.arange(start, stop)[:, None] < counts
+            states, (positions, accepted) = advance(
+                recipe, posterior, states, words, active
+            )
+            bits[start + 1 : stop + 1] = accepted
+            row, chain = np.nonzero((read_at > start) & (read_at <= stop))
+            source = read_at[row, chain] - start - 1
+            for store, leaf in zip(
+                jax.tree.leaves(draws), jax.tree.leaves(positions), strict=True
+            ):
+                store[row, chain] = np.asarray(leaf)[source, chain]
+            if path is not None:
+                done = Checkpoint(key, num_steps, stop, (states, draws, bits))
+                checkpoints.save(path, done, fingerprint)
+            bar.update(min(1, CHUNKS - bar.n))
+        bar.update(CHUNKS - bar.n)
+    moves = np.cumsum(bits, axis=0)
+    gained = np.take_along_axis(moves, read_at, 0) - np.take_along_axis(
+        moves, clock[earlier], 0
+    )
+    positions = jax.tree.map(lambda leaf: np.moveaxis(leaf, 0, 1), draws)
+    return positions, (gained / (kept - earlier)[:, None]).T
