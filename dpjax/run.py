@@ -155,9 +155,8 @@ def _fingerprint(settings, rng_key, states, posterior) -> str:
     """Names a run by everything public that its draws depend on."""
     shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), posterior.data)
     starts = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(states)]
-    seed = (
-        None if rng_key is None else np.asarray(jax.random.key_data(rng_key)).tolist()
-    )
+    seed = None if rng_key is None else jax.random.key_data(rng_key).tolist()
+    target = (posterior.logprior_fn, posterior.loglikelihood_fn, posterior.tempering)
     # Addresses in the text of functions change between processes.
     text = re.sub(r" at 0x[0-9a-f]+", "", repr((settings, shapes, seed, target)))
     software = (jax.__version__, jax.default_backend(), jax.config.jax_enable_x64)
