@@ -26,6 +26,10 @@ sup |l a'(l)| 2^-53.
 """
 
 
+LOUDEST = 15.0
+"""Most nats of penalty noise for which the probability is accurate enough."""
+
+
 @dataclass(frozen=True)
 class Acceptance:
     """An acceptance function c a(l): which a, its noise, and the laziness c.
@@ -52,9 +56,10 @@ class Acceptance:
             raise ValueError(f"unknown acceptance family {self.family!r}")
         if (self.family == "penalty") != (self.noise_sd is not None):
             raise ValueError("noise_sd belongs to the penalty family, and only to it")
-        if self.noise_sd is not None and not 0 < self.noise_sd < np.inf:
+        if self.noise_sd is not None and not 0 < self.noise_sd <= LOUDEST:
             raise ValueError(
-                f"noise_sd must be positive and finite, got {self.noise_sd}"
+                f"noise_sd must be positive and at most {LOUDEST} nats, where one move "
+                f"in 1e13 is accepted, got {self.noise_sd}"
             )
         if not 0 < self.laziness <= 1:
             raise ValueError(f"laziness must be in (0, 1], got {self.laziness}")
@@ -126,7 +131,9 @@ def probability(family: str, log_ratio, noise_sd=None) -> jax.Array:
             # exp overflows past 709, where the factor beside it has vanished.
             x = log_ratio / noise_sd - noise_sd / 2
             tail = jnp.exp(jnp.minimum(log_ratio, 700.0)) * ndtr(-x - noise_sd)
-            return jnp.minimum(ndtr(x) + tail, 1.0)
+            # Louder noise, of a far proposal: a = 0 is balanced, hence exact, too.
+            quiet = noise_sd <= LOUDEST
+            return jnp.where(quiet, jnp.minimum(ndtr(x) + tail, 1.0), 0.0)
         case _:
             raise ValueError(f"unknown acceptance family {family!r}")
 

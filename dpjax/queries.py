@@ -2,8 +2,9 @@
 
 Every record's contribution is clipped, a non-finite one is replaced by zero, and the
 result is rounded to a public grid of 2^-16 clip bounds. The sums of these integers
-are exact: they do not depend on the order of the records, on how they are split into
-blocks, or on the device.
+are exact: they do not depend on the order of the records or on how they are split. (A
+record's own value may differ in the last digit between devices, or between blocks of
+different length if the likelihood is a matrix product.)
 
 Formal guarantees: replacing one record moves a sum by at most two clip bounds, adding
 or removing one by at most one (`sensitivity`); in absolute value for log ratios, in
@@ -120,6 +121,7 @@ def log_ratio_sum(
     def integers(ratio):
         if unbounded:
             return ratio
+        ratio = _wide(ratio)
         # A bound of zero, for a move of no distance, would make 0 * inf.
         scale = GRID / jnp.maximum(clip_bound, 1e-30)
         cells = jnp.clip(ratio * scale, -GRID, GRID)
@@ -154,6 +156,11 @@ def gradient_sum(posterior: Posterior, position, l2_clip_norm: float):
     l2_clip_norm
         Bound on the Euclidean norm of one record's gradient, over all leaves.
 
+    Raises
+    ------
+    ValueError
+        If the position has more than 2^21 components.
+
     Returns
     -------
     A pytree like `position` of float64 integers: the sum in units of
@@ -167,6 +174,11 @@ def gradient_sum(posterior: Posterior, position, l2_clip_norm: float):
     float32. Nothing is released here.
     """
     size = sum(leaf.size for leaf in jax.tree.leaves(position))
+    if size > 2**21:
+        raise ValueError(
+            f"gradients of {size} components cannot be clipped exactly in float32; the "
+            "most is 2^21"
+        )
     largest = GRID * (1.0 - (size + 16) * 2.0**-23)
 
     def contribution(record):
@@ -174,21 +186,26 @@ def gradient_sum(posterior: Posterior, position, l2_clip_norm: float):
         finite = jnp.all(
             jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(gradient)])
         )
+        scale = GRID / jnp.maximum(l2_clip_norm, 1e-30)
         cells = jax.tree.map(
-            lambda g: jnp.where(finite, g * (GRID / l2_clip_norm), 0.0), gradient
+            lambda g: jnp.clip(_wide(jnp.where(finite, g, 0)) * scale, -1e30, 1e30),
+            gradient,
         )
         # Scaled by the largest entry, the squares cannot overflow.
         peak = jnp.max(jnp.stack([jnp.max(jnp.abs(g)) for g in jax.tree.leaves(cells)]))
-        peak = jnp.clip(peak, 1.0, jnp.finfo(peak.dtype).max)
+        peak = jnp.maximum(peak, 1.0)
         norm = peak * jnp.sqrt(
             sum(jnp.sum((g / peak) ** 2) for g in jax.tree.leaves(cells))
         )
         shrink = jnp.minimum(1.0, largest / jnp.maximum(norm, 1.0))
-        return jax.tree.map(
-            lambda g: jnp.trunc(jnp.clip(g, -peak, peak) * shrink), cells
-        )
+        return jax.tree.map(lambda g: jnp.trunc(g * shrink), cells)
 
     return _sum_over_records(jax.vmap(contribution), posterior.data)
+
+
+def _wide(values):
+    """At least float32, whose integers reach far beyond the grid."""
+    return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
 def _sum_over_records(contributions: Callable[[Any], Any], data):

@@ -126,7 +126,8 @@ def as_top_level_api(
         if isinstance(clip_bound, queries.Lipschitz) and distance is None:
             unit = queries.sensitivity(clip_bound.constant, neighboring_relation)
             multiplier = noise_multiplier * 2.0 * clip_bound.constant / unit
-            return [(privacy.GaussianRelease(multiplier), num_steps)]
+            release = privacy.GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
+            return [(release, num_steps)]
         bound = mh.clip_at(clip_bound, distance)
         moved = posterior.tempering * queries.sensitivity(bound, neighboring_relation)
         noise_sd = _noise_sd(posterior, noise_multiplier, bound)

@@ -5,8 +5,9 @@ Gaussian release; ``"rdp"`` takes any events; ``"zcdp"`` is the plain bound; ``"
 is the smallest of those that apply, and of the exact profile of a lone Barker bit. All
 hold when events are chosen adaptively among those listed.
 
-Drawing a bit in floating point costs `acceptance.TOTAL_VARIATION`, so N bits that are
-ideally (eps, delta) are (eps, delta + (1 + e^eps) N TV). Every answer includes that.
+Releases in floating point are off the ideal ones by a total variation that each event
+states; N that are ideally (eps, delta) are (eps, delta + (1 + e^eps) N TV). Every
+answer includes that.
 """
 
 import math
@@ -14,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpjax.acceptance import TOTAL_VARIATION
 from dpjax.privacy import accept_bit, conversions
 from dpjax.privacy.events import AcceptBit, GaussianRelease, check_events
 from dpjax.privacy.validate import check_delta, check_epsilon, check_real
@@ -52,7 +52,7 @@ def epsilon(events, delta: float, method: str = "best") -> float:
     for _ in range(100):
         # An epsilon below `trial` pays no more than the slack at `trial`.
         trial = value * (1 + 1e-6) + 1e-9
-        left = delta - numerical_delta(total.bits, trial)
+        left = delta - numerical_delta(total.total_variation, trial)
         if not left >= 1e-100:
             return math.inf
         value = total.epsilon(left)
@@ -134,20 +134,20 @@ def max_steps(
     return low
 
 
-def numerical_delta(bits: int, epsilon: float) -> float:
-    """delta that `bits` accept bits add because they are drawn in floating point."""
-    if bits == 0:
+def numerical_delta(total_variation: float, epsilon: float) -> float:
+    """delta that releases off by `total_variation`, added up, add to the ideal one."""
+    if total_variation == 0:
         return 0.0
     if epsilon > 700:
         return math.inf
-    return (1 + math.exp(epsilon)) * bits * TOTAL_VARIATION
+    return (1 + math.exp(epsilon)) * total_variation
 
 
 @dataclass(frozen=True)
 class _Total:
-    """Composed cost: mu^2, rho and Renyi curve (None where not used), and bits."""
+    """Composed cost: numerical error; mu^2, rho and Renyi curve, None if not used."""
 
-    bits: int
+    total_variation: float
     lone: AcceptBit | None
     mu_squared: float | None = None
     rho: float | None = None
@@ -163,7 +163,7 @@ class _Total:
             bounds.append(conversions.rdp_delta(self.curve, epsilon))
         if self.lone is not None:
             bounds.append(accept_bit.one_bit_delta(self.lone, epsilon))
-        return min(1.0, min(bounds) + numerical_delta(self.bits, epsilon))
+        return min(1.0, min(bounds) + numerical_delta(self.total_variation, epsilon))
 
     def epsilon(self, delta: float) -> float:
         """Of ideal bits, without their numerical error."""
@@ -193,7 +193,8 @@ def _total(events, method: str) -> _Total:
         raise ValueError(f"method must be one of {METHODS}, got {method!r}")
     gaussian = all(_gaussian(event) is not None for event, _ in events)
     metropolis = any(_family(event) == "metropolis" for event, _ in events)
-    bits = sum(count for event, count in events if isinstance(event, AcceptBit))
+    bits = any(isinstance(event, AcceptBit) for event, _ in events)
+    total_variation = sum(count * event.total_variation for event, count in events)
     if method == "gdp" and not gaussian:
         raise ValueError(
             "method 'gdp' needs events that are Gaussian releases or penalty bits; "
@@ -216,7 +217,7 @@ def _total(events, method: str) -> _Total:
     if method == "best" and len(events) == 1:
         event, count = events[0]
         lone = event if count == 1 and _family(event) == "barker" else None
-    return _Total(bits, lone, mu_squared, rho, curve)
+    return _Total(total_variation, lone, mu_squared, rho, curve)
 
 
 def renyi_curve(event, orders) -> np.ndarray:

@@ -6,7 +6,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dpjax.acceptance import Acceptance
+from dpjax.acceptance import TOTAL_VARIATION, Acceptance
 from dpjax.privacy.validate import check_count, check_real
 
 __all__ = ["AcceptBit", "Event", "GaussianRelease", "check_events", "event_from_json"]
@@ -20,27 +20,36 @@ class GaussianRelease:
     ----------
     noise_multiplier
         Noise standard deviation over L2 sensitivity, in [1e-50, 1e50].
+    total_variation
+        Distance in [0, 1] between what is released in floating point and the ideal.
 
     Raises
     ------
     ValueError
-        If `noise_multiplier` is out of range.
+        If a parameter is out of range.
     """
 
     noise_multiplier: float
+    total_variation: float = 0.0
 
     def __post_init__(self):
         value = check_real(
             "noise_multiplier", self.noise_multiplier, low=1e-50, high=1e50
         )
         object.__setattr__(self, "noise_multiplier", value)
+        error = check_real("total_variation", self.total_variation, low=0.0, high=1.0)
+        object.__setattr__(self, "total_variation", error)
 
     def __str__(self):
         return f"Gaussian release with noise multiplier {self.noise_multiplier:g}"
 
     def to_json(self) -> dict:
         """Return a dictionary for `event_from_json`."""
-        return {"type": "gaussian", "noise_multiplier": self.noise_multiplier}
+        return {
+            "type": "gaussian",
+            "noise_multiplier": self.noise_multiplier,
+            "total_variation": self.total_variation,
+        }
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,11 @@ class AcceptBit:
             )
         value = check_real("sensitivity", self.sensitivity, low=1e-50, high=1e50)
         object.__setattr__(self, "sensitivity", value)
+
+    @property
+    def total_variation(self) -> float:
+        """Distance between the bit drawn in floating point and the ideal one."""
+        return TOTAL_VARIATION
 
     @property
     def gaussian(self) -> GaussianRelease | None:

@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 
+from dpjax.acceptance import TOTAL_VARIATION
 from dpjax.privacy import accountant, conversions
 from dpjax.privacy.budget import BudgetError
-from dpjax.privacy.events import AcceptBit, check_events
+from dpjax.privacy.events import check_events
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon
 
 __all__ = ["RdpFilter"]
@@ -43,7 +44,8 @@ class RdpFilter:
     ):
         self.epsilon, self.delta = check_epsilon(epsilon), check_delta(delta)
         self.max_bits = check_count("max_bits", max_bits)
-        reserve = accountant.numerical_delta(self.max_bits, self.epsilon)
+        self._most = self.max_bits * TOTAL_VARIATION
+        reserve = accountant.numerical_delta(self._most, self.epsilon)
         self._delta = self.delta - reserve
         if not self._delta > 0:
             raise BudgetError(
@@ -70,7 +72,7 @@ class RdpFilter:
         self.order = float(orders[best])
         self._limit = float(limit[best]) * (1 - 1e-9)
         self._spent = 0.0
-        self._bits = 0
+        self._error = 0.0
 
     def spend(self, events) -> bool:
         """Charge a step if it fits.
@@ -95,11 +97,13 @@ class RdpFilter:
             count * float(accountant.renyi_curve(event, [self.order])[0])
             for event, count in events
         )
-        bits = sum(count for event, count in events if isinstance(event, AcceptBit))
+        error = self._error + sum(
+            count * event.total_variation for event, count in events
+        )
         spent = self._spent + cost
-        if not spent <= self._limit or self._bits + bits > self.max_bits:
+        if not (spent <= self._limit and error <= self._most * (1 + 1e-9)):
             return False
-        self._spent, self._bits = spent, self._bits + bits
+        self._spent, self._error = spent, error
         return True
 
     @property
