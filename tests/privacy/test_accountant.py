@@ -133,7 +133,7 @@ def test_ten_thousand_steps():
 def test_numerical_error_of_bits_is_charged():
     bit = privacy.AcceptBit(BARKER, 1e-3)
     count, epsilon = 1000, 20.0
-    slack = (1 + math.exp(epsilon)) * count * acceptance.TOTAL_VARIATION
+    slack = (1 + math.exp(epsilon)) * (count * acceptance.TOTAL_VARIATION)
     assert accountant.numerical_delta(count * bit.total_variation, epsilon) == slack
     assert privacy.delta([(bit, count)], epsilon) == pytest.approx(slack)
     assert privacy.epsilon([(bit, 10**10)], 1e-6) == math.inf
