@@ -20,6 +20,10 @@ CHUNKS = 20
 """Compiled loops that a run is cut into; bar and checkpoints move with them."""
 
 
+CHAINS_AT_ONCE = 64
+"""Chains that are moved together."""
+
+
 class _Recipe(NamedTuple):
     """`functools.partial` that compares by value, so that equal runs compile once."""
 
@@ -82,6 +86,15 @@ def schedule(
     )
 
 
+def _over_chains(function, *arguments):
+    """`jax.vmap`, in groups of chains so that peak memory stays bounded."""
+    if len(arguments[0]) <= CHAINS_AT_ONCE:
+        return jax.vmap(function)(*arguments)
+    return jax.lax.map(
+        lambda chain: function(*chain), arguments, batch_size=CHAINS_AT_ONCE
+    )
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def advance(recipe, posterior, states, words, active):
     """Move all chains along ``words (steps, chains, width)`` where `active`."""
@@ -90,7 +103,7 @@ def advance(recipe, posterior, states, words, active):
     def one(carry, row):
         states, memory = carry
         words, active = row
-        moved, info, memory = jax.vmap(transition.move)(words, states, memory)
+        moved, info, memory = _over_chains(transition.move, words, states, memory)
 
         def keep(new, old):
             mask = active.reshape(active.shape + (1,) * (new.ndim - 1))

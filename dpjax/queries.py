@@ -38,7 +38,8 @@ GRID = 2**16
 together moves a sum by about .03 clip bounds, random in sign."""
 
 BLOCK = 2**17
-"""Records evaluated together: bounds the memory that a sum needs."""
+"""Numbers, one a record or one a gradient component, evaluated together by a chain:
+bounds the memory that a sum needs."""
 
 UNROLLED = 64
 """Blocks written out one after the other, which compiles to the fastest code; more
@@ -137,7 +138,7 @@ def log_ratio_sum(
             new = _evaluate(posterior, proposed, records)
             return integers(new - _evaluate(posterior, position, records))
 
-        total = _sum_over_records(contributions, posterior.data)
+        total = _sum_over_records(contributions, posterior.data, BLOCK)
     else:
         current, memory = memory, _evaluate(posterior, proposed, posterior.data)
         total = _exact_sum(integers(memory - current))
@@ -200,7 +201,8 @@ def gradient_sum(posterior: Posterior, position, l2_clip_norm: float):
         shrink = jnp.minimum(1.0, largest / jnp.maximum(norm, 1.0))
         return jax.tree.map(lambda g: jnp.trunc(g * shrink), cells)
 
-    return _sum_over_records(jax.vmap(contribution), posterior.data)
+    block = max(BLOCK // size, 1)
+    return _sum_over_records(jax.vmap(contribution), posterior.data, block)
 
 
 def _wide(values):
@@ -208,15 +210,15 @@ def _wide(values):
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
-def _sum_over_records(contributions: Callable[[Any], Any], data):
+def _sum_over_records(contributions: Callable[[Any], Any], data, block_size: int):
     """Add up the integers that `contributions` returns for blocks of records."""
     size = jax.tree.leaves(data)[0].shape[0]
-    stride = UNROLLED * BLOCK
+    stride = UNROLLED * block_size
 
     def stretch(start, length):
         total = None
-        for offset in range(0, length, BLOCK):
-            width = min(BLOCK, length - offset)
+        for offset in range(0, length, block_size):
+            width = min(block_size, length - offset)
             block = jax.tree.map(
                 lambda leaf, i=offset, w=width: (
                     leaf[start + i : start + i + w]

@@ -114,6 +114,15 @@ def test_chains_differ(posterior):
     assert len(np.unique(positions[:, -1, 0])) == CHAINS
 
 
+def test_chains_in_groups_give_the_same_draws(posterior, monkeypatch):
+    options = dict(num_chains=5, initial_position=STARTS[:5], num_steps=17)
+    whole = go(posterior, **options)
+    jax.clear_caches()
+    monkeypatch.setattr(engine, "CHAINS_AT_ONCE", 2)
+    np.testing.assert_array_equal(go(posterior, **options).positions, whole.positions)
+    jax.clear_caches()
+
+
 def test_equal_runs_compile_once(posterior):
     go(posterior)
     before = engine.advance._cache_size()

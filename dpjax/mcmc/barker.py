@@ -108,12 +108,7 @@ def as_top_level_api(
         moved = posterior.tempering * queries.sensitivity(bound, neighboring_relation)
         return [(privacy.AcceptBit(bit, moved), num_steps)]
 
-    return Algorithm(
-        init=lambda position, rng_key=None: mh.init(position, proposal),
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-    )
+    return mh.algorithm(transition, proposal, steps)
 
 
 barker = Sampler(as_top_level_api, init, build_kernel)

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from dpjax import acceptance, queries
-from dpjax.algorithm import Transition
+from dpjax.algorithm import Algorithm, Transition, take_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Proposal
 
-__all__ = ["MHInfo", "MHState", "check", "clip_at", "init", "transition"]
+__all__ = ["MHInfo", "MHState", "algorithm", "check", "clip_at", "init", "transition"]
 
 
 class MHState(NamedTuple):
@@ -49,6 +49,16 @@ def init(position, proposal: Proposal) -> MHState:
     """State of a chain at `position`."""
     position = jax.tree.map(jnp.asarray, position)
     return MHState(position, proposal.init(position))
+
+
+def algorithm(step: Transition, proposal: Proposal, privacy) -> Algorithm:
+    """The top-level algorithm of a transition and its cost."""
+    return Algorithm(
+        init=lambda position, rng_key=None: init(position, proposal),
+        step=lambda rng_key, state: take_step(rng_key, state, step),
+        privacy=privacy,
+        transition=step,
+    )
 
 
 def clip_at(clip_bound, distance):

@@ -133,12 +133,7 @@ def as_top_level_api(
         noise_sd = _noise_sd(posterior, noise_multiplier, bound)
         return [(privacy.AcceptBit(acceptance.penalty(noise_sd), moved), num_steps)]
 
-    return Algorithm(
-        init=lambda position, rng_key=None: mh.init(position, proposal),
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-    )
+    return mh.algorithm(transition, proposal, steps)
 
 
 penalty = Sampler(as_top_level_api, init, build_kernel)
