@@ -191,16 +191,16 @@ def both_sums(data, clip=0.9):
     return float(ratio), np.asarray(gradient)
 
 
-@pytest.mark.parametrize("size", [8, 20, 42, 100])
+@pytest.mark.parametrize("size", [5, 20, 42, 100])
 def test_blocks_do_not_change_the_sums(monkeypatch, size):
     # Rest only, one stretch, and stretches in a loop: of 3 blocks of 7 records, or of
-    # 3 for gradients of two components.
+    # 2 for gradients of three components.
     data = dyadic(np.random.default_rng(3), (size, 3))
     whole = both_sums(data)
     monkeypatch.setattr(queries, "BLOCK", 7)
     monkeypatch.setattr(queries, "UNROLLED", 3)
     loops = str(jax.make_jaxpr(lambda d: gradient_sum(d, 1.0))(data))
-    assert ("scan" in loops or "while" in loops) == (size >= 9)
+    assert ("scan" in loops or "while" in loops) == (size >= 6)
     blocked = both_sums(data)
     assert whole[0] == blocked[0]
     np.testing.assert_array_equal(whole[1], blocked[1])
