@@ -134,7 +134,7 @@ def _plot(draws, names, out: Path) -> None:
         warnings.simplefilter("ignore")
         axes = arviz.plot_trace(draws, coords=shown, compact=False)
         axes.ravel()[0].figure.tight_layout()
-        axes.ravel()[0].figure.savefig(out / "trace.png", dpi=100)
+        axes.ravel()[0].figure.savefig(out / "trace.png", bbox_inches="tight")
         if len(names) > 1:
             axes = arviz.plot_pair(draws, coords=shown)
-            np.ravel(axes)[0].figure.savefig(out / "pairs.png", dpi=100)
+            np.ravel(axes)[0].figure.savefig(out / "pairs.png", bbox_inches="tight")
