@@ -48,15 +48,15 @@ class Acceptance:
     """
 
     family: Literal["barker", "penalty", "metropolis"]
-    noise_sd: float | None = None
+    noise_sd: float = 0.0
     laziness: float = 1.0
 
     def __post_init__(self):
         if self.family not in ("barker", "penalty", "metropolis"):
             raise ValueError(f"unknown acceptance family {self.family!r}")
-        if (self.family == "penalty") != (self.noise_sd is not None):
-            raise ValueError("noise_sd belongs to the penalty family, and only to it")
-        if self.noise_sd is not None and not 0 < self.noise_sd <= LOUDEST:
+        if self.family != "penalty" and self.noise_sd != 0:
+            raise ValueError("noise_sd belongs to the penalty family only")
+        if self.family == "penalty" and not 0 < self.noise_sd <= LOUDEST:
             raise ValueError(
                 f"noise_sd must be positive and at most {LOUDEST} nats, where one move "
                 f"in 1e13 is accepted, got {self.noise_sd}"
@@ -120,7 +120,7 @@ def metropolis() -> Acceptance:
     return Acceptance("metropolis")
 
 
-def probability(family: str, log_ratio, noise_sd=None) -> jax.Array:
+def probability(family: str, log_ratio, noise_sd=0.0) -> jax.Array:
     """a(l), traced, in float64; call it under `jax.enable_x64(True)`."""
     match family:
         case "metropolis":
@@ -138,7 +138,7 @@ def probability(family: str, log_ratio, noise_sd=None) -> jax.Array:
             raise ValueError(f"unknown acceptance family {family!r}")
 
 
-def draw(words: jax.Array, family: str, log_ratio: jax.Array, noise_sd=None):
+def draw(words: jax.Array, family: str, log_ratio: jax.Array, noise_sd=0.0):
     """Draw the accept bit by comparing a 63-bit integer with a(l).
 
     Parameters

@@ -12,7 +12,7 @@ from dpjax import acceptance
 from dpjax.acceptance import TOTAL_VARIATION
 
 NOISE = [0.05, 0.5, 1, 2, 5, 10, acceptance.LOUDEST]
-CASES = [("barker", None), ("metropolis", None)] + [("penalty", s) for s in NOISE]
+CASES = [("barker", 0.0), ("metropolis", 0.0)] + [("penalty", s) for s in NOISE]
 WORDS = 2**32 - 1
 
 
@@ -97,11 +97,11 @@ def test_host_logarithms(family, noise_sd):
 @pytest.mark.parametrize(
     ("family", "noise_sd", "ratio"),
     [
-        ("barker", None, -2.0),
-        ("barker", None, 0.3),
+        ("barker", 0.0, -2.0),
+        ("barker", 0.0, 0.3),
         ("penalty", 0.5, -0.7),
         ("penalty", 2.0, 1.5),
-        ("metropolis", None, -1.2),
+        ("metropolis", 0.0, -1.2),
     ],
 )
 def test_draw_has_the_probability(family, noise_sd, ratio):
@@ -162,9 +162,9 @@ def test_draw_needs_no_64_bits_from_the_user():
         ("penalty", 0.0),
         ("penalty", np.inf),
         ("penalty", np.nan),
-        ("barker", None, 0.0),
-        ("barker", None, 1.1),
-        ("barker", None, np.nan),
+        ("barker", 0.0, 0.0),
+        ("barker", 0.0, 1.1),
+        ("barker", 0.0, np.nan),
     ],
 )
 def test_bad_parameters_raise(arguments):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from dpjax import acceptance, queries
@@ -71,7 +72,7 @@ def clip_at(clip_bound, distance):
 def check(clip_bound) -> None:
     """Refuse clip bounds that are not positive; traced ones cannot be checked."""
     value = getattr(clip_bound, "constant", clip_bound)
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return
     if math.isnan(value) or value <= 0:
         raise ValueError(
@@ -86,7 +87,7 @@ def transition(
     proposal: Proposal,
     clip_bound,
     family: str,
-    noise_sd=lambda bound: None,
+    noise_sd=lambda bound: 0.0,
     laziness: float = 1.0,
 ) -> Transition:
     """The step as `Transition`; `noise_sd` maps the clip bound to nats of noise.

@@ -10,6 +10,7 @@ Reference: Raisa 2021 (thesis), sections 3.1 and 3.2, with its errata.
 
 import jax
 from dp_accounting import NeighboringRelation
+from jax.core import Tracer
 
 from dpjax import acceptance, privacy, proposals, queries
 from dpjax.algorithm import Algorithm, Sampler, take_step
@@ -37,16 +38,14 @@ def _noise_sd(posterior, noise_multiplier, clip_bound):
 
 
 def _transition(posterior, step_size, clip_bound, noise_multiplier, proposal):
-    if not isinstance(noise_multiplier, jax.core.Tracer) and not (
+    if not isinstance(noise_multiplier, Tracer) and not (
         0 <= noise_multiplier < float("inf")
     ):
         raise ValueError(
             "noise_multiplier, the noise sd over the sensitivity, must be finite and "
             f"not negative, got {noise_multiplier}"
         )
-    noiseless = (
-        not isinstance(noise_multiplier, jax.core.Tracer) and noise_multiplier == 0
-    )
+    noiseless = not isinstance(noise_multiplier, Tracer) and noise_multiplier == 0
     return mh.transition(
         posterior,
         step_size,

@@ -99,7 +99,7 @@ class AcceptBit:
 
     def __str__(self):
         noise = self.acceptance.noise_sd
-        details = "" if noise is None else f" with noise sd {noise:g}"
+        details = f" with noise sd {noise:g}" if noise else ""
         if self.acceptance.laziness < 1:
             details += f", laziness {self.acceptance.laziness:g}"
         return (
@@ -109,11 +109,10 @@ class AcceptBit:
 
     def to_json(self) -> dict:
         """Return a dictionary for `event_from_json`."""
-        noise_sd = self.acceptance.noise_sd
         return {
             "type": "accept_bit",
             "family": self.acceptance.family,
-            "noise_sd": None if noise_sd is None else float(noise_sd),
+            "noise_sd": float(self.acceptance.noise_sd),
             "laziness": float(self.acceptance.laziness),
             "sensitivity": self.sensitivity,
         }

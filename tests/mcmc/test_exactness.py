@@ -82,7 +82,7 @@ def corrupt(monkeypatch, change):
     """Let `change` alter the log ratio before the bit is drawn."""
     draw = acceptance.draw
 
-    def wrong(words, family, log_ratio, noise_sd=None):
+    def wrong(words, family, log_ratio, noise_sd=0.0):
         with jax.enable_x64(True):
             log_ratio = change(log_ratio, noise_sd)
         return draw(words, family, log_ratio, noise_sd)

@@ -86,7 +86,7 @@ def test_json_round_trip(event):
         {"type": "gaussian"},
         {"type": "gaussian", "noise_multiplier": math.nan},
         {"type": "gaussian", "noise_multiplier": 1.0, "extra": 1},
-        {"type": "accept_bit", "family": "barker", "noise_sd": None, "laziness": 1.0},
+        {"type": "accept_bit", "family": "barker", "noise_sd": 0.0, "laziness": 1.0},
         {**BIT.to_json(), "family": "barker"},
         {**BIT.to_json(), "laziness": math.nan},
         {**BIT.to_json(), "sensitivity": None},
