@@ -158,6 +158,7 @@ def draw(words: jax.Array, family: str, log_ratio: jax.Array, noise_sd=0.0):
         uniform = (words[0].astype(jnp.uint64) << 31) | (
             words[1].astype(jnp.uint64) >> 1
         )
-        chance = probability(family, log_ratio, noise_sd)
+        # An undefined ratio, of a prior that is undefined there, rejects.
+        chance = jnp.nan_to_num(probability(family, log_ratio, noise_sd), nan=0.0)
         threshold = jnp.floor(chance * 2.0**63).astype(jnp.uint64)
         return uniform < threshold

@@ -186,17 +186,21 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
     record = jax.eval_shape(
         lambda data: jax.tree.map(lambda leaf: leaf[0], data), posterior.data
     )
-    for name, shape in (
-        ("logprior_fn", jax.eval_shape(posterior.logprior_fn, first)),
-        (
-            "loglikelihood_fn",
-            jax.eval_shape(posterior.loglikelihood_fn, first, record),
-        ),
+    for name, arguments in (
+        ("logprior_fn", (first,)),
+        ("loglikelihood_fn", (first, record)),
     ):
-        if getattr(shape, "shape", None) != ():
+        try:
+            shape = jax.eval_shape(getattr(posterior, name), *arguments).shape
+        except Exception as error:
+            raise ValueError(
+                f"{name} cannot be evaluated for one position (and one record) of the "
+                f"given shapes: {error}"
+            ) from error
+        if shape != ():
             raise ValueError(
                 f"{name} must return a scalar for one position (and one record), got "
-                f"{shape}"
+                f"shape {shape}"
             )
     if not bool(jnp.all(jnp.isfinite(jax.vmap(posterior.logprior_fn)(positions)))):
         raise ValueError("the prior density is zero or undefined at initial_position")

@@ -252,6 +252,11 @@ NOT_READ = jax.ShapeDtypeStruct((N, 2), jnp.result_type(float))
         (dict(initial_position=np.full((CHAINS, 2), np.nan)), "not finite"),
         (dict(num_steps=10**6, budget=BUDGET), "would spend"),
         (
+            dict(algorithm_fn=functools.partial(BARKER, step_size=float("nan"))),
+            "step_size must be positive",
+        ),
+        (dict(initial_position=np.ones((CHAINS, 3))), "cannot be evaluated"),
+        (
             dict(algorithm_fn=functools.partial(BARKER, clip_bound=-1.0)),
             "clip_bound must be positive",
         ),
@@ -293,6 +298,18 @@ def test_bad_input_is_refused_before_the_data_are_read(changes, message):
     target = dpjax.Posterior(logprior, loglikelihood, NOT_READ)
     with pytest.raises(ValueError, match=message):
         go(target, **changes)
+
+
+def test_an_undefined_prior_is_never_entered(posterior):
+    """Where the prior density is undefined, every proposal is rejected."""
+    target = dpjax.Posterior(
+        lambda theta: jnp.where(theta[0] > 1.0, jnp.nan, 0.0),
+        loglikelihood,
+        posterior.data,
+    )
+    run = go(target, num_steps=200, warmup_fraction=0.0)
+    assert np.all(run.positions[..., 0] <= 1.0)
+    assert run.acceptance_rate.mean() > 0.05
 
 
 def test_vector_loglikelihood_is_refused():

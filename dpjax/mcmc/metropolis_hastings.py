@@ -3,11 +3,11 @@
 The kernels differ in the acceptance function, and in nothing else.
 """
 
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
@@ -69,16 +69,21 @@ def clip_at(clip_bound, distance):
     return clip_bound
 
 
-def check(clip_bound) -> None:
-    """Refuse clip bounds that are not positive; traced ones cannot be checked."""
+def check(step_size, clip_bound) -> None:
+    """Refuse values that are not positive; traced ones cannot be checked."""
+    sizes = [leaf for leaf in jax.tree.leaves(step_size) if not _traced(leaf)]
+    if not all(np.all(np.isfinite(size)) and np.all(size > 0) for size in sizes):
+        raise ValueError(f"step_size must be positive and finite, got {step_size}")
     value = getattr(clip_bound, "constant", clip_bound)
-    if isinstance(value, Tracer):
-        return
-    if math.isnan(value) or value <= 0:
+    if not _traced(value) and not value > 0:
         raise ValueError(
             f"clip_bound must be positive, got {value}: it bounds, in nats, what one "
             "record adds to the log ratio"
         )
+
+
+def _traced(value) -> bool:
+    return isinstance(value, Tracer)
 
 
 def transition(
@@ -103,7 +108,7 @@ def transition(
             "expected a dpjax.Posterior, which separates the prior from the records' "
             f"log-likelihoods, got {type(posterior).__name__}"
         )
-    check(clip_bound)
+    check(step_size, clip_bound)
 
     def num_words(state):
         return 2 + proposal.num_words(ravel_pytree(state.position)[0].size)
