@@ -89,8 +89,7 @@ def write_run(job: config.Job, out: Path) -> None:
         budget=job.budget,
         checkpoint=out / "checkpoint.npz",
     )
-    draws = result.to_arviz().rename({"position_dim_0": "component"})
-    draws = draws.assign_coords(component=names)
+    draws = result.to_arviz(names)
     draws.to_netcdf(out / "draws.nc")
     summary = result.summary()
     summary.index = names

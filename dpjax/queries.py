@@ -140,8 +140,8 @@ def log_ratio_sum(
 
         total = _sum_over_records(contributions, posterior.data, BLOCK)
     else:
-        current, memory = memory, _evaluate(posterior, proposed, posterior.data)
-        total = _exact_sum(integers(memory - current))
+        new = _evaluate(posterior, proposed, posterior.data)
+        total, memory = _exact_sum(integers(new - memory)), new
     with jax.enable_x64(True):
         unit = 1.0 if unbounded else jnp.asarray(clip_bound, jnp.float64) / GRID
         return total * unit, memory
@@ -210,7 +210,9 @@ def _wide(values):
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
 
 
-def _sum_over_records(contributions: Callable[[Any], Any], data, block_size: int):
+def _sum_over_records(
+    contributions: Callable[[Any], Any], data, block_size: int
+) -> Any:
     """Add up the integers that `contributions` returns for blocks of records."""
     size = jax.tree.leaves(data)[0].shape[0]
     stride = UNROLLED * block_size

@@ -90,8 +90,14 @@ class Run:
     acceptance_rate: np.ndarray
     statement: PrivacyStatement
 
-    def to_arviz(self):
-        """The draws as `arviz.InferenceData`, the statement in its attributes."""
+    def to_arviz(self, component_names: list[str] | None = None):
+        """The draws as `arviz.InferenceData`, the statement in its attributes.
+
+        Parameters
+        ----------
+        component_names
+            Names for the components of a position that is one vector.
+        """
         import arviz
 
         positions = self.positions
@@ -107,6 +113,8 @@ class Run:
             positions = dict(zip(names, leaves, strict=True))
         return arviz.from_dict(
             posterior=dict(positions),
+            coords=None if component_names is None else {"component": component_names},
+            dims=None if component_names is None else {"position": ["component"]},
             sample_stats={"acceptance_rate": self.acceptance_rate},
             attrs=self.statement._asdict(),
         )

@@ -159,7 +159,11 @@ def _fingerprint(settings, rng_key, states, posterior) -> str:
     target = (posterior.logprior_fn, posterior.loglikelihood_fn, posterior.tempering)
     # Addresses in the text of functions change between processes.
     text = re.sub(r" at 0x[0-9a-f]+", "", repr((settings, shapes, seed, target)))
-    software = (jax.__version__, jax.default_backend(), jax.config.jax_enable_x64)
+    software = (
+        jax.__version__,
+        jax.default_backend(),
+        jax.config.read("jax_enable_x64"),
+    )
     digest = hashlib.sha256(repr((text, starts, software)).encode())
     return digest.hexdigest()
 
@@ -207,7 +211,7 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
     algorithm = algorithm_fn(posterior)
     states = jax.vmap(algorithm.init)(positions)
     if budget is None:
-        return states, None
+        return states, []
     substitution = budget.neighboring_relation == NeighboringRelation.REPLACE_ONE
     if substitution and budget.delta >= 1 / posterior.num_records:
         warnings.warn(

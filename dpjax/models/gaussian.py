@@ -28,7 +28,7 @@ class _LogLikelihood:
 
     def __call__(self, position, record):
         residual = [record[j] - position[j] for j in range(len(self.whitening))]
-        square = 0.0
+        square = jnp.zeros((), position.dtype)
         for i, row in enumerate(self.whitening):
             square += sum(row[j] * residual[j] for j in range(i + 1)) ** 2
         return -0.5 * square

@@ -128,7 +128,9 @@ class ThesisModel:
             spread = np.std(np.asarray(reference, np.float64), axis=0).mean()
         with _as_thesis():
             normal = [
-                np.asarray(jax.random.normal(jax.random.key(_START_SEED + i), self.dim))
+                np.asarray(
+                    jax.random.normal(jax.random.key(_START_SEED + i), (self.dim,))
+                )
                 for i in range(num_chains)
             ]
         starts = np.asarray(self.start_centre) + spread * np.stack(normal)

@@ -168,7 +168,7 @@ def _second_difference(near, middle, far, order):
     return (np.maximum(total, 0.0) + 1e-15 * error) / (order - 1)
 
 
-def one_bit_delta(event: AcceptBit, epsilon: float) -> float | None:
+def one_bit_delta(event: AcceptBit, epsilon: float) -> float:
     """Exact hockey-stick profile delta(epsilon) of one Barker bit, lazy or not.
 
     Parameters
@@ -180,8 +180,8 @@ def one_bit_delta(event: AcceptBit, epsilon: float) -> float | None:
 
     Returns
     -------
-    sup over l and both directions of the hockey-stick divergence; None for the other
-    families, which have no closed form here.
+    sup over l and both directions of the hockey-stick divergence; 1, which bounds
+    everything, for the other families, which have no closed form here.
 
     Notes
     -----
@@ -191,7 +191,7 @@ def one_bit_delta(event: AcceptBit, epsilon: float) -> float | None:
     """
     epsilon = check_real("epsilon", epsilon, low=0.0, high=500.0)
     if event.acceptance.family != "barker":
-        return None
+        return 1.0
     sensitivity, c = event.sensitivity, event.acceptance.laziness
 
     def profile(e: float) -> float:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpjax.privacy import accept_bit, conversions
-from dpjax.privacy.events import AcceptBit, GaussianRelease, check_events
+from dpjax.privacy.events import AcceptBit, check_events
 from dpjax.privacy.validate import check_delta, check_epsilon, check_real
 
 __all__ = ["delta", "epsilon", "max_steps", "numerical_delta"]
@@ -191,7 +191,10 @@ def _total(events, method: str) -> _Total:
     events = check_events(events)
     if method not in METHODS:
         raise ValueError(f"method must be one of {METHODS}, got {method!r}")
-    gaussian = all(_gaussian(event) is not None for event, _ in events)
+    releases = [
+        (event.gaussian, n) for event, n in events if event.gaussian is not None
+    ]
+    gaussian = len(releases) == len(events)
     metropolis = any(_family(event) == "metropolis" for event, _ in events)
     bits = any(isinstance(event, AcceptBit) for event, _ in events)
     total_variation = sum(count * event.total_variation for event, count in events)
@@ -207,16 +210,15 @@ def _total(events, method: str) -> _Total:
         )
     mu_squared = rho = curve = lone = None
     if method == "gdp" or (method == "best" and gaussian):
-        mu_squared = sum(
-            n / _gaussian(event).noise_multiplier ** 2 for event, n in events
-        )
+        mu_squared = sum(n / release.noise_multiplier**2 for release, n in releases)
     if method == "zcdp" or (method == "best" and bits and not metropolis):
         rho = sum(n * _rho(event) for event, n in events)
     if method == "rdp" or (method == "best" and bits):
-        curve = sum(n * renyi_curve(event, conversions.ORDERS) for event, n in events)
+        curves = [n * renyi_curve(event, conversions.ORDERS) for event, n in events]
+        curve = np.sum(curves, axis=0)
     if method == "best" and len(events) == 1:
         event, count = events[0]
-        lone = event if count == 1 and _family(event) == "barker" else None
+        lone = event if count == 1 and isinstance(event, AcceptBit) else None
     return _Total(total_variation, lone, mu_squared, rho, curve)
 
 
@@ -231,13 +233,8 @@ def _family(event) -> str | None:
     return event.acceptance.family if isinstance(event, AcceptBit) else None
 
 
-def _gaussian(event) -> GaussianRelease | None:
-    return event if isinstance(event, GaussianRelease) else event.gaussian
-
-
 def _rho(event) -> float:
     """zCDP cost of one event; alpha D^2 / 8 for Barker's bit as A'' <= 1/4."""
-    gaussian = _gaussian(event)
-    if gaussian is not None:
-        return 1 / (2 * gaussian.noise_multiplier**2)
+    if event.gaussian is not None:
+        return 1 / (2 * event.gaussian.noise_multiplier**2)
     return event.sensitivity**2 / 8

@@ -76,7 +76,7 @@ def rdp_delta(curve: np.ndarray, epsilon: float, orders=ORDERS) -> float:
     """
     curve = np.maximum(_check_curve(curve), 1e-15)
     return _check_number(
-        rdp_privacy_accountant.compute_delta(orders, curve, epsilon)[0]
+        rdp_privacy_accountant.compute_delta(list(orders), list(curve), epsilon)[0]
     )
 
 
@@ -84,7 +84,7 @@ def rdp_epsilon(curve: np.ndarray, delta: float, orders=ORDERS) -> float:
     """Epsilon of a Renyi curve at a delta, by dp-accounting's conversion."""
     curve = np.maximum(_check_curve(curve), 1e-15)
     return _check_number(
-        rdp_privacy_accountant.compute_epsilon(orders, curve, delta)[0]
+        rdp_privacy_accountant.compute_epsilon(list(orders), list(curve), delta)[0]
     )
 
 

@@ -40,6 +40,11 @@ class GaussianRelease:
         error = check_real("total_variation", self.total_variation, low=0.0, high=1.0)
         object.__setattr__(self, "total_variation", error)
 
+    @property
+    def gaussian(self) -> "GaussianRelease":
+        """Itself: what it can be accounted as, as for `AcceptBit`."""
+        return self
+
     def __str__(self):
         return f"Gaussian release with noise multiplier {self.noise_multiplier:g}"
 

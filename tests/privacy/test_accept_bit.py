@@ -177,4 +177,4 @@ def test_accountant_gives_the_printed_profile_of_one_barker_bit(sensitivity):
 
 def test_one_bit_profile_is_not_claimed_for_the_penalty():
     bit = privacy.AcceptBit(acceptance.penalty(2.0), 0.1)
-    assert accept_bit.one_bit_delta(bit, 0.1) is None
+    assert accept_bit.one_bit_delta(bit, 0.1) == 1
