@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -24,23 +25,42 @@ CHAINS_AT_ONCE = 64
 """Chains that are moved together."""
 
 
-class _Recipe(NamedTuple):
-    """`functools.partial` that compares by value, so that equal runs compile once."""
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Recipe:
+    """``posterior -> Algorithm``, compared by value, so that equal runs compile once.
 
-    function: Any
-    arguments: tuple
-    keywords: tuple
+    The arrays among the arguments of a `functools.partial` are traced, the rest static.
+    """
+
+    function: Any = field(metadata=dict(static=True))
+    structure: Any = field(metadata=dict(static=True))
+    constants: tuple = field(metadata=dict(static=True))
+    arrays: list
 
     def __call__(self, posterior):
-        return self.function(posterior, *self.arguments, **dict(self.keywords))
+        arrays = iter(self.arrays)
+        leaves = [next(arrays) if c is _ARRAY else c for c in self.constants]
+        arguments, keywords = jax.tree.unflatten(self.structure, leaves)
+        return self.function(posterior, *arguments, **keywords)
 
 
-def recipe(algorithm_fn):
+_ARRAY = object()
+
+
+def recipe(algorithm_fn) -> Recipe:
     """`algorithm_fn` in a form that equal ones share."""
+    function, arguments = algorithm_fn, ((), {})
     if isinstance(algorithm_fn, functools.partial):
-        keywords = tuple(sorted(algorithm_fn.keywords.items()))
-        return _Recipe(algorithm_fn.func, algorithm_fn.args, keywords)
-    return algorithm_fn
+        function = algorithm_fn.func
+        arguments = (algorithm_fn.args, algorithm_fn.keywords)
+    leaves, structure = jax.tree.flatten(arguments)
+    is_array = [isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves]
+    constants = tuple(
+        _ARRAY if array else leaf for leaf, array in zip(leaves, is_array, strict=True)
+    )
+    arrays = [leaf for leaf, array in zip(leaves, is_array, strict=True) if array]
+    return Recipe(function, structure, constants, arrays)
 
 
 class Schedule(NamedTuple):
@@ -95,7 +115,7 @@ def _over_chains(function, *arguments):
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@jax.jit
 def advance(recipe, posterior, states, words, active):
     """Move all chains along ``words (steps, chains, width)`` where `active`."""
     transition = recipe(posterior).transition

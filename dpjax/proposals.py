@@ -1,7 +1,8 @@
-"""Proposals that read no data: random walks, one component, guided walk.
+"""Proposals that read no data: random walks, one component, guided walk, Fisher metric.
 
-All are symmetric, so the log proposal ratio is zero. Each moves the flattened
-position; `step_size` is a scalar, or a pytree like the position where it says so.
+Each moves the flattened position; `step_size` is a scalar, or a pytree like the
+position where it says so. `in_metric` lets any of them move in the units of an inverse
+mass matrix; `fisher` follows a metric that changes with the position.
 """
 
 from collections.abc import Callable
@@ -9,27 +10,46 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
 
 from dpjax.noise import normal
 
 __all__ = [
     "Move",
     "Proposal",
+    "check_metric",
+    "fisher",
     "fixed_length",
     "gaussian",
     "guided_walk",
+    "in_metric",
     "one_component",
+    "square_root",
+    "stretch",
 ]
 
 
 class Move(NamedTuple):
-    """A proposed position, its distance, and the walk's memory after either answer."""
+    """A proposed position, and what is known of the way there. All public.
+
+    position
+        Where to, a pytree.
+    distance
+        How far, in the units of the proposal.
+    walk_accepted, walk_rejected
+        The walk's memory after either answer.
+    log_ratio
+        log q(old | new) - log q(new | old); zero for a symmetric proposal.
+    """
 
     position: Any
     distance: Any
     walk_accepted: Any
     walk_rejected: Any
+    log_ratio: Any = 0.0
 
 
 class Proposal(NamedTuple):
@@ -43,12 +63,15 @@ class Proposal(NamedTuple):
         ``(words, position, walk, step_size) -> Move``.
     longest
         ``step_size -> float | None``: the distance moved if it is constant.
+    has_metric
+        Whether the proposal brings a metric of its own.
     """
 
     init: Callable[[Any], Any]
     num_words: Callable[[int], int]
     propose: Callable[[jax.Array, Any, Any, Any], Move]
     longest: Callable[[Any], float | None]
+    has_metric: bool = False
 
 
 def _scales(step_size, position):
@@ -121,3 +144,110 @@ guided_walk = Proposal(
 )
 """One component moves by a half-normal step in its own direction, which turns round
 when the step is rejected (guided walk Metropolis-Hastings; thesis, section 3.2)."""
+
+
+def square_root(inverse_mass_matrix):
+    """W with W W^T = `inverse_mass_matrix`, for `stretch`: a vector if diagonal."""
+    inverse_mass_matrix = jnp.asarray(inverse_mass_matrix)
+    if inverse_mass_matrix.ndim == 1:
+        return jnp.sqrt(inverse_mass_matrix)
+    return jnp.linalg.cholesky(inverse_mass_matrix)
+
+
+def stretch(root, vector):
+    """W z: a vector in units of the metric, in the units of the position."""
+    if root.ndim == 1:
+        return root * vector
+    return jnp.matmul(root, vector, precision="highest")
+
+
+def check_metric(inverse_mass_matrix) -> None:
+    """Refuse what is no covariance; a traced one cannot be checked."""
+    if inverse_mass_matrix is None or isinstance(inverse_mass_matrix, Tracer):
+        return
+    matrix = np.asarray(inverse_mass_matrix, np.float64)
+    if matrix.ndim == 1:
+        valid = np.all(np.isfinite(matrix)) and np.all(matrix > 0)
+    elif matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
+        valid = np.all(np.isfinite(matrix)) and np.allclose(matrix, matrix.T)
+        valid = valid and np.all(np.linalg.eigvalsh(matrix) > 0)
+    else:
+        valid = False
+    if not valid:
+        raise ValueError(
+            "inverse_mass_matrix must be a vector of positive numbers or a symmetric "
+            f"positive definite matrix, got {inverse_mass_matrix}"
+        )
+
+
+def in_metric(proposal: Proposal, inverse_mass_matrix) -> Proposal:
+    """`proposal` with its steps measured in units of `inverse_mass_matrix`.
+
+    Parameters
+    ----------
+    proposal
+        One of this module.
+    inverse_mass_matrix
+        As in BlackJAX: ``(d,)`` or ``(d, d)``, approximately the posterior covariance
+        of the flattened position; None leaves the proposal as it is. It must not have
+        been computed from the data: expected Fisher information and released states
+        are public.
+
+    Returns
+    -------
+    The proposal whose jump is W z, with z the jump of `proposal`, W W^T the matrix, and
+    the distance that of z.
+    """
+    if inverse_mass_matrix is None:
+        return proposal
+    if proposal.has_metric:
+        raise ValueError("proposals.fisher takes no inverse_mass_matrix beside its own")
+    check_metric(inverse_mass_matrix)
+
+    def propose(words, position, walk, step_size):
+        flat, unravel = ravel_pytree(position)
+        move = proposal.propose(words, jnp.zeros_like(flat), walk, step_size)
+        root = square_root(inverse_mass_matrix).astype(flat.dtype)
+        return move._replace(position=unravel(flat + stretch(root, move.position)))
+
+    return proposal._replace(propose=propose)
+
+
+def fisher(information_fn: Callable[[Any], jax.Array]) -> Proposal:
+    """Random walk N(theta, (h^2 / d) G(theta)^-1) with h = `step_size`.
+
+    Parameters
+    ----------
+    information_fn
+        ``position -> (d, d)``, the public metric G: by default of good sense the
+        expected Fisher information of all records (`dpjax.fisher`). A step is then
+        about h posterior standard deviations long, whatever the scales, and its
+        per-record log ratio about h / sqrt(n) nats.
+
+    Notes
+    -----
+    The proposal ratio involves G at both ends. It is a function of public positions.
+    The manifold random walk of Girolami and Calderhead 2011, section 5, without drift.
+    """
+
+    def propose(words, position, walk, step_size):
+        flat, unravel = ravel_pytree(position)
+        scale = step_size / flat.size**0.5
+        noise = normal(words, flat.dtype)
+        here = jnp.linalg.cholesky(information_fn(position).astype(flat.dtype))
+        jump = scale * solve_triangular(here, noise, trans="T", lower=True)
+        proposed = unravel(flat + jump)
+        there = jnp.linalg.cholesky(information_fn(proposed).astype(flat.dtype))
+        back = jnp.matmul(jump, there, precision="highest") / scale
+        log_ratio = jnp.sum(jnp.log(jnp.diag(there)) - jnp.log(jnp.diag(here)))
+        log_ratio += 0.5 * (jnp.sum(noise**2) - jnp.sum(back**2))
+        distance = scale * jnp.linalg.norm(noise)
+        return Move(proposed, distance, walk, walk, log_ratio)
+
+    return Proposal(
+        init=lambda position: (),
+        num_words=lambda dim: dim,
+        propose=propose,
+        longest=lambda step_size: None,
+        has_metric=True,
+    )

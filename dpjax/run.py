@@ -154,7 +154,8 @@ def _key(rng_key) -> bytes:
 def _fingerprint(settings, rng_key, states, posterior) -> str:
     """Names a run by everything public that its draws depend on."""
     shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), posterior.data)
-    starts = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(states)]
+    arrays = jax.tree.leaves((settings[0], states))
+    starts = [np.asarray(leaf).tobytes() for leaf in arrays]
     seed = None if rng_key is None else jax.random.key_data(rng_key).tolist()
     target = (posterior.logprior_fn, posterior.loglikelihood_fn, posterior.tempering)
     # Addresses in the text of functions change between processes.

@@ -128,3 +128,63 @@ def test_step_size_like_the_position(name):
     # One array for one array.
     _, row = moves(proposal, jnp.zeros(2), jnp.array([1.0, 10.0]), 200)
     assert np.max(abs(np.asarray(row.position)[:, 1])) > 10
+
+
+def test_fisher_is_normal_in_its_metric():
+    matrix = jnp.array([[4.0, 1.0], [1.0, 1.0]])
+    proposal = proposals.fisher(lambda position: matrix)
+    _, move = moves(proposal, jnp.array([1.0, 2.0]), 0.5)
+    jump = (np.asarray(move.position) - [1, 2]) @ np.linalg.cholesky(matrix)
+    for column in jump.T / (0.5 / 2**0.5):
+        assert stats.kstest(column, "norm").pvalue > 1e-7
+    np.testing.assert_allclose(move.distance, np.linalg.norm(jump, axis=1), rtol=1e-4)
+    np.testing.assert_allclose(move.log_ratio, 0.0, atol=1e-4)
+
+
+def test_fisher_knows_its_proposal_ratio():
+    def information(position):
+        slope = 3 * position[0]
+        return jnp.array([[1 + slope**2, slope], [slope, 1 + position[1] ** 2]])
+
+    start = jnp.array([0.3, -0.4])
+    _, move = moves(proposals.fisher(information), start, 0.8, count=20)
+
+    def log_density(new, old):
+        covariance = 0.8**2 / 2 * np.linalg.inv(np.asarray(information(old), float))
+        return stats.multivariate_normal(np.asarray(old), covariance).logpdf(new)
+
+    for position, log_ratio in zip(move.position, move.log_ratio, strict=True):
+        expected = log_density(start, position) - log_density(position, start)
+        np.testing.assert_allclose(log_ratio, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("matrix", [[0.04, 0.25], [[0.5, 0.3], [0.3, 0.5]]])
+@pytest.mark.parametrize("name", [*MEMORYLESS, "guided_walk"])
+def test_in_metric_moves_in_units_of_the_matrix(matrix, name):
+    plain = getattr(proposals, name)
+    proposal = proposals.in_metric(plain, jnp.array(matrix))
+    position = jnp.array([1.0, 2.0])
+    words, move = moves(proposal, position, 0.5, count=50)
+    root = (
+        np.diag(np.sqrt(matrix)) if np.ndim(matrix) == 1 else np.linalg.cholesky(matrix)
+    )
+    walk = plain.init(position)
+    propose = jax.vmap(lambda w: plain.propose(w, jnp.zeros(2), walk, 0.5))
+    unit = propose(words)
+    np.testing.assert_allclose(
+        move.position, [1, 2] + np.asarray(unit.position) @ root.T, rtol=1e-5
+    )
+    np.testing.assert_allclose(move.distance, unit.distance, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "matrix", [[1.0, -1.0], [[1.0, 2.0], [2.0, 1.0]], [[1.0, 0.5], [0.0, 1.0]], 1.0]
+)
+def test_in_metric_refuses_what_is_no_covariance(matrix):
+    with pytest.raises(ValueError, match="positive definite"):
+        proposals.in_metric(proposals.gaussian, np.array(matrix))
+
+
+def test_in_metric_refuses_a_second_metric():
+    with pytest.raises(ValueError, match="its own"):
+        proposals.in_metric(proposals.fisher(lambda x: jnp.eye(2)), np.ones(2))

@@ -33,7 +33,10 @@ def init(
     return mh.init(position, proposal)
 
 
-def _transition(posterior, step_size, clip_bound, proposal, laziness):
+def _transition(
+    posterior, step_size, clip_bound, proposal, inverse_mass_matrix, laziness
+):
+    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
     return mh.transition(
         posterior, step_size, proposal, clip_bound, "barker", laziness=laziness
     )
@@ -50,9 +53,12 @@ def build_kernel():
         *,
         clip_bound,
         proposal: Proposal = proposals.fixed_length,
+        inverse_mass_matrix=None,
         laziness: float = 1.0,
     ) -> tuple[mh.MHState, mh.MHInfo]:
-        step = _transition(posterior, step_size, clip_bound, proposal, laziness)
+        step = _transition(
+            posterior, step_size, clip_bound, proposal, inverse_mass_matrix, laziness
+        )
         return take_step(rng_key, state, step)
 
     return kernel
@@ -64,6 +70,7 @@ def as_top_level_api(
     *,
     clip_bound,
     proposal: Proposal = proposals.fixed_length,
+    inverse_mass_matrix=None,
     laziness: float = 1.0,
 ) -> Algorithm:
     """Private Metropolis-Hastings that releases one Barker bit a step.
@@ -73,12 +80,14 @@ def as_top_level_api(
     posterior
         What to sample, and the data.
     step_size
-        Length of the proposed jump, in the units of the position.
+        Length of the proposed jump, in the units of the position or of the metric.
     clip_bound
         Bound in nats on one record's log ratio: a number, or `queries.Lipschitz` for
         a bound proportional to the distance, with proposals of constant length.
     proposal
         One of `dpjax.proposals`.
+    inverse_mass_matrix
+        The metric, ``(d,)`` or ``(d, d)``: see `proposals.in_metric`.
     laziness
         c in (0, 1]; the chance that a step reads the data at all.
 
@@ -95,7 +104,9 @@ def as_top_level_api(
     removal.
     """
     bit = acceptance.barker(laziness)
-    transition = _transition(posterior, step_size, clip_bound, proposal, laziness)
+    transition = _transition(
+        posterior, step_size, clip_bound, proposal, inverse_mass_matrix, laziness
+    )
     distance = proposal.longest(step_size)
     if isinstance(clip_bound, queries.Lipschitz) and distance is None:
         raise ValueError(

@@ -125,8 +125,9 @@ def transition(
         prior_ratio = posterior.logprior_fn(proposed.position) - posterior.logprior_fn(
             state.position
         )
+        public_ratio = prior_ratio + proposed.log_ratio
         with jax.enable_x64(True):
-            log_ratio = posterior.tempering * total + prior_ratio.astype(jnp.float64)
+            log_ratio = posterior.tempering * total + public_ratio.astype(jnp.float64)
             sd = noise_sd(jnp.asarray(bound, jnp.float64))
         is_accepted = acceptance.draw(words[:2], family, log_ratio, sd)
         accepted = MHState(proposed.position, proposed.walk_accepted)

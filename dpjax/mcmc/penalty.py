@@ -37,7 +37,9 @@ def _noise_sd(posterior, noise_multiplier, clip_bound):
     return posterior.tempering * noise_multiplier * 2.0 * clip_bound
 
 
-def _transition(posterior, step_size, clip_bound, noise_multiplier, proposal):
+def _transition(
+    posterior, step_size, clip_bound, noise_multiplier, proposal, inverse_mass_matrix
+):
     if not isinstance(noise_multiplier, Tracer) and not (
         0 <= noise_multiplier < float("inf")
     ):
@@ -49,7 +51,7 @@ def _transition(posterior, step_size, clip_bound, noise_multiplier, proposal):
     return mh.transition(
         posterior,
         step_size,
-        proposal,
+        proposals.in_metric(proposal, inverse_mass_matrix),
         clip_bound,
         "metropolis" if noiseless else "penalty",
         noise_sd=lambda bound: _noise_sd(posterior, noise_multiplier, bound),
@@ -68,8 +70,16 @@ def build_kernel():
         clip_bound,
         noise_multiplier,
         proposal: Proposal = proposals.gaussian,
+        inverse_mass_matrix=None,
     ) -> tuple[mh.MHState, mh.MHInfo]:
-        step = _transition(posterior, step_size, clip_bound, noise_multiplier, proposal)
+        step = _transition(
+            posterior,
+            step_size,
+            clip_bound,
+            noise_multiplier,
+            proposal,
+            inverse_mass_matrix,
+        )
         return take_step(rng_key, state, step)
 
     return kernel
@@ -82,6 +92,7 @@ def as_top_level_api(
     clip_bound,
     noise_multiplier: float,
     proposal: Proposal = proposals.gaussian,
+    inverse_mass_matrix=None,
 ) -> Algorithm:
     """The DP penalty algorithm (thesis, Algorithm 1).
 
@@ -90,7 +101,7 @@ def as_top_level_api(
     posterior
         What to sample, and the data.
     step_size
-        Scale of the proposal, in the units of the position.
+        Scale of the proposal, in the units of the position or of the metric.
     clip_bound
         Bound in nats on one record's log ratio: a number, or `queries.Lipschitz` for
         a bound proportional to the distance (the thesis's choice).
@@ -100,6 +111,8 @@ def as_top_level_api(
     proposal
         One of `dpjax.proposals`; `one_component` and `guided_walk` give the thesis's
         OCU and GWMH variants.
+    inverse_mass_matrix
+        The metric, ``(d,)`` or ``(d, d)``: see `proposals.in_metric`.
 
     Raises
     ------
@@ -115,7 +128,12 @@ def as_top_level_api(
     whichever is cheaper for the run.
     """
     transition = _transition(
-        posterior, step_size, clip_bound, noise_multiplier, proposal
+        posterior,
+        step_size,
+        clip_bound,
+        noise_multiplier,
+        proposal,
+        inverse_mass_matrix,
     )
     distance = proposal.longest(step_size)
 

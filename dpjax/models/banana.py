@@ -18,7 +18,7 @@ import numpy as np
 
 from dpjax.posterior import Posterior
 
-__all__ = ["banana", "exact_sample", "simulate"]
+__all__ = ["Information", "banana", "exact_sample", "simulate"]
 
 _PRECISION_1, _PRECISION_2 = 0.05, 0.4
 
@@ -84,6 +84,30 @@ def banana(data, *, curvature=20.0, prior_precision=0.001, tempering=1.0) -> Pos
         data,
         tempering,
     )
+
+
+@dataclass(frozen=True)
+class Information:
+    """``position -> (d, d)``: expected Fisher information of all records, plus prior.
+
+    In (t1, u, t3, ...) it is diagonal and constant, T n tau_j + tau0; in (t1, t2, ...)
+    the slope 2 a t1 of u mixes the first two.
+    """
+
+    num_records: int
+    curvature: float = 20.0
+    prior_precision: float = 0.001
+    tempering: float = 1.0
+
+    def __call__(self, position) -> jax.Array:
+        dim = position.shape[0]
+        weight = self.tempering * self.num_records
+        precision = weight * _sd(dim, position.dtype) ** -2 + self.prior_precision
+        slope = 2 * self.curvature * position[0]
+        jacobian = jnp.eye(dim, dtype=position.dtype).at[1, 0].set(slope)
+        return jnp.matmul(
+            jacobian.T, precision[:, None] * jacobian, precision="highest"
+        )
 
 
 def simulate(rng_key, num_records, dim, *, dtype=float) -> jax.Array:

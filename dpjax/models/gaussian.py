@@ -16,7 +16,13 @@ import numpy as np
 
 from dpjax.posterior import Posterior
 
-__all__ = ["CORRELATED", "correlated_gaussian", "exact_sample", "simulate"]
+__all__ = [
+    "CORRELATED",
+    "Information",
+    "correlated_gaussian",
+    "exact_sample",
+    "simulate",
+]
 
 CORRELATED = ((1.0, 0.999), (0.999, 1.0))
 """Covariance of the thesis's correlated Gauss."""
@@ -83,6 +89,25 @@ def correlated_gaussian(
         data,
         tempering,
     )
+
+
+@dataclass(frozen=True)
+class Information:
+    """``position -> (d, d)``: T n S^-1 and the prior's precision, everywhere the same.
+
+    `covariance` is S as a tuple of tuples.
+    """
+
+    num_records: int
+    covariance: tuple[tuple[float, ...], ...] = CORRELATED
+    prior_sd: float = 100.0
+    tempering: float = 1.0
+
+    def __call__(self, position) -> jax.Array:
+        precision = np.linalg.inv(self.covariance)
+        precision *= self.tempering * self.num_records
+        precision += np.eye(len(self.covariance)) / self.prior_sd**2
+        return jnp.asarray(precision, position.dtype)
 
 
 def simulate(

@@ -8,9 +8,13 @@ from scipy import stats
 
 import dpjax
 from dpjax import acceptance, proposals
+from dpjax.models.banana import Information
 
 # No record of these posteriors changes by more: nothing is clipped.
 CLIP = 30.0
+# The metric of the banana of conftest, far from constant over its posterior.
+METRIC = Information(100, curvature=3.0, prior_precision=0.1)
+DENSE = np.array([[0.02, 0.015], [0.015, 0.02]])
 NOISY = dict(clip_bound=CLIP, noise_multiplier=1.5 / (2 * CLIP))
 CASES = {
     "barker": lambda p, s: dpjax.barker(p, s, clip_bound=np.inf),
@@ -28,15 +32,29 @@ CASES = {
     "penalty, guided walk": lambda p, s: dpjax.penalty(
         p, s, proposal=proposals.guided_walk, **NOISY
     ),
+    "barker, fisher": lambda p, s: dpjax.barker(
+        p, 1.0, clip_bound=CLIP, proposal=proposals.fisher(METRIC)
+    ),
+    "barker, dense metric": lambda p, s: dpjax.barker(
+        p, 1.0, clip_bound=CLIP, inverse_mass_matrix=DENSE
+    ),
+    "penalty, guided walk in a metric": lambda p, s: dpjax.penalty(
+        p,
+        1.0,
+        proposal=proposals.guided_walk,
+        inverse_mass_matrix=np.diag(DENSE),
+        **NOISY,
+    ),
 }
 RUNS = [(name, "banana", 1.0) for name in CASES] + [
+    ("barker, dense metric", "gaussian", 1.0),
     ("barker", "gaussian", 1.0),
     ("penalty", "gaussian", 0.3),
     ("barker", "circle", 0.3),
     ("penalty", "circle", 1.0),
 ]
 FALSE_ALARM = 2e-8
-"""Of one test; the at most 33 of this file stay below 1e-6 together."""
+"""Of one test; the at most 40 of this file stay below 1e-6 together."""
 
 
 def advance(target, algorithm_fn, num_steps=25):
@@ -110,6 +128,22 @@ def test_mutants_are_detected(monkeypatch, make_target, mutant):
     corrupt(monkeypatch, change)
     target = make_target("gaussian")
     positions, _ = advance(target, CASES[name])
+    assert smallest_pvalue(target, positions) < FALSE_ALARM
+
+
+def test_a_missing_proposal_ratio_is_detected(monkeypatch, make_target):
+    fisher = proposals.fisher
+
+    def without_ratio(information_fn):
+        proposal = fisher(information_fn)
+        return proposal._replace(
+            propose=lambda *args: proposal.propose(*args)._replace(log_ratio=0.0)
+        )
+
+    monkeypatch.setattr(proposals, "fisher", without_ratio)
+    target = make_target("banana")
+    # The banana's metric has a constant determinant, so the error is in the distance.
+    positions, _ = advance(target, CASES["barker, fisher"])
     assert smallest_pvalue(target, positions) < FALSE_ALARM
 
 

@@ -1,0 +1,103 @@
+"""Expected information: simulated against closed forms, and no data read."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax import fisher
+from dpjax.models import banana, correlated_gaussian, logistic_regression
+from dpjax.models.banana import Information as BananaInformation
+from dpjax.models.gaussian import CORRELATED
+from dpjax.models.gaussian import Information as GaussianInformation
+
+SIMULATED = 40_000
+TOLERANCE = 7.5 * 2**0.5 / SIMULATED**0.5
+"""An entry of the whitened information averages products of two normal scores, of
+standard deviation at most sqrt(2): 7.5 of them, a chance below 1e-11 at any seed."""
+
+
+def assert_equal_in_metric(found, expected):
+    root = np.linalg.cholesky(np.linalg.inv(np.asarray(expected, np.float64)))
+    whitened = root.T @ np.asarray(found, np.float64) @ root
+    np.testing.assert_allclose(whitened, np.eye(len(whitened)), atol=TOLERANCE)
+
+
+def test_simulated_banana():
+    posterior = banana(jnp.zeros((50, 3)), curvature=3.0, tempering=0.5)
+
+    def simulate(rng_key, position):
+        mean = position.at[1].add(3.0 * position[0] ** 2)
+        sd = jnp.array([20**0.5, 2.5**0.5, 1.0])
+        return mean + sd * jax.random.normal(rng_key, (3,))
+
+    found = fisher.information(
+        posterior, simulate, prior_precision=0.001, num_simulated=SIMULATED
+    )
+    exact = BananaInformation(50, curvature=3.0, tempering=0.5)
+    for position in jnp.array([[0.0, 3.0, 0.0], [0.7, -1.0, 2.0]]):
+        expected = exact(position)
+        np.testing.assert_allclose(expected, np.asarray(expected).T, rtol=1e-6)
+        assert_equal_in_metric(found(position), expected)
+
+
+def test_the_bananas_prior_enters_as_its_curvature():
+    information = BananaInformation(0, curvature=3.0, prior_precision=0.1)
+    posterior = banana(jnp.zeros((1, 3)), curvature=3.0, prior_precision=0.1)
+    # On the ridge the second derivative of u has no weight.
+    position = jnp.array([0.4, -3.0 * 0.4**2, 1.0])
+    expected = -jax.hessian(posterior.logprior_fn)(position)
+    np.testing.assert_allclose(information(position), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_simulated_gaussian():
+    posterior = correlated_gaussian(jnp.zeros((50, 2)))
+    factor = jnp.asarray(np.linalg.cholesky(CORRELATED))
+
+    def simulate(rng_key, position):
+        return position + factor @ jax.random.normal(rng_key, (2,))
+
+    found = fisher.information(posterior, simulate, num_simulated=SIMULATED)
+    position = jnp.array([1.0, 2.0])
+    assert_equal_in_metric(found(position), GaussianInformation(50)(position))
+
+
+def test_logistic_regression_on_a_public_design():
+    posterior = logistic_regression(jnp.zeros((30, 2)), jnp.zeros(30))
+    position = jnp.array([0.5, -1.0])
+
+    def simulate(rng_key, position):
+        design_key, label_key = jax.random.split(rng_key)
+        features = jax.random.rademacher(design_key, (2,), float)
+        chance = jax.nn.sigmoid(jnp.dot(position, features))
+        return features, (jax.random.uniform(label_key) < chance).astype(float)
+
+    found = fisher.information(
+        posterior, simulate, prior_precision=1.0, num_simulated=SIMULATED
+    )
+    corners = np.array([[a, b] for a in (-1, 1) for b in (-1, 1)])
+    chance = 1 / (1 + np.exp(-corners @ np.asarray(position)))
+    weight = 30 / 4 * chance * (1 - chance)
+    expected = np.eye(2) + (corners.T * weight) @ corners
+    assert_equal_in_metric(found(position), expected)
+
+
+def test_other_data_give_the_same_metric():
+    def simulate(rng_key, position):
+        return position + jax.random.normal(rng_key, (2,))
+
+    metrics = [
+        fisher.information(correlated_gaussian(data), simulate, num_simulated=10)
+        for data in (jnp.zeros((5, 2)), jnp.full((5, 2), 1e3))
+    ]
+    position = jnp.array([1.0, 2.0])
+    np.testing.assert_array_equal(*(metric(position) for metric in metrics))
+
+
+@pytest.mark.parametrize(
+    "wrong", [dict(num_simulated=0), dict(num_simulated=2.0), dict(prior_precision=-1)]
+)
+def test_refuses_bad_arguments(wrong):
+    posterior = correlated_gaussian(jnp.zeros((5, 2)))
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        fisher.information(posterior, lambda key, position: position, **wrong)
