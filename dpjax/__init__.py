@@ -3,6 +3,8 @@
 from dpjax import acceptance, privacy, proposals, queries
 from dpjax.algorithm import Algorithm
 from dpjax.mcmc.barker import barker
+from dpjax.mcmc.minibatch_barker import minibatch_barker
+from dpjax.mcmc.minibatch_penalty import minibatch_penalty
 from dpjax.mcmc.penalty import penalty
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
@@ -16,6 +18,8 @@ __all__ = [
     "Posterior",
     "acceptance",
     "barker",
+    "minibatch_barker",
+    "minibatch_penalty",
     "penalty",
     "privacy",
     "proposals",

@@ -15,7 +15,16 @@ import numpy as np
 from jax.scipy.special import ndtr
 from scipy import special
 
-__all__ = ["TOTAL_VARIATION", "Acceptance", "barker", "draw", "metropolis", "penalty"]
+__all__ = [
+    "TOTAL_VARIATION",
+    "Acceptance",
+    "barker",
+    "bit",
+    "draw",
+    "metropolis",
+    "penalty",
+    "probability",
+]
 
 TOTAL_VARIATION = 2e-15
 """Bound on |P(bit = 1) - c a(l)| of `draw` for one bit.
@@ -155,10 +164,15 @@ def draw(words: jax.Array, family: str, log_ratio: jax.Array, noise_sd=0.0):
     A boolean scalar. No other number that depends on the data leaves this function.
     """
     with jax.enable_x64(True):
+        return bit(words, probability(family, log_ratio, noise_sd))
+
+
+def bit(words: jax.Array, chance: jax.Array) -> jax.Array:
+    """True with probability `chance`, a float64 scalar, to 63 bits; see `draw`."""
+    with jax.enable_x64(True):
         uniform = (words[0].astype(jnp.uint64) << 31) | (
             words[1].astype(jnp.uint64) >> 1
         )
         # An undefined ratio, of a prior that is undefined there, rejects.
-        chance = jnp.nan_to_num(probability(family, log_ratio, noise_sd), nan=0.0)
-        threshold = jnp.floor(chance * 2.0**63).astype(jnp.uint64)
-        return uniform < threshold
+        chance = jnp.nan_to_num(chance, nan=0.0)
+        return uniform < jnp.floor(chance * 2.0**63).astype(jnp.uint64)

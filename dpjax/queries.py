@@ -19,14 +19,18 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import NeighboringRelation
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
+from dpjax import cipher
 from dpjax.posterior import Posterior
 
 __all__ = [
     "GRID",
     "Lipschitz",
+    "batch_moments",
     "gradient_sum",
     "log_ratio_sum",
     "remember",
@@ -117,37 +121,99 @@ def log_ratio_sum(
     *Formal guarantees.* Sensitivity ``sensitivity(clip_bound, relation)``; nothing is
     released here.
     """
-    unbounded = isinstance(clip_bound, (int, float)) and math.isinf(clip_bound)
-
-    def integers(ratio):
-        if unbounded:
-            return ratio
-        ratio = _wide(ratio)
-        # A bound of zero, for a move of no distance, would make 0 * inf.
-        scale = GRID / jnp.maximum(clip_bound, 1e-30)
-        cells = jnp.clip(ratio * scale, -GRID, GRID)
-        # Not the trick of adding and subtracting a large number, which XLA undoes.
-        return lax.round(
-            jnp.where(jnp.isfinite(ratio), cells, 0.0),
-            lax.RoundingMethod.TO_NEAREST_EVEN,
-        )
-
     if memory is None:
 
         def contributions(records):
             new = _evaluate(posterior, proposed, records)
-            return integers(new - _evaluate(posterior, position, records))
+            return _cells(new - _evaluate(posterior, position, records), clip_bound)
 
         total = _sum_over_records(contributions, posterior.data, BLOCK)
     else:
         new = _evaluate(posterior, proposed, posterior.data)
-        total, memory = _exact_sum(integers(new - memory)), new
+        total, memory = _exact_sum(_cells(new - memory, clip_bound)), new
     with jax.enable_x64(True):
-        unit = 1.0 if unbounded else jnp.asarray(clip_bound, jnp.float64) / GRID
-        return total * unit, memory
+        return total * _unit(clip_bound), memory
 
 
-def gradient_sum(posterior: Posterior, position, l2_clip_norm: float):
+def batch_moments(
+    posterior: Posterior, indices: jax.Array, position, proposed, clip_bound
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance over a batch of the clipped log ratios of `log_ratio_sum`.
+
+    Parameters
+    ----------
+    indices
+        Numbers of the records in the batch, distinct integers ``(B,)``, secret.
+    position, proposed, clip_bound
+        As in `log_ratio_sum`.
+
+    Raises
+    ------
+    ValueError
+        If the batch has more than 2^20 records.
+
+    Returns
+    -------
+    The mean in nats and the variance (the mean square about the mean) in square nats,
+    float64 scalars.
+
+    Notes
+    -----
+    *Formal guarantees.* Replacing one record of the batch moves the mean by at most
+    2 M / B and the variance by at most 4 (1 - 1/B) M^2 / B, M the clip bound, both up
+    to the rounding of float64: the sums of ratios and of their squares are exact
+    integers. Nothing is released here.
+    """
+    size = indices.shape[0]
+    if size > 2**20:
+        raise ValueError(
+            f"a batch of {size} records has no exact sum of squares; the most is 2^20"
+        )
+    batch = jax.tree.map(lambda leaf: leaf[indices], posterior.data)
+    new = _evaluate(posterior, proposed, batch)
+    cells = _cells(new - _evaluate(posterior, position, batch), clip_bound)
+    with jax.enable_x64(True):
+        cells = cells.astype(jnp.float64)
+        mean = jnp.sum(cells) / size
+        variance = jnp.maximum(jnp.sum(cells**2) / size - mean**2, 0.0)
+        unit = _unit(clip_bound)
+        return mean * unit, variance * unit**2
+
+
+def _unbounded(clip_bound) -> bool:
+    return isinstance(clip_bound, (int, float)) and math.isinf(clip_bound)
+
+
+def _cells(ratio: jax.Array, clip_bound) -> jax.Array:
+    """Clipped log ratios in whole cells of the grid."""
+    if _unbounded(clip_bound):
+        return ratio
+    ratio = _wide(ratio)
+    # A bound of zero, for a move of no distance, would make 0 * inf.
+    scale = GRID / jnp.maximum(clip_bound, 1e-30)
+    cells = jnp.clip(ratio * scale, -GRID, GRID)
+    # Not the trick of adding and subtracting a large number, which XLA undoes.
+    return lax.round(
+        jnp.where(jnp.isfinite(ratio), cells, 0.0),
+        lax.RoundingMethod.TO_NEAREST_EVEN,
+    )
+
+
+def _unit(clip_bound):
+    """What one cell stands for, in nats; call it under `jax.enable_x64(True)`."""
+    if _unbounded(clip_bound):
+        return 1.0
+    return jnp.asarray(clip_bound, jnp.float64) / GRID
+
+
+def gradient_sum(
+    posterior: Posterior,
+    position,
+    l2_clip_norm: float,
+    *,
+    sampling_prob: float = 1.0,
+    words: jax.Array | None = None,
+):
     """Sum over records of the log-likelihood gradients, each clipped in norm.
 
     Parameters
@@ -156,53 +222,74 @@ def gradient_sum(posterior: Posterior, position, l2_clip_norm: float):
         The public position.
     l2_clip_norm
         Bound on the Euclidean norm of one record's gradient, over all leaves.
+    sampling_prob
+        Chance with which each record enters the sum, independently of the others: a
+        multiple of 2^-32. All gradients are evaluated whatever it is.
+    words
+        If it is below one, eight secret uint32 words that decide which records enter.
 
     Raises
     ------
     ValueError
-        If the position has more than 2^21 components.
+        If the position has more than 2^21 components, or `sampling_prob` is no such
+        multiple.
 
     Returns
     -------
     A pytree like `position` of float64 integers: the sum in units of
-    ``l2_clip_norm / GRID``.
+    ``l2_clip_norm / GRID``, not divided by `sampling_prob`.
 
     Notes
     -----
     *Formal guarantees.* Sensitivity ``sensitivity(GRID, relation)`` in these units, in
-    Euclidean norm. A record's gradient shrinks to 1 - (d + 16) 2^-23 of the bound
-    before it is truncated towards zero, which covers the rounding of its norm in
-    float32. Nothing is released here.
+    Euclidean norm, whatever the sample. A record's gradient shrinks to
+    1 - (d + 16) 2^-23 of the bound before it is truncated towards zero, which covers
+    the rounding of its norm in float32. Nothing is released here.
     """
-    size = sum(leaf.size for leaf in jax.tree.leaves(position))
+    leaves, treedef = jax.tree.flatten(position)
+    sizes = [jnp.size(leaf) for leaf in leaves]
+    size = sum(sizes)
     if size > 2**21:
         raise ValueError(
             f"gradients of {size} components cannot be clipped exactly in float32; the "
             "most is 2^21"
         )
+    threshold = sampling_prob * 2**32
+    if not (0 < threshold <= 2**32 and threshold == int(threshold)):
+        raise ValueError(
+            f"sampling_prob must be a multiple of 2^-32 in (0, 1], got {sampling_prob}"
+        )
     largest = GRID * (1.0 - (size + 16) * 2.0**-23)
+    # The squares of what is left cannot overflow.
+    ceiling = 1e19 / math.sqrt(size)
 
-    def contribution(record):
-        gradient = jax.grad(posterior.loglikelihood_fn)(position, record)
-        finite = jnp.all(
-            jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(gradient)])
-        )
+    def gradient(record):
+        found = jax.grad(posterior.loglikelihood_fn)(position, record)
+        return ravel_pytree(found)[0]
+
+    def contributions(block):
+        records, numbers = block
+        # Components lead: a sum over a short last axis costs several times as much.
+        gradients = _wide(jax.vmap(gradient, out_axes=1)(records))
+        kept = jnp.all(jnp.isfinite(gradients), axis=0)
+        if sampling_prob < 1:
+            drawn = cipher.expand(words, numbers[0], numbers.size)
+            kept &= drawn < np.uint32(threshold)
         scale = GRID / jnp.maximum(l2_clip_norm, 1e-30)
-        cells = jax.tree.map(
-            lambda g: jnp.clip(_wide(jnp.where(finite, g, 0)) * scale, -1e30, 1e30),
-            gradient,
-        )
-        # Scaled by the largest entry, the squares cannot overflow.
-        peak = jnp.max(jnp.stack([jnp.max(jnp.abs(g)) for g in jax.tree.leaves(cells)]))
-        peak = jnp.maximum(peak, 1.0)
-        norm = peak * jnp.sqrt(
-            sum(jnp.sum((g / peak) ** 2) for g in jax.tree.leaves(cells))
-        )
+        cells = jnp.where(kept[None], gradients, 0) * scale
+        cells = jnp.clip(cells, -ceiling, ceiling)
+        norm = jnp.sqrt(jnp.sum(cells**2, axis=0))
         shrink = jnp.minimum(1.0, largest / jnp.maximum(norm, 1.0))
-        return jax.tree.map(lambda g: jnp.trunc(g * shrink), cells)
+        return jnp.trunc(cells * shrink[None])
 
-    block = max(BLOCK // size, 1)
-    return _sum_over_records(jax.vmap(contribution), posterior.data, block)
+    # Blocks begin where a block of the cipher does.
+    block_size = max(BLOCK // size // 16, 1) * 16
+    numbers = jnp.arange(posterior.num_records, dtype=jnp.uint32)
+    total = _sum_over_records(contributions, (posterior.data, numbers), block_size)
+    with jax.enable_x64(True):
+        parts = jnp.split(total, np.cumsum(sizes)[:-1])
+        shaped = zip(parts, leaves, strict=True)
+        return treedef.unflatten([p.reshape(jnp.shape(leaf)) for p, leaf in shaped])
 
 
 def _wide(values):
@@ -211,9 +298,9 @@ def _wide(values):
 
 
 def _sum_over_records(
-    contributions: Callable[[Any], Any], data, block_size: int
-) -> Any:
-    """Add up the integers that `contributions` returns for blocks of records."""
+    contributions: Callable[[Any], jax.Array], data, block_size: int
+) -> jax.Array:
+    """Add up the integers that `contributions` returns, records last, for blocks."""
     size = jax.tree.leaves(data)[0].shape[0]
     stride = UNROLLED * block_size
 
@@ -229,9 +316,9 @@ def _sum_over_records(
                 ),
                 data,
             )
-            part = jax.tree.map(_exact_sum, contributions(block))
+            part = _exact_sum(contributions(block))
             with jax.enable_x64(True):
-                total = part if total is None else jax.tree.map(jnp.add, total, part)
+                total = part if total is None else total + part
         return total
 
     whole, rest = divmod(size, stride)
@@ -239,24 +326,22 @@ def _sum_over_records(
     if whole:
         first = stretch(0, stride)
         with jax.enable_x64(True):
-            total = first if total is None else jax.tree.map(jnp.add, total, first)
+            total = first if total is None else total + first
 
         def add(i, total):
             part = stretch(i * stride, stride)
             with jax.enable_x64(True):
-                return jax.tree.map(jnp.add, total, part)
+                return total + part
 
         total = lax.fori_loop(1, whole, add, total)
     return total
 
 
 def _exact_sum(integers: jax.Array) -> jax.Array:
-    """Sum of integers of at most GRID over the leading axis, exact, in float64."""
-    size = integers.shape[0]
+    """Sum of integers of at most GRID over the last axis, exact, in float64."""
+    *others, size = integers.shape
     grouped = size - size % EXACT_FLOAT32_TERMS
-    partial = jnp.sum(
-        integers[:grouped].reshape(-1, EXACT_FLOAT32_TERMS, *integers.shape[1:]), axis=1
-    )
-    rest = jnp.sum(integers[grouped:], axis=0)
+    groups = integers[..., :grouped].reshape(*others, -1, EXACT_FLOAT32_TERMS)
+    partial, rest = jnp.sum(groups, axis=-1), jnp.sum(integers[..., grouped:], axis=-1)
     with jax.enable_x64(True):
-        return jnp.sum(partial.astype(jnp.float64), axis=0) + rest.astype(jnp.float64)
+        return jnp.sum(partial.astype(jnp.float64), axis=-1) + rest.astype(jnp.float64)

@@ -15,7 +15,7 @@ FILES = {
 # Every module imports from rooms of a lower number, or from its own room if that is
 # a package of one subject.
 RANKS = {
-    "posterior": 0, "algorithm": 0, "data": 0, "queries": 1, "noise": 2,
+    "posterior": 0, "algorithm": 0, "data": 0, "minibatch": 0, "queries": 1, "noise": 2,
     "acceptance": 2, "proposals": 3, "fisher": 3, "privacy": 3, "models": 3, "evaluation": 3,
     "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "adaptation": 5, "results": 5,
     "checkpoint": 5, "engine": 6, "run": 7, "numpyro": 8, "config": 8, "cli": 9,
@@ -23,7 +23,7 @@ RANKS = {
 }  # fmt: skip
 WHOLE = {"privacy", "models", "evaluation"}
 KERNELS = {"mcmc", "sgmcmc", "vi", "ep"}
-SHARED = {"mcmc/metropolis_hastings"}
+SHARED = {"mcmc/metropolis_hastings", "mcmc/minibatch_step"}
 
 
 def imported(path):
@@ -117,8 +117,15 @@ def test_the_checker_sees_reads_of_the_data(tmp_path):
     assert data_reads(FILES["queries"])
 
 
-def test_kernels_call_queries_once():
-    kernels = ast.parse(FILES["mcmc/metropolis_hastings"].read_text())
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("metropolis_hastings", ["Lipschitz", "log_ratio_sum", "remember"]),
+        ("minibatch_step", ["batch_moments"]),
+    ],
+)
+def test_kernels_call_queries_once(module, names):
+    kernels = ast.parse(FILES[f"mcmc/{module}"].read_text())
     calls = [
         node.attr
         for node in ast.walk(kernels)
@@ -126,7 +133,7 @@ def test_kernels_call_queries_once():
         and isinstance(node.value, ast.Name)
         and node.value.id == "queries"
     ]
-    assert sorted(calls) == ["Lipschitz", "log_ratio_sum", "remember"]
+    assert sorted(calls) == names
 
 
 @pytest.mark.parametrize("module", FILES)

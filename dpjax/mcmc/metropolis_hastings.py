@@ -14,9 +14,21 @@ from jax.flatten_util import ravel_pytree
 from dpjax import acceptance, queries
 from dpjax.algorithm import Algorithm, Transition, take_step
 from dpjax.posterior import Posterior
-from dpjax.proposals import Proposal
+from dpjax.proposals import Move, Proposal
 
-__all__ = ["MHInfo", "MHState", "algorithm", "check", "clip_at", "init", "transition"]
+__all__ = [
+    "MHInfo",
+    "MHState",
+    "algorithm",
+    "answer",
+    "check",
+    "check_posterior",
+    "clip_at",
+    "init",
+    "public_ratio",
+    "stay",
+    "transition",
+]
 
 
 class MHState(NamedTuple):
@@ -69,6 +81,15 @@ def clip_at(clip_bound, distance):
     return clip_bound
 
 
+def check_posterior(posterior) -> None:
+    """Refuse what does not name its records."""
+    if not isinstance(posterior, Posterior):
+        raise TypeError(
+            "expected a dpjax.Posterior, which separates the prior from the records' "
+            f"log-likelihoods, got {type(posterior).__name__}"
+        )
+
+
 def check(step_size, clip_bound) -> None:
     """Refuse values that are not positive; traced ones cannot be checked."""
     sizes = [leaf for leaf in jax.tree.leaves(step_size) if not _traced(leaf)]
@@ -103,11 +124,7 @@ def transition(
     what follows, only the bit that `acceptance.draw` returns leaves it. The memory
     stays inside the runner.
     """
-    if not isinstance(posterior, Posterior):
-        raise TypeError(
-            "expected a dpjax.Posterior, which separates the prior from the records' "
-            f"log-likelihoods, got {type(posterior).__name__}"
-        )
+    check_posterior(posterior)
     check(step_size, clip_bound)
 
     def num_words(state):
@@ -122,27 +139,38 @@ def transition(
         total, memory_proposed = queries.log_ratio_sum(
             posterior, state.position, proposed.position, bound, memory
         )
-        prior_ratio = posterior.logprior_fn(proposed.position) - posterior.logprior_fn(
-            state.position
-        )
-        public_ratio = prior_ratio + proposed.log_ratio
+        public = public_ratio(posterior, state, proposed)
         with jax.enable_x64(True):
-            log_ratio = posterior.tempering * total + public_ratio.astype(jnp.float64)
+            log_ratio = posterior.tempering * total + public.astype(jnp.float64)
             sd = noise_sd(jnp.asarray(bound, jnp.float64))
         is_accepted = acceptance.draw(words[:2], family, log_ratio, sd)
-        accepted = MHState(proposed.position, proposed.walk_accepted)
-        rejected = MHState(state.position, proposed.walk_rejected)
-        state, memory = jax.tree.map(
-            lambda new, old: jnp.where(is_accepted, new, old),
-            (accepted, memory_proposed),
-            (rejected, memory),
+        memory = jax.tree.map(
+            lambda new, old: jnp.where(is_accepted, new, old), memory_proposed, memory
         )
-        return state, _info(is_accepted), memory
-
-    def stay(state):
-        return _info(jnp.zeros((), bool))
+        return *answer(is_accepted, state, proposed), memory
 
     return Transition(num_words, recall, move, stay, laziness)
+
+
+def public_ratio(posterior: Posterior, state: MHState, proposed: Move) -> jax.Array:
+    """The part of the log ratio that reads no data: prior and proposal."""
+    prior = posterior.logprior_fn
+    return prior(proposed.position) - prior(state.position) + proposed.log_ratio
+
+
+def answer(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInfo]:
+    """State and info after the accept bit."""
+    accepted = MHState(proposed.position, proposed.walk_accepted)
+    rejected = MHState(state.position, proposed.walk_rejected)
+    state = jax.tree.map(
+        lambda new, old: jnp.where(is_accepted, new, old), accepted, rejected
+    )
+    return state, _info(is_accepted)
+
+
+def stay(state) -> MHInfo:
+    """Info of a step that does nothing."""
+    return _info(jnp.zeros((), bool))
 
 
 def _info(is_accepted):

@@ -1,0 +1,85 @@
+"""A Metropolis-Hastings step that reads a batch of the records.
+
+The kernels differ in the acceptance probability as a function of the batch's
+estimates, and in nothing else.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
+from jax.flatten_util import ravel_pytree
+
+from dpjax import acceptance, minibatch, queries
+from dpjax.algorithm import Transition
+from dpjax.mcmc import metropolis_hastings as mh
+from dpjax.posterior import Posterior
+from dpjax.proposals import Proposal
+
+__all__ = ["check_relation", "transition"]
+
+
+def check_relation(neighboring_relation: NeighboringRelation) -> None:
+    """Refuse anything but substitution."""
+    if neighboring_relation != NeighboringRelation.REPLACE_ONE:
+        raise ValueError(
+            "a batch of fixed size is accounted for under substitution of one record "
+            "only: use NeighboringRelation.REPLACE_ONE, or a kernel on all records"
+        )
+
+
+def transition(
+    posterior: Posterior,
+    step_size,
+    proposal: Proposal,
+    clip_bound,
+    batch_size: int,
+    probability: Callable,
+) -> Transition:
+    """The step as `Transition`.
+
+    Parameters
+    ----------
+    probability
+        ``(log_ratio, variance, clip_bound) -> chance``, all float64: the acceptance
+        probability from the estimate n T rbar + log prior and proposal ratio, and
+        from the estimate (n T)^2 v / B of that one's variance.
+
+    Notes
+    -----
+    *Formal guarantees.* `move` reads the data through one `queries.batch_moments` of a
+    uniform secret batch; of what follows, only the bit that `acceptance.bit` returns
+    leaves it.
+    """
+    mh.check_posterior(posterior)
+    mh.check(step_size, clip_bound)
+    num_records = posterior.num_records
+    batch_words = minibatch.num_words(batch_size, num_records)
+    scale = num_records * posterior.tempering
+
+    def num_words(state):
+        dimension = ravel_pytree(state.position)[0].size
+        return 2 + batch_words + proposal.num_words(dimension)
+
+    def move(words, state, memory):
+        bit_words, batch_row, rest = jnp.split(words, (2, 2 + batch_words))
+        proposed = proposal.propose(rest, state.position, state.walk, step_size)
+        bound = mh.clip_at(clip_bound, proposed.distance)
+        batch = minibatch.without_replacement(batch_row, batch_size, num_records)
+        mean, variance = queries.batch_moments(
+            posterior, batch, state.position, proposed.position, bound
+        )
+        public = mh.public_ratio(posterior, state, proposed)
+        with jax.enable_x64(True):
+            chance = probability(
+                scale * mean + public.astype(jnp.float64),
+                scale**2 * variance / batch_size,
+                jnp.asarray(bound, jnp.float64),
+            )
+        is_accepted = acceptance.bit(bit_words, chance)
+        return *mh.answer(is_accepted, state, proposed), memory
+
+    return Transition(
+        num_words=num_words, recall=lambda state: None, move=move, stay=mh.stay
+    )
