@@ -11,7 +11,7 @@ import pytest
 from jax.scipy.special import ndtri
 from scipy import stats
 
-from dpjax import noise
+from dpjax import cipher, noise
 from dpjax.queries import GRID
 
 KEY = bytes(range(32))
@@ -53,6 +53,15 @@ def test_tape_is_chacha20_from_counter_zero(stream):
     nonce = stream.to_bytes(12, "little")
     expected = [chacha20_block(KEY, counter, nonce) for counter in range(3)]
     np.testing.assert_array_equal(noise.tape(KEY, stream, (3, 16)), expected)
+
+
+@pytest.mark.parametrize(("start", "count"), [(0, 16), (0, 100), (48, 33), (160, 1)])
+def test_the_device_expands_by_the_same_cipher(start, count):
+    key = jnp.asarray(np.frombuffer(KEY, "<u4"))
+    whole = noise.tape(KEY, 0, (300,))
+    found = jax.jit(lambda key, start: cipher.expand(key, start, count))(key, start)
+    assert found.dtype == jnp.uint32
+    np.testing.assert_array_equal(found, whole[start : start + count])
 
 
 def test_streams_and_keys_differ():

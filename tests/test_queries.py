@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 from jax_privacy import clipping
 
-from dpjax import queries
+from dpjax import cipher, queries
 from dpjax.posterior import Posterior
 from dpjax.queries import GRID
 
@@ -191,16 +191,16 @@ def both_sums(data, clip=0.9):
     return float(ratio), np.asarray(gradient)
 
 
-@pytest.mark.parametrize("size", [5, 20, 42, 100])
+@pytest.mark.parametrize("size", [5, 48, 290, 300])
 def test_blocks_do_not_change_the_sums(monkeypatch, size):
-    # Rest only, one stretch, and stretches in a loop: of 3 blocks of 7 records, or of
-    # 2 for gradients of three components.
+    # Rest only, one stretch, and stretches in a loop: of 3 blocks of 48 records, or of
+    # 16 for gradients of three components.
     data = dyadic(np.random.default_rng(3), (size, 3))
     whole = both_sums(data)
-    monkeypatch.setattr(queries, "BLOCK", 7)
+    monkeypatch.setattr(queries, "BLOCK", 48)
     monkeypatch.setattr(queries, "UNROLLED", 3)
     loops = str(jax.make_jaxpr(lambda d: gradient_sum(d, 1.0))(data))
-    assert ("scan" in loops or "while" in loops) == (size >= 6)
+    assert ("scan" in loops or "while" in loops) == (size >= 48)
     blocked = both_sums(data)
     assert whole[0] == blocked[0]
     np.testing.assert_array_equal(whole[1], blocked[1])
@@ -323,3 +323,54 @@ def test_sensitivity():
     for bad in (0.0, -1.0, np.nan):
         with pytest.raises(ValueError, match="clip bound"):
             queries.sensitivity(bad, Relation.REPLACE_ONE)
+
+
+def entered(words, prob, size=50):
+    """Which records entered the sum: every one has a coordinate of its own."""
+    data = jnp.eye(size)
+    found = queries.gradient_sum(
+        Posterior(flat, linear, data), data[0], 1.0, sampling_prob=prob, words=words
+    )
+    alone = gradient_sum(data, 1.0)[0]
+    included = np.asarray(found / alone)
+    assert set(np.unique(included)) <= {0.0, 1.0}
+    return included
+
+
+@pytest.mark.parametrize("prob", [0.5, 3 * 2.0**-6])
+def test_records_enter_a_sample_independently(prob):
+    words = jax.random.bits(jax.random.key(9), (2000, 8), jnp.uint32)
+    included = jax.lax.map(
+        lambda w: queries.gradient_sum(
+            Posterior(flat, linear, jnp.eye(50)), jnp.eye(50)[0], 1.0,
+            sampling_prob=prob, words=w,
+        ) > 0,
+        words,
+    )  # fmt: skip
+    included = np.asarray(included, float)
+    variance = prob * (1 - prob)
+    # 50 means and 1225 correlations of 2000 draws: seven sds are below 1e-8 together,
+    # nine for the correlations of rare records, whose tails are heavier.
+    assert np.max(abs(included.mean(0) - prob)) < 7 * (variance / 2000) ** 0.5
+    centred = included - prob
+    correlation = centred.T @ centred / 2000 / variance
+    np.fill_diagonal(correlation, 0)
+    assert np.max(abs(correlation)) < 9 / 2000**0.5
+
+
+def test_samples_do_not_depend_on_the_blocks(monkeypatch):
+    words = jnp.arange(8, dtype=jnp.uint32) * 77777
+    whole = entered(words, 0.25)
+    assert 0 < whole.sum() < 50
+    monkeypatch.setattr(queries, "BLOCK", 50 * 16)
+    monkeypatch.setattr(queries, "UNROLLED", 2)
+    np.testing.assert_array_equal(entered(words, 0.25), whole)
+    expected = cipher.expand(words, 0, 50) < 2**30
+    np.testing.assert_array_equal(whole, expected)
+    np.testing.assert_array_equal(entered(words, 1.0), 1)
+
+
+@pytest.mark.parametrize("prob", [0.0, 1.1, -0.5, 0.1, np.nan])
+def test_sampling_probabilities_must_be_exact(prob):
+    with pytest.raises(ValueError, match="sampling_prob"):
+        entered(jnp.zeros(8, jnp.uint32), prob)
