@@ -1,8 +1,8 @@
-"""Proposals that read no data: random walks, one component, guided walk, Fisher metric.
+"""Proposals that read no data: random walks, one component, guided walk.
 
 Each moves the flattened position; `step_size` is a scalar, or a pytree like the
 position where it says so. `in_metric` lets any of them move in the units of an inverse
-mass matrix; `fisher` follows a metric that changes with the position.
+mass matrix; `dpjax.fisher` has a proposal whose metric changes with the position.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
 
 from dpjax.noise import normal
 
@@ -21,7 +20,6 @@ __all__ = [
     "Move",
     "Proposal",
     "check_metric",
-    "fisher",
     "fixed_length",
     "gaussian",
     "guided_walk",
@@ -201,7 +199,7 @@ def in_metric(proposal: Proposal, inverse_mass_matrix) -> Proposal:
     if inverse_mass_matrix is None:
         return proposal
     if proposal.has_metric:
-        raise ValueError("proposals.fisher takes no inverse_mass_matrix beside its own")
+        raise ValueError("this proposal has a metric and takes no inverse_mass_matrix")
     check_metric(inverse_mass_matrix)
 
     def propose(words, position, walk, step_size):
@@ -211,43 +209,3 @@ def in_metric(proposal: Proposal, inverse_mass_matrix) -> Proposal:
         return move._replace(position=unravel(flat + stretch(root, move.position)))
 
     return proposal._replace(propose=propose)
-
-
-def fisher(information_fn: Callable[[Any], jax.Array]) -> Proposal:
-    """Random walk N(theta, (h^2 / d) G(theta)^-1) with h = `step_size`.
-
-    Parameters
-    ----------
-    information_fn
-        ``position -> (d, d)``, the public metric G: by default of good sense the
-        expected Fisher information of all records (`dpjax.fisher`). A step is then
-        about h posterior standard deviations long, whatever the scales, and its
-        per-record log ratio about h / sqrt(n) nats.
-
-    Notes
-    -----
-    The proposal ratio involves G at both ends. It is a function of public positions.
-    The manifold random walk of Girolami and Calderhead 2011, section 5, without drift.
-    """
-
-    def propose(words, position, walk, step_size):
-        flat, unravel = ravel_pytree(position)
-        scale = step_size / flat.size**0.5
-        noise = normal(words, flat.dtype)
-        here = jnp.linalg.cholesky(information_fn(position).astype(flat.dtype))
-        jump = scale * solve_triangular(here, noise, trans="T", lower=True)
-        proposed = unravel(flat + jump)
-        there = jnp.linalg.cholesky(information_fn(proposed).astype(flat.dtype))
-        back = jnp.matmul(jump, there, precision="highest") / scale
-        log_ratio = jnp.sum(jnp.log(jnp.diag(there)) - jnp.log(jnp.diag(here)))
-        log_ratio += 0.5 * (jnp.sum(noise**2) - jnp.sum(back**2))
-        distance = scale * jnp.linalg.norm(noise)
-        return Move(proposed, distance, walk, walk, log_ratio)
-
-    return Proposal(
-        init=lambda position: (),
-        num_words=lambda dim: dim,
-        propose=propose,
-        longest=lambda step_size: None,
-        has_metric=True,
-    )

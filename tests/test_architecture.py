@@ -15,8 +15,9 @@ FILES = {
 # Every module imports from rooms of a lower number, or from its own room if that is
 # a package of one subject.
 RANKS = {
-    "posterior": 0, "algorithm": 0, "data": 0, "minibatch": 0, "queries": 1, "noise": 2,
-    "acceptance": 2, "proposals": 3, "fisher": 3, "privacy": 3, "models": 3, "evaluation": 3,
+    "posterior": 0, "algorithm": 0, "cipher": 0, "data": 0, "minibatch": 0,
+    "queries": 1, "noise": 2,
+    "acceptance": 2, "proposals": 3, "fisher": 4, "privacy": 3, "models": 3, "evaluation": 3,
     "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "adaptation": 5, "results": 5,
     "checkpoint": 5, "engine": 6, "run": 7, "numpyro": 8, "config": 8, "cli": 9,
     "__init__": 10,

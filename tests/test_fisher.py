@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
-from dpjax import fisher
+from dpjax import fisher, noise
 from dpjax.models import banana, correlated_gaussian, logistic_regression
 from dpjax.models.banana import Information as BananaInformation
 from dpjax.models.gaussian import CORRELATED
@@ -101,3 +102,40 @@ def test_refuses_bad_arguments(wrong):
     posterior = correlated_gaussian(jnp.zeros((5, 2)))
     with pytest.raises(ValueError, match=next(iter(wrong))):
         fisher.information(posterior, lambda key, position: position, **wrong)
+
+
+def propose(information_fn, position, step_size, count=400):
+    proposal = fisher.geodesic(information_fn)
+    words = noise.tape(bytes(range(32)), 0, (count, position.size + 1))
+    step = jax.jit(jax.vmap(lambda w: proposal.propose(w, position, (), step_size)))
+    return step(jnp.asarray(words))
+
+
+def test_the_bananas_geodesics_are_straight_where_it_is():
+    information = BananaInformation(100_000, curvature=350.0)
+    start = jnp.array([0.05, 3.0 - 350 * 0.05**2, 1.0])
+    move = propose(information, start, 2.0)
+    assert np.all(np.isfinite(move.log_ratio))
+    np.testing.assert_allclose(move.log_ratio, 0.0, atol=1e-4)
+    position = np.asarray(move.position, np.float64)
+    straight = position.copy()
+    straight[:, 1] += 350 * position[:, 0] ** 2
+    sd = (100_000 * np.array([0.05, 0.4, 1]) + 0.001) ** -0.5
+    jump = (straight - [0.05, 3.0, 1.0]) / sd
+    np.testing.assert_allclose(np.linalg.norm(jump, axis=1), move.distance, rtol=2e-3)
+    log_length = np.log(np.asarray(move.distance) / 2.0) / fisher.SPREAD
+    assert stats.kstest(log_length, "norm").pvalue > 1e-7
+    share = jump[:, 0] ** 2 / np.asarray(move.distance) ** 2
+    assert stats.kstest(share, stats.beta(0.5, 1).cdf).pvalue > 1e-7
+
+
+def test_an_integrator_that_does_not_find_back_is_given_up():
+    def steep(position):
+        return jnp.exp(8 * jnp.sin(5 * position[0])) * jnp.eye(2)
+
+    start = jnp.array([0.3, 1.0])
+    move = propose(steep, start, 50.0)
+    lost = np.isneginf(move.log_ratio)
+    assert lost.any()
+    np.testing.assert_array_equal(np.asarray(move.position)[lost], [start] * lost.sum())
+    assert not np.isnan(move.log_ratio).any()

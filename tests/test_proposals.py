@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax import noise, proposals
+from dpjax import fisher, noise, proposals
 
 KEY = bytes(range(32))
 MEMORYLESS = {
@@ -130,34 +130,6 @@ def test_step_size_like_the_position(name):
     assert np.max(abs(np.asarray(row.position)[:, 1])) > 10
 
 
-def test_fisher_is_normal_in_its_metric():
-    matrix = jnp.array([[4.0, 1.0], [1.0, 1.0]])
-    proposal = proposals.fisher(lambda position: matrix)
-    _, move = moves(proposal, jnp.array([1.0, 2.0]), 0.5)
-    jump = (np.asarray(move.position) - [1, 2]) @ np.linalg.cholesky(matrix)
-    for column in jump.T / (0.5 / 2**0.5):
-        assert stats.kstest(column, "norm").pvalue > 1e-7
-    np.testing.assert_allclose(move.distance, np.linalg.norm(jump, axis=1), rtol=1e-4)
-    np.testing.assert_allclose(move.log_ratio, 0.0, atol=1e-4)
-
-
-def test_fisher_knows_its_proposal_ratio():
-    def information(position):
-        slope = 3 * position[0]
-        return jnp.array([[1 + slope**2, slope], [slope, 1 + position[1] ** 2]])
-
-    start = jnp.array([0.3, -0.4])
-    _, move = moves(proposals.fisher(information), start, 0.8, count=20)
-
-    def log_density(new, old):
-        covariance = 0.8**2 / 2 * np.linalg.inv(np.asarray(information(old), float))
-        return stats.multivariate_normal(np.asarray(old), covariance).logpdf(new)
-
-    for position, log_ratio in zip(move.position, move.log_ratio, strict=True):
-        expected = log_density(start, position) - log_density(position, start)
-        np.testing.assert_allclose(log_ratio, expected, rtol=1e-3, atol=1e-4)
-
-
 @pytest.mark.parametrize("matrix", [[0.04, 0.25], [[0.5, 0.3], [0.3, 0.5]]])
 @pytest.mark.parametrize("name", [*MEMORYLESS, "guided_walk"])
 def test_in_metric_moves_in_units_of_the_matrix(matrix, name):
@@ -186,5 +158,5 @@ def test_in_metric_refuses_what_is_no_covariance(matrix):
 
 
 def test_in_metric_refuses_a_second_metric():
-    with pytest.raises(ValueError, match="its own"):
-        proposals.in_metric(proposals.fisher(lambda x: jnp.eye(2)), np.ones(2))
+    with pytest.raises(ValueError, match="has a metric"):
+        proposals.in_metric(fisher.geodesic(lambda x: jnp.eye(2)), np.ones(2))

@@ -7,13 +7,23 @@ import pytest
 from scipy import stats
 
 import dpjax
-from dpjax import acceptance, proposals
+from dpjax import acceptance, fisher, proposals
 from dpjax.models.banana import Information
 
 # No record of these posteriors changes by more: nothing is clipped.
 CLIP = 30.0
 # The metric of the banana of conftest, far from constant over its posterior.
 METRIC = Information(100, curvature=3.0, prior_precision=0.1)
+
+
+def curved(position):
+    """A metric that is not the target's, nor flat, nor of constant volume."""
+    slope = jnp.tanh(position[0])
+    rows = [[1 + slope**2, slope], [slope, 1 + jnp.sin(position[1]) ** 2]]
+    scale = 30 * jnp.exp(3 * jnp.tanh(4 * position[0]))
+    return scale * jnp.stack([jnp.stack(row) for row in rows])
+
+
 DENSE = np.array([[0.02, 0.015], [0.015, 0.02]])
 NOISY = dict(clip_bound=CLIP, noise_multiplier=1.5 / (2 * CLIP))
 CASES = {
@@ -32,8 +42,11 @@ CASES = {
     "penalty, guided walk": lambda p, s: dpjax.penalty(
         p, s, proposal=proposals.guided_walk, **NOISY
     ),
-    "barker, fisher": lambda p, s: dpjax.barker(
-        p, 1.0, clip_bound=CLIP, proposal=proposals.fisher(METRIC)
+    "barker, geodesic": lambda p, s: dpjax.barker(
+        p, 1.0, clip_bound=CLIP, proposal=fisher.geodesic(METRIC)
+    ),
+    "barker, other geodesic": lambda p, s: dpjax.barker(
+        p, 1.0, clip_bound=CLIP, proposal=fisher.geodesic(curved)
     ),
     "barker, dense metric": lambda p, s: dpjax.barker(
         p, 1.0, clip_bound=CLIP, inverse_mass_matrix=DENSE
@@ -48,6 +61,7 @@ CASES = {
 }
 RUNS = [(name, "banana", 1.0) for name in CASES] + [
     ("barker, dense metric", "gaussian", 1.0),
+    ("barker, other geodesic", "gaussian", 1.0),
     ("barker", "gaussian", 1.0),
     ("penalty", "gaussian", 0.3),
     ("barker", "circle", 0.3),
@@ -132,18 +146,17 @@ def test_mutants_are_detected(monkeypatch, make_target, mutant):
 
 
 def test_a_missing_proposal_ratio_is_detected(monkeypatch, make_target):
-    fisher = proposals.fisher
+    geodesic = fisher.geodesic
 
     def without_ratio(information_fn):
-        proposal = fisher(information_fn)
+        proposal = geodesic(information_fn)
         return proposal._replace(
             propose=lambda *args: proposal.propose(*args)._replace(log_ratio=0.0)
         )
 
-    monkeypatch.setattr(proposals, "fisher", without_ratio)
-    target = make_target("banana")
-    # The banana's metric has a constant determinant, so the error is in the distance.
-    positions, _ = advance(target, CASES["barker, fisher"])
+    monkeypatch.setattr(fisher, "geodesic", without_ratio)
+    target = make_target("gaussian")
+    positions, _ = advance(target, CASES["barker, other geodesic"])
     assert smallest_pvalue(target, positions) < FALSE_ALARM
 
 
