@@ -3,6 +3,7 @@
 from dpjax import acceptance, privacy, proposals, queries
 from dpjax.algorithm import Algorithm
 from dpjax.mcmc.barker import barker
+from dpjax.mcmc.hmc import hmc
 from dpjax.mcmc.minibatch_barker import minibatch_barker
 from dpjax.mcmc.minibatch_penalty import minibatch_penalty
 from dpjax.mcmc.penalty import penalty
@@ -18,6 +19,7 @@ __all__ = [
     "Posterior",
     "acceptance",
     "barker",
+    "hmc",
     "minibatch_barker",
     "minibatch_penalty",
     "penalty",

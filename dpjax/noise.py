@@ -12,11 +12,31 @@ from jax.scipy.special import ndtri
 
 from dpjax.queries import GRID
 
-__all__ = ["TOTAL_VARIATION", "gaussian_release", "normal", "tape"]
+__all__ = [
+    "LOUDEST",
+    "MOST_COORDINATES",
+    "RELEASE_TOTAL_VARIATION",
+    "TOTAL_VARIATION",
+    "gaussian_release",
+    "normal",
+    "tape",
+]
+
+LOUDEST = 2.0**14
+"""Largest noise multiplier for which the numerical error is known."""
 
 TOTAL_VARIATION = 2.4e-15
 """Bound on the distance of one released coordinate from ideal Gaussian noise rounded
-to the grid, for noise of up to 16 clip bounds (64-bit words through float64 ndtri)."""
+to the grid (64-bit words through float64 ndtri)."""
+
+MOST_COORDINATES = 2**12
+RELEASE_TOTAL_VARIATION = 1e-12
+"""The same of a whole release of up to `MOST_COORDINATES`.
+
+Per coordinate, the Hellinger distance is h^2 <= 1e-28 where a cell has more than 2^-36
+of the mass, and the cells beyond are off by 2e-18 together. Squared Hellinger distances
+add up over coordinates, so the total is at most sqrt(2 d h^2) + 2e-18 d.
+"""
 
 
 def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:
@@ -63,7 +83,13 @@ def gaussian_release(words: jax.Array, integers, unit: float, noise_multiplier: 
     unit
         What one cell stands for: ``clip_norm / GRID``.
     noise_multiplier
-        Noise standard deviation over the sensitivity under substitution, 2 clip norms.
+        Noise standard deviation over the sensitivity under substitution, 2 clip norms;
+        positive and at most `LOUDEST`.
+
+    Raises
+    ------
+    ValueError
+        If `noise_multiplier` is out of range.
 
     Returns
     -------
@@ -76,6 +102,11 @@ def gaussian_release(words: jax.Array, integers, unit: float, noise_multiplier: 
     release is post-processing of the Gaussian mechanism with this multiplier, up to
     `TOTAL_VARIATION` a coordinate, which the accountant adds to delta.
     """
+    if not 0 < noise_multiplier <= LOUDEST:
+        raise ValueError(
+            f"noise_multiplier must be positive and at most {LOUDEST:g}, got "
+            f"{noise_multiplier}"
+        )
     leaves, treedef = jax.tree.flatten(integers)
     noise_sd = noise_multiplier * 2 * GRID
     spacing = 2.0 ** np.floor(np.log2(noise_sd / 16))

@@ -1,0 +1,335 @@
+"""DP HMC: Hamiltonian Monte Carlo on noisy clipped gradients, exact by its accept test.
+
+A step starts at theta_0 and moves z in theta = theta_0 + W z, W W^T the inverse mass
+matrix, so that masses are one and clip norms have the units of the metric. From z = 0
+and p ~ N(0, I), each of L leapfrog steps is
+
+    p <- p + h/2 G(z),    z <- z + h p,    p <- p + h/2 G(z),
+    G(z) = T/q (sum over the sample of clip(grad l_i) + noise) + grad log prior,
+
+with a new Poisson sample of rate q and new noise at each of the L + 1 points, shared by
+the leapfrog steps that meet there. The bit accepts with the log ratio
+
+    l = (|p_0|^2 - |p_L|^2)/2 + T sum_i clip(l_i(theta_L) - l_i(theta_0)) + prior ratio.
+
+Neither noise, nor sampling, nor clipping of gradients moves the posterior. Given the
+draws of the L + 1 points, each update is a shear, so the path preserves volume, and it
+leads from (z_L, -p_L) back to (0, -p_0) if the draws come in reverse order. Both orders
+are equally likely, so on average over them the proposal is symmetric, and an acceptance
+function that is balanced in l keeps the posterior where no log ratio is clipped.
+
+Reference: Raisa 2021 (thesis), chapter 4, with its errata.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
+from jax import lax
+from jax.core import Tracer
+from jax.flatten_util import ravel_pytree
+
+from dpjax import acceptance, noise, privacy, proposals, queries
+from dpjax.algorithm import Algorithm, Sampler
+from dpjax.mcmc import metropolis_hastings as mh
+from dpjax.posterior import Posterior
+from dpjax.proposals import Move, Proposal
+
+__all__ = ["as_top_level_api", "build_kernel", "hmc", "init"]
+
+KEY_WORDS = 8
+"""Words of a gradient that decide its sample."""
+
+
+def init(
+    position, posterior: Posterior | None = None, *, rng_key: jax.Array | None = None
+) -> mh.MHState:
+    """State of a chain at the public `position`; no data are read, no key is used."""
+    return mh.MHState(jax.tree.map(jnp.asarray, position), ())
+
+
+def _released_gradient(
+    posterior, position, words, l2_clip_norm, noise_multiplier, sampling_prob
+):
+    """G of the module docstring.
+
+    Notes
+    -----
+    *Formal guarantees.* With noise, what is returned is post-processing of one Poisson
+    sampled Gaussian release of the clipped sum, whose noise has the standard deviation
+    ``2 * noise_multiplier * l2_clip_norm``.
+    """
+    if math.isinf(l2_clip_norm):
+        return jax.grad(posterior)(position)
+    total = queries.gradient_sum(
+        posterior,
+        position,
+        l2_clip_norm,
+        sampling_prob=sampling_prob,
+        words=words[:KEY_WORDS],
+    )
+    unit = l2_clip_norm / queries.GRID
+    if noise_multiplier > 0:
+        total = noise.gaussian_release(words[KEY_WORDS:], total, unit, noise_multiplier)
+    else:
+        total = (total * unit).astype(position.dtype)
+    prior = jax.grad(posterior.logprior_fn)(position)
+    return posterior.tempering / sampling_prob * total + prior
+
+
+def _leapfrog(
+    posterior,
+    num_integration_steps,
+    l2_clip_norm,
+    gradient_noise_multiplier,
+    inverse_mass_matrix,
+    sampling_prob,
+    jitter,
+) -> Proposal:
+    """The noisy path as a proposal, whose log ratio is the kinetic energy lost."""
+    points = num_integration_steps + 1
+
+    def num_words(dim):
+        if dim > noise.MOST_COORDINATES:
+            raise ValueError(
+                f"the position has {dim} components; the numerical error of noisy "
+                f"gradients is known for {noise.MOST_COORDINATES} at most"
+            )
+        return dim + 1 + points * (KEY_WORDS + 2 * dim)
+
+    def propose(words, position, walk, step_size):
+        start, unravel = ravel_pytree(position)
+
+        def at(z):
+            if inverse_mass_matrix is not None:
+                root = proposals.square_root(inverse_mass_matrix).astype(z.dtype)
+                z = proposals.stretch(root, z)
+            return unravel(start + z)
+
+        whitened = dataclasses.replace(
+            posterior,
+            logprior_fn=lambda z: posterior.logprior_fn(at(z)),
+            loglikelihood_fn=lambda z, record: posterior.loglikelihood_fn(
+                at(z), record
+            ),
+        )
+        momentum_words, jitter_word, words = jnp.split(
+            words, [start.size, start.size + 1]
+        )
+        momentum = noise.normal(momentum_words, start.dtype)
+        uniform = jitter_word[0].astype(start.dtype) * 2.0**-31 - 1
+        length = step_size * (1 + jitter * uniform)
+
+        def kick_and_drift(carry, point):
+            z, p = carry
+            words, kick, drift = point
+            gradient = _released_gradient(
+                whitened,
+                z,
+                words,
+                l2_clip_norm,
+                gradient_noise_multiplier,
+                sampling_prob,
+            )
+            p = p + kick * length * gradient
+            return (z + drift * length * p, p), None
+
+        ones = jnp.ones(points, start.dtype)
+        kicks = ones.at[0].set(0.5).at[-1].set(0.5)
+        rows = words.reshape(points, -1), kicks, ones.at[-1].set(0)
+        first = (jnp.zeros_like(start), momentum)
+        (z, p), _ = lax.scan(kick_and_drift, first, rows)
+        kinetic = 0.5 * jnp.sum((momentum - p) * (momentum + p))
+        return Move(at(z), jnp.linalg.norm(z), walk, walk, kinetic)
+
+    return Proposal(lambda position: (), num_words, propose, lambda step_size: None)
+
+
+def _check(
+    num_integration_steps,
+    l2_clip_norm,
+    gradient_noise_multiplier,
+    clip_bound,
+    noise_multiplier,
+    sampling_prob,
+    jitter,
+):
+    if not (isinstance(num_integration_steps, int) and num_integration_steps >= 1):
+        raise ValueError(
+            "num_integration_steps must be a positive integer, got "
+            f"{num_integration_steps}"
+        )
+    if not l2_clip_norm > 0:
+        raise ValueError(f"l2_clip_norm must be positive, got {l2_clip_norm}")
+    if not 0 <= gradient_noise_multiplier <= noise.LOUDEST:
+        raise ValueError(
+            f"gradient_noise_multiplier must be from 0 to {noise.LOUDEST:g}, got "
+            f"{gradient_noise_multiplier}"
+        )
+    if not 0 < sampling_prob <= 1:
+        raise ValueError(f"sampling_prob must be in (0, 1], got {sampling_prob}")
+    if math.isinf(l2_clip_norm) and (gradient_noise_multiplier or sampling_prob < 1):
+        raise ValueError(
+            "an infinite l2_clip_norm takes the plain gradient, without noise and "
+            "sampling"
+        )
+    if not 0 <= jitter < 1:
+        raise ValueError(f"jitter must be in [0, 1), got {jitter}")
+    if noise_multiplier is None:
+        if isinstance(clip_bound, queries.Lipschitz):
+            raise ValueError(
+                "a Lipschitz clip bound needs a noise_multiplier: the distance moved "
+                "varies, so the sensitivity of Barker's bit would have no bound"
+            )
+    elif not isinstance(noise_multiplier, Tracer) and not (
+        0 <= noise_multiplier < math.inf
+    ):
+        raise ValueError(
+            "noise_multiplier, the noise sd over the sensitivity, must be finite and "
+            f"not negative, got {noise_multiplier}"
+        )
+
+
+def build_kernel():
+    """Build the kernel: see `as_top_level_api` for its parameters."""
+
+    def kernel(
+        rng_key: jax.Array,
+        state: mh.MHState,
+        posterior: Posterior,
+        step_size,
+        **parameters,
+    ) -> tuple[mh.MHState, mh.MHInfo]:
+        return as_top_level_api(posterior, step_size, **parameters).step(rng_key, state)
+
+    return kernel
+
+
+def as_top_level_api(
+    posterior: Posterior,
+    step_size,
+    *,
+    num_integration_steps: int,
+    l2_clip_norm: float,
+    gradient_noise_multiplier: float,
+    clip_bound,
+    noise_multiplier: float | None = None,
+    inverse_mass_matrix=None,
+    sampling_prob: float = 1.0,
+    jitter: float = 0.0,
+) -> Algorithm:
+    """DP HMC (thesis, Algorithm 4), by default with Barker's accept bit.
+
+    Parameters
+    ----------
+    posterior
+        What to sample, and the data.
+    step_size
+        h, a scalar in the units of the position or of the metric.
+    num_integration_steps
+        L; a step releases L + 1 gradients.
+    l2_clip_norm
+        Bound on the norm of one record's gradient with respect to z. Infinity takes
+        the plain gradient, which is not private.
+    gradient_noise_multiplier
+        Sd of the noise on a clipped sum over its sensitivity under substitution,
+        2 clip norms; tau_g sqrt(n) in the thesis. Zero is not private.
+    clip_bound
+        Bound in nats on one record's log ratio: a number, or `queries.Lipschitz` for
+        a bound proportional to the length of z, with `noise_multiplier`.
+    noise_multiplier
+        None accepts by Barker's rule, whose bit is charged as it is. A number accepts
+        by the penalty method with noise of that many sensitivities under substitution,
+        2 clip bounds; tau sqrt(n) in the thesis. Zero gives Metropolis's rule, which
+        is not private.
+    inverse_mass_matrix
+        W W^T, ``(d,)`` or ``(d, d)``, as in `proposals.in_metric`: with the posterior
+        covariance, one record's gradient has a norm of about sqrt(d / n).
+    sampling_prob
+        q, the chance that a record enters a gradient, rounded up to a multiple of
+        2^-32. All gradients are evaluated; what it saves is privacy.
+    jitter
+        The step size of every step is uniform in ``step_size * (1 +- jitter)``.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or the sensitivity would have no bound; later,
+        if the position has more than `noise.MOST_COORDINATES` components.
+
+    Notes
+    -----
+    *Formal guarantees.* A step releases L + 1 noisy sums of clipped gradients, each a
+    (Poisson sampled) Gaussian release, and one accept bit, which reads all records and
+    is charged as in `dpjax.barker` or `dpjax.penalty`.
+    """
+    _check(
+        num_integration_steps,
+        l2_clip_norm,
+        gradient_noise_multiplier,
+        clip_bound,
+        noise_multiplier,
+        sampling_prob,
+        jitter,
+    )
+    proposals.check_metric(inverse_mass_matrix)
+    sampling_prob = math.ceil(sampling_prob * 2**32) / 2**32
+    leapfrog = _leapfrog(
+        posterior,
+        num_integration_steps,
+        l2_clip_norm,
+        gradient_noise_multiplier,
+        inverse_mass_matrix,
+        sampling_prob,
+        jitter,
+    )
+
+    def noise_sd(bound):
+        """Nats of noise in the accept test, for a clip bound in nats."""
+        return posterior.tempering * (noise_multiplier or 0.0) * 2.0 * bound
+
+    if noise_multiplier is None:
+        family = "barker"
+    else:
+        noiseless = not isinstance(noise_multiplier, Tracer) and noise_multiplier == 0
+        family = "metropolis" if noiseless else "penalty"
+    transition = mh.transition(
+        posterior, step_size, leapfrog, clip_bound, family, noise_sd
+    )
+
+    def accept_event(relation):
+        if isinstance(clip_bound, queries.Lipschitz):
+            multiplier = noise_multiplier * 2.0 / queries.sensitivity(1.0, relation)
+            return privacy.GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
+        moved = posterior.tempering * queries.sensitivity(clip_bound, relation)
+        if noise_multiplier is None:
+            return privacy.AcceptBit(acceptance.barker(), moved)
+        return privacy.AcceptBit(acceptance.penalty(noise_sd(clip_bound)), moved)
+
+    def gradient_event(relation):
+        over_one_record = 2.0 * gradient_noise_multiplier
+        error = noise.RELEASE_TOTAL_VARIATION
+        if sampling_prob == 1:
+            multiplier = over_one_record / queries.sensitivity(1.0, relation)
+            return privacy.GaussianRelease(multiplier, error)
+        return privacy.PoissonGaussianRelease(
+            over_one_record, sampling_prob, relation, error
+        )
+
+    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        if gradient_noise_multiplier == 0 or noise_multiplier == 0:
+            raise ValueError("without noise Hamiltonian Monte Carlo is not private")
+        return [
+            (accept_event(neighboring_relation), num_steps),
+            (
+                gradient_event(neighboring_relation),
+                num_steps * (num_integration_steps + 1),
+            ),
+        ]
+
+    return mh.algorithm(transition, leapfrog, steps)
+
+
+hmc = Sampler(as_top_level_api, init, build_kernel)
