@@ -3,15 +3,25 @@
 from dpjax.privacy.accountant import delta, epsilon, max_steps
 from dpjax.privacy.budget import Budget, BudgetError, NeighboringRelation
 from dpjax.privacy.calibration import calibrate
-from dpjax.privacy.events import AcceptBit, GaussianRelease, event_from_json
+from dpjax.privacy.events import (
+    AcceptBit,
+    BarkerTest,
+    FixedBatch,
+    GaussianRelease,
+    PoissonGaussianRelease,
+    event_from_json,
+)
 from dpjax.privacy.filter import RdpFilter
 
 __all__ = [
     "AcceptBit",
+    "BarkerTest",
     "Budget",
     "BudgetError",
+    "FixedBatch",
     "GaussianRelease",
     "NeighboringRelation",
+    "PoissonGaussianRelease",
     "RdpFilter",
     "calibrate",
     "delta",

@@ -226,7 +226,9 @@ def renyi_curve(event, orders) -> np.ndarray:
     """Renyi divergences of one event, nats, ``(m,)``."""
     if isinstance(event, AcceptBit):
         return accept_bit.rdp(event, orders)
-    return conversions.gaussian_rdp(event.noise_multiplier, orders)
+    if event.gaussian is None:
+        raise ValueError(f"no Renyi curve is known of {event}")
+    return conversions.gaussian_rdp(event.gaussian.noise_multiplier, orders)
 
 
 def _family(event) -> str | None:

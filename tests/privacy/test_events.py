@@ -11,6 +11,10 @@ from dpjax.privacy.events import check_events
 
 GAUSSIAN = privacy.GaussianRelease(3.0)
 BIT = privacy.AcceptBit(acceptance.penalty(2.0, 0.3), 0.1)
+POISSON = privacy.PoissonGaussianRelease(
+    3.0, 0.01, privacy.NeighboringRelation.REPLACE_ONE, 1e-12
+)
+BATCH = privacy.FixedBatch(BIT, 100, 1000)
 BAD = [math.nan, math.inf, 0, 0.0, -1.0, True, "1", None, 1e300, 1e-300]
 
 
@@ -20,6 +24,39 @@ def test_bad_events_raise(value):
         privacy.GaussianRelease(value)
     with pytest.raises(ValueError, match="sensitivity"):
         privacy.AcceptBit(acceptance.barker(), value)
+    relation = privacy.NeighboringRelation.REPLACE_ONE
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        privacy.PoissonGaussianRelease(value, 0.1, relation)
+    with pytest.raises(ValueError, match="sampling_prob"):
+        privacy.PoissonGaussianRelease(1.0, value, relation)
+    with pytest.raises(ValueError, match="batch_size"):
+        privacy.BarkerTest(value)
+    with pytest.raises(ValueError, match="batch_size"):
+        privacy.FixedBatch(GAUSSIAN, value, 10)
+    with pytest.raises(ValueError, match="num_records"):
+        privacy.FixedBatch(GAUSSIAN, 10, value)
+
+
+def test_bad_samples_raise():
+    for relation in ("REPLACE_ONE", None, privacy.NeighboringRelation.REPLACE_SPECIAL):
+        with pytest.raises(ValueError, match="neighboring_relation"):
+            privacy.PoissonGaussianRelease(1.0, 0.1, relation)
+    with pytest.raises(ValueError, match="sampling_prob"):
+        privacy.PoissonGaussianRelease(1.0, 1.1, privacy.NeighboringRelation(1))
+    for event in (POISSON, BATCH, None):
+        with pytest.raises(ValueError, match="event"):
+            privacy.FixedBatch(event, 1, 2)
+    with pytest.raises(ValueError, match="exceeds"):
+        privacy.FixedBatch(GAUSSIAN, 11, 10)
+    with pytest.raises(ValueError, match="not that of"):
+        privacy.FixedBatch(privacy.BarkerTest(9), 10, 100)
+
+
+def test_numerical_error_of_a_batch_is_that_of_its_event():
+    assert BATCH.total_variation == BIT.total_variation > 0
+    release = privacy.GaussianRelease(3.0, 1e-9)
+    assert privacy.FixedBatch(release, 1, 2).total_variation == 1e-9
+    assert privacy.BarkerTest(7).total_variation == BIT.total_variation
 
 
 def test_wrong_acceptance_raises():
@@ -37,6 +74,8 @@ def test_bad_counts_raise(count):
     "events",
     [
         GAUSSIAN,
+        POISSON,
+        BATCH,
         [GAUSSIAN],
         (GAUSSIAN, 1),
         [(1, GAUSSIAN)],
@@ -71,6 +110,10 @@ def test_gaussian_behind_a_bit():
         privacy.GaussianRelease(np.float32(0.1)),
         privacy.AcceptBit(acceptance.barker(), 1 / 3),
         privacy.AcceptBit(acceptance.metropolis(), np.float64(0.1)),
+        POISSON,
+        BATCH,
+        privacy.FixedBatch(GAUSSIAN, np.int64(10), 100),
+        privacy.FixedBatch(privacy.BarkerTest(10), 10, 100),
     ],
 )
 def test_json_round_trip(event):
@@ -90,6 +133,13 @@ def test_json_round_trip(event):
         {**BIT.to_json(), "family": "barker"},
         {**BIT.to_json(), "laziness": math.nan},
         {**BIT.to_json(), "sensitivity": None},
+        {**POISSON.to_json(), "neighboring_relation": "neither"},
+        {**POISSON.to_json(), "neighboring_relation": None},
+        {**POISSON.to_json(), "sampling_prob": math.nan},
+        {**BATCH.to_json(), "event": POISSON.to_json()},
+        {**BATCH.to_json(), "event": {}},
+        {**BATCH.to_json(), "extra": 1},
+        {"type": "barker_test"},
     ],
 )
 def test_bad_json_raises(data):
