@@ -16,7 +16,7 @@ DENSITY_GRID = np.linspace(0.0, 40.0, 4001)
 
 
 def pair_densities(points, values):
-    """Density at `values` of N(0, 2) plus a fair choice of +-m, ``(values, points)``."""
+    """Density of N(0, 2) plus a fair choice of +-m, ``(values, points)``."""
     sd = VARIANCE**0.5
     return (
         stats.norm.pdf(values[:, None], points, sd)

@@ -53,9 +53,9 @@ def transition(
     leaves it.
     """
     mh.check_posterior(posterior)
-    mh.check(step_size, clip_bound)
     num_records = posterior.num_records
     batch_words = minibatch.num_words(batch_size, num_records)
+    mh.check(step_size, clip_bound)
     scale = num_records * posterior.tempering
 
     def num_words(state):
