@@ -10,31 +10,13 @@ it is here because Adult is public.
 import argparse
 import time
 
-import blackjax
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import dpjax
+from dpjax import baselines
 from dpjax.cli import predictive
 from dpjax.config import load
-
-
-def nuts(posterior, dim, num_samples):
-    """Draws ``(num_samples, dim)`` after as many steps of window adaptation."""
-
-    @jax.jit
-    def sample(posterior, key):
-        warmup, run = jax.random.split(key)
-        adaptation = blackjax.window_adaptation(blackjax.nuts, posterior)
-        (state, parameters), _ = adaptation.run(warmup, jnp.zeros(dim), num_samples)
-        algorithm = blackjax.nuts(posterior, **parameters)
-        _, (states, _) = blackjax.util.run_inference_algorithm(
-            run, algorithm, num_samples, initial_state=state
-        )
-        return states.position
-
-    return np.asarray(sample(posterior, jax.random.key(0)))
 
 
 def main():
@@ -48,7 +30,14 @@ def main():
     result = dpjax.run(None, job.algorithm_fn, posterior, budget=job.budget, **job.run)
     seconds = time.perf_counter() - start
     start = time.perf_counter()
-    draws = nuts(posterior, len(names), options.samples)
+    baseline = baselines.nuts(
+        jax.random.key(0),
+        posterior,
+        options.samples,
+        initial_position=jnp.zeros((1, len(names))),
+        num_warmup=options.samples,
+    )
+    draws = baseline.positions[0]
     print(f"private  {seconds:6.1f} s  {predictive(result.positions, *test)}")
     print(
         f"NUTS     {time.perf_counter() - start:6.1f} s  "

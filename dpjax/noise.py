@@ -12,15 +12,7 @@ from jax.scipy.special import ndtri
 
 from dpjax.queries import GRID
 
-__all__ = [
-    "LOUDEST",
-    "MOST_COORDINATES",
-    "RELEASE_TOTAL_VARIATION",
-    "TOTAL_VARIATION",
-    "gaussian_release",
-    "normal",
-    "tape",
-]
+__all__ = ["LOUDEST", "TOTAL_VARIATION", "gaussian_release", "normal", "tape"]
 
 LOUDEST = 2.0**14
 """Largest noise multiplier for which the numerical error is known."""
@@ -28,15 +20,6 @@ LOUDEST = 2.0**14
 TOTAL_VARIATION = 2.4e-15
 """Bound on the distance of one released coordinate from ideal Gaussian noise rounded
 to the grid (64-bit words through float64 ndtri)."""
-
-MOST_COORDINATES = 2**12
-RELEASE_TOTAL_VARIATION = 1e-12
-"""The same of a whole release of up to `MOST_COORDINATES`.
-
-Per coordinate, the Hellinger distance is h^2 <= 1e-28 where a cell has more than 2^-36
-of the mass, and the cells beyond are off by 2e-18 together. Squared Hellinger distances
-add up over coordinates, so the total is at most sqrt(2 d h^2) + 2e-18 d.
-"""
 
 
 def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:

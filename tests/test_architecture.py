@@ -16,10 +16,10 @@ FILES = {
 # a package of one subject.
 RANKS = {
     "posterior": 0, "algorithm": 0, "cipher": 0, "data": 0, "minibatch": 0,
-    "queries": 1, "noise": 2,
-    "acceptance": 2, "proposals": 3, "fisher": 4, "privacy": 3, "models": 3, "evaluation": 3,
-    "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "adaptation": 5, "results": 5,
-    "checkpoint": 5, "engine": 6, "run": 7, "numpyro": 8, "config": 8, "cli": 9,
+    "queries": 1, "noise": 2, "acceptance": 2, "proposals": 3, "privacy": 3,
+    "models": 3, "evaluation": 3, "fisher": 4, "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4,
+    "adaptation": 5, "results": 5, "checkpoint": 5, "engine": 6, "baselines": 6,
+    "run": 7, "numpyro": 8, "config": 8, "cli": 9,
     "__init__": 10,
 }  # fmt: skip
 WHOLE = {"privacy", "models", "evaluation"}
@@ -123,6 +123,7 @@ def test_the_checker_sees_reads_of_the_data(tmp_path):
     [
         ("metropolis_hastings", ["Lipschitz", "log_ratio_sum", "remember"]),
         ("minibatch_step", ["batch_moments"]),
+        ("hmc", ["GRID", *2 * ["Lipschitz"], "gradient_sum", *3 * ["sensitivity"]]),
     ],
 )
 def test_kernels_call_queries_once(module, names):

@@ -22,6 +22,7 @@ Reference: Raisa 2021 (thesis), chapter 4, with its errata.
 """
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -41,6 +42,10 @@ __all__ = ["as_top_level_api", "build_kernel", "hmc", "init"]
 
 KEY_WORDS = 8
 """Words of a gradient that decide its sample."""
+
+UNKNOWN_DIMENSION = 100
+"""Components of the position whose numerical error is charged, and the most allowed,
+where no inverse mass matrix says how many there are."""
 
 
 def init(
@@ -74,39 +79,45 @@ def _released_gradient(
     if noise_multiplier > 0:
         total = noise.gaussian_release(words[KEY_WORDS:], total, unit, noise_multiplier)
     else:
-        total = (total * unit).astype(position.dtype)
+        total = total * unit
     prior = jax.grad(posterior.logprior_fn)(position)
-    return posterior.tempering / sampling_prob * total + prior
+    weight = posterior.tempering / sampling_prob
+    return weight * total.astype(position.dtype) + prior
+
+
+def _dimension(inverse_mass_matrix) -> int:
+    if inverse_mass_matrix is None:
+        return UNKNOWN_DIMENSION
+    return len(inverse_mass_matrix)
 
 
 def _leapfrog(
-    posterior,
-    num_integration_steps,
-    l2_clip_norm,
-    gradient_noise_multiplier,
-    inverse_mass_matrix,
-    sampling_prob,
-    jitter,
+    posterior, gradient_fn, num_integration_steps, inverse_mass_matrix, jitter
 ) -> Proposal:
-    """The noisy path as a proposal, whose log ratio is the kinetic energy lost."""
+    """The noisy path as a proposal, whose log ratio is the kinetic energy lost.
+
+    `gradient_fn` is `_released_gradient` with its last three arguments.
+    """
     points = num_integration_steps + 1
 
     def num_words(dim):
-        if dim > noise.MOST_COORDINATES:
+        if dim > _dimension(inverse_mass_matrix):
             raise ValueError(
-                f"the position has {dim} components; the numerical error of noisy "
-                f"gradients is known for {noise.MOST_COORDINATES} at most"
+                f"the position has {dim} components, more than the "
+                f"{_dimension(inverse_mass_matrix)} whose numerical error is charged: "
+                "pass an inverse_mass_matrix of that size, such as ones"
             )
         return dim + 1 + points * (KEY_WORDS + 2 * dim)
 
     def propose(words, position, walk, step_size):
         start, unravel = ravel_pytree(position)
+        if inverse_mass_matrix is None:
+            root = jnp.ones_like(start)
+        else:
+            root = proposals.square_root(inverse_mass_matrix).astype(start.dtype)
 
         def at(z):
-            if inverse_mass_matrix is not None:
-                root = proposals.square_root(inverse_mass_matrix).astype(z.dtype)
-                z = proposals.stretch(root, z)
-            return unravel(start + z)
+            return unravel(start + proposals.stretch(root, z))
 
         whitened = dataclasses.replace(
             posterior,
@@ -125,15 +136,7 @@ def _leapfrog(
         def kick_and_drift(carry, point):
             z, p = carry
             words, kick, drift = point
-            gradient = _released_gradient(
-                whitened,
-                z,
-                words,
-                l2_clip_norm,
-                gradient_noise_multiplier,
-                sampling_prob,
-            )
-            p = p + kick * length * gradient
+            p = p + kick * length * gradient_fn(whitened, z, words)
             return (z + drift * length * p, p), None
 
         ones = jnp.ones(points, start.dtype)
@@ -145,51 +148,6 @@ def _leapfrog(
         return Move(at(z), jnp.linalg.norm(z), walk, walk, kinetic)
 
     return Proposal(lambda position: (), num_words, propose, lambda step_size: None)
-
-
-def _check(
-    num_integration_steps,
-    l2_clip_norm,
-    gradient_noise_multiplier,
-    clip_bound,
-    noise_multiplier,
-    sampling_prob,
-    jitter,
-):
-    if not (isinstance(num_integration_steps, int) and num_integration_steps >= 1):
-        raise ValueError(
-            "num_integration_steps must be a positive integer, got "
-            f"{num_integration_steps}"
-        )
-    if not l2_clip_norm > 0:
-        raise ValueError(f"l2_clip_norm must be positive, got {l2_clip_norm}")
-    if not 0 <= gradient_noise_multiplier <= noise.LOUDEST:
-        raise ValueError(
-            f"gradient_noise_multiplier must be from 0 to {noise.LOUDEST:g}, got "
-            f"{gradient_noise_multiplier}"
-        )
-    if not 0 < sampling_prob <= 1:
-        raise ValueError(f"sampling_prob must be in (0, 1], got {sampling_prob}")
-    if math.isinf(l2_clip_norm) and (gradient_noise_multiplier or sampling_prob < 1):
-        raise ValueError(
-            "an infinite l2_clip_norm takes the plain gradient, without noise and "
-            "sampling"
-        )
-    if not 0 <= jitter < 1:
-        raise ValueError(f"jitter must be in [0, 1), got {jitter}")
-    if noise_multiplier is None:
-        if isinstance(clip_bound, queries.Lipschitz):
-            raise ValueError(
-                "a Lipschitz clip bound needs a noise_multiplier: the distance moved "
-                "varies, so the sensitivity of Barker's bit would have no bound"
-            )
-    elif not isinstance(noise_multiplier, Tracer) and not (
-        0 <= noise_multiplier < math.inf
-    ):
-        raise ValueError(
-            "noise_multiplier, the noise sd over the sensitivity, must be finite and "
-            f"not negative, got {noise_multiplier}"
-        )
 
 
 def build_kernel():
@@ -246,7 +204,9 @@ def as_top_level_api(
         is not private.
     inverse_mass_matrix
         W W^T, ``(d,)`` or ``(d, d)``, as in `proposals.in_metric`: with the posterior
-        covariance, one record's gradient has a norm of about sqrt(d / n).
+        covariance, one record's gradient has a norm of about sqrt(d / n). None is the
+        identity of up to `UNKNOWN_DIMENSION` components; saying how many there are
+        lowers the charge for numerical error, which matters for large epsilon.
     sampling_prob
         q, the chance that a record enters a gradient, rounded up to a multiple of
         2^-32. All gradients are evaluated; what it saves is privacy.
@@ -257,7 +217,7 @@ def as_top_level_api(
     ------
     ValueError
         If a parameter is out of range, or the sensitivity would have no bound; later,
-        if the position has more than `noise.MOST_COORDINATES` components.
+        if the position has more components than `inverse_mass_matrix`.
 
     Notes
     -----
@@ -265,36 +225,62 @@ def as_top_level_api(
     (Poisson sampled) Gaussian release, and one accept bit, which reads all records and
     is charged as in `dpjax.barker` or `dpjax.penalty`.
     """
-    _check(
-        num_integration_steps,
-        l2_clip_norm,
-        gradient_noise_multiplier,
-        clip_bound,
-        noise_multiplier,
-        sampling_prob,
-        jitter,
-    )
+    if not (isinstance(num_integration_steps, int) and num_integration_steps >= 1):
+        raise ValueError(
+            "num_integration_steps must be a positive integer, got "
+            f"{num_integration_steps}"
+        )
+    if not l2_clip_norm > 0:
+        raise ValueError(f"l2_clip_norm must be positive, got {l2_clip_norm}")
+    if not 0 <= gradient_noise_multiplier <= noise.LOUDEST:
+        raise ValueError(
+            f"gradient_noise_multiplier must be from 0 to {noise.LOUDEST:g}, got "
+            f"{gradient_noise_multiplier}"
+        )
+    if not 0 < sampling_prob <= 1:
+        raise ValueError(f"sampling_prob must be in (0, 1], got {sampling_prob}")
+    if math.isinf(l2_clip_norm) and (gradient_noise_multiplier or sampling_prob < 1):
+        raise ValueError(
+            "an infinite l2_clip_norm takes the plain gradient, without noise and "
+            "sampling"
+        )
+    if not 0 <= jitter < 1:
+        raise ValueError(f"jitter must be in [0, 1), got {jitter}")
+    if noise_multiplier is None:
+        if isinstance(clip_bound, queries.Lipschitz):
+            raise ValueError(
+                "a Lipschitz clip bound needs a noise_multiplier: the distance moved "
+                "varies, so the sensitivity of Barker's bit would have no bound"
+            )
+    elif not isinstance(noise_multiplier, Tracer) and not (
+        0 <= noise_multiplier < math.inf
+    ):
+        raise ValueError(
+            "noise_multiplier, the noise sd over the sensitivity, must be finite and "
+            f"not negative, got {noise_multiplier}"
+        )
     proposals.check_metric(inverse_mass_matrix)
     sampling_prob = math.ceil(sampling_prob * 2**32) / 2**32
-    leapfrog = _leapfrog(
-        posterior,
-        num_integration_steps,
-        l2_clip_norm,
-        gradient_noise_multiplier,
-        inverse_mass_matrix,
-        sampling_prob,
-        jitter,
+    gradient_fn = functools.partial(
+        _released_gradient,
+        l2_clip_norm=l2_clip_norm,
+        noise_multiplier=gradient_noise_multiplier,
+        sampling_prob=sampling_prob,
     )
+    leapfrog = _leapfrog(
+        posterior, gradient_fn, num_integration_steps, inverse_mass_matrix, jitter
+    )
+
+    family = "barker" if noise_multiplier is None else "penalty"
+    if not isinstance(noise_multiplier, Tracer) and noise_multiplier == 0:
+        family = "metropolis"
 
     def noise_sd(bound):
         """Nats of noise in the accept test, for a clip bound in nats."""
-        return posterior.tempering * (noise_multiplier or 0.0) * 2.0 * bound
+        if family == "barker":
+            return 0.0
+        return posterior.tempering * noise_multiplier * 2.0 * bound
 
-    if noise_multiplier is None:
-        family = "barker"
-    else:
-        noiseless = not isinstance(noise_multiplier, Tracer) and noise_multiplier == 0
-        family = "metropolis" if noiseless else "penalty"
     transition = mh.transition(
         posterior, step_size, leapfrog, clip_bound, family, noise_sd
     )
@@ -310,7 +296,7 @@ def as_top_level_api(
 
     def gradient_event(relation):
         over_one_record = 2.0 * gradient_noise_multiplier
-        error = noise.RELEASE_TOTAL_VARIATION
+        error = _dimension(inverse_mass_matrix) * noise.TOTAL_VARIATION
         if sampling_prob == 1:
             multiplier = over_one_record / queries.sensitivity(1.0, relation)
             return privacy.GaussianRelease(multiplier, error)

@@ -1,5 +1,7 @@
 """DP HMC: the posterior stays whatever the noise, and the events are what is done."""
 
+import dataclasses
+
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -70,7 +72,7 @@ CASES = {
 }
 
 
-def advance(target, step_size, settings, num_steps=12):
+def advance(target, step_size, settings, num_steps=8):
     @jax.jit
     def run(posterior, draws):
         algorithm = dpjax.hmc(posterior, step_size, **settings)
@@ -96,5 +98,310 @@ def test_keeps_the_posterior(make_target, case):
     positions, rate = advance(target, step_size, settings)
     start = np.asarray(target.draws, np.float64)
     moved = np.any(positions != start, axis=1)
-    assert np.mean(moved) > 0.8 and 0.1 < rate < 0.95
+    assert np.mean(moved) > 0.6 and 0.1 < rate < 0.95
     assert smallest_pvalue(target, positions) > FALSE_ALARM
+
+
+def conjugate(size=40):
+    """Records N(theta, 1/4) of a precision-4 likelihood, prior N(0, 1/16)... exact."""
+    data = jnp.linspace(-1, 3, size)
+    posterior = Posterior(
+        lambda position: -8.0 * position**2,
+        lambda position, record: -2.0 * (record - position) ** 2 / 32,
+        data,
+    )
+    precision = 16.0 + size / 8
+    return posterior, float(data.sum()) / 8 / precision, precision**-0.5
+
+
+SAMPLED = {
+    "rate .3": dict(sampling_prob=0.3, gradient_noise_multiplier=0.0),
+    "rate .3, noise": dict(sampling_prob=0.3, gradient_noise_multiplier=1.0),
+    "rate .1, heavy noise": dict(sampling_prob=0.1, gradient_noise_multiplier=0.5),
+    "all, noise": dict(gradient_noise_multiplier=3.0),
+}
+
+
+@pytest.mark.parametrize("case", SAMPLED)
+def test_sampled_gradients_keep_a_normal(case):
+    # accept_bit_accounting.md, consequence 3.
+    posterior, mean, sd = conjugate()
+    settings = dict(num_integration_steps=4, l2_clip_norm=1.0, clip_bound=10.0)
+    algorithm = dpjax.hmc(posterior, 0.1, **settings, **SAMPLED[case])
+    first, second = jax.random.split(jax.random.key(3))
+    states = algorithm.init(mean + sd * jax.random.normal(first, (10_000,)))
+
+    @jax.jit
+    def run(states, keys):
+        def step(states, keys):
+            return jax.vmap(algorithm.step)(keys, states)
+
+        return jax.lax.scan(step, states, keys)
+
+    keys = jax.random.split(second, (8, 10_000))
+    states, info = run(states, keys)
+    scaled = (np.asarray(states.position, np.float64) - mean) / sd
+    assert 0.05 < float(info.acceptance_rate.mean()) < 0.6
+    assert stats.kstest(scaled, "norm").pvalue > FALSE_ALARM
+    # Six standard errors of a mean and a variance: 2e-9 each.
+    assert abs(scaled.mean()) < 6 / 10_000**0.5
+    assert abs(scaled.var() - 1) < 6 * (2 / 10_000) ** 0.5
+
+
+def one_step_with(monkeypatch, change):
+    """Let `change` alter the proposal before the accept test."""
+    propose = hmc._leapfrog
+
+    def wrong(*arguments):
+        leapfrog = propose(*arguments)
+
+        def altered(words, position, walk, step_size):
+            move = leapfrog.propose(words, position, walk, step_size)
+            return change(move)
+
+        return leapfrog._replace(propose=altered)
+
+    monkeypatch.setattr(hmc, "_leapfrog", wrong)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda move: move._replace(log_ratio=0.0 * move.log_ratio),
+        lambda move: move._replace(log_ratio=-move.log_ratio),
+    ],
+)
+def test_wrong_kinetic_energies_are_detected(monkeypatch, make_target, change):
+    one_step_with(monkeypatch, change)
+    target = make_target("gaussian")
+    positions, _ = advance(target, 0.06, NOISY)
+    assert smallest_pvalue(target, positions) < FALSE_ALARM
+
+
+@pytest.mark.parametrize(
+    "inverse_mass_matrix", [None, np.array([0.5, 2.0]), CORRELATED * 100]
+)
+def test_the_path_is_that_of_blackjax(make_target, inverse_mass_matrix):
+    posterior = make_target("banana").posterior
+    settings = OFF | dict(num_integration_steps=7)
+    algorithm = dpjax.hmc(
+        posterior, 0.02, **settings, inverse_mass_matrix=inverse_mass_matrix
+    )
+    start = jnp.array([0.3, -0.2])
+    words = jax.random.bits(
+        jax.random.key(5), (algorithm.transition.num_words(algorithm.init(start)),)
+    )[2:]
+    z = noise.normal(words[:2])
+    metric = np.ones(2) if inverse_mass_matrix is None else inverse_mass_matrix
+    root = proposals.square_root(metric).astype(start.dtype)
+    # p = W^-T z has the covariance of the mass matrix.
+    dense = jnp.diag(root) if root.ndim == 1 else root
+    momentum = jnp.linalg.solve(dense.T, z)
+    kinetic = blackjax.mcmc.metrics.default_metric(jnp.asarray(metric, start.dtype))
+    integrate = blackjax.mcmc.integrators.velocity_verlet(
+        posterior, kinetic.kinetic_energy
+    )
+    state = blackjax.mcmc.integrators.IntegratorState(
+        start, momentum, *jax.value_and_grad(posterior)(start)
+    )
+    final = state
+    for _ in range(7):
+        final = integrate(final, 0.02)
+
+    def gradient_fn(whitened, z, words):
+        return hmc._released_gradient(whitened, z, words, np.inf, 0.0, 1.0)
+
+    leapfrog = hmc._leapfrog(posterior, gradient_fn, 7, inverse_mass_matrix, 0.0)
+    move = leapfrog.propose(words, start, (), 0.02)
+    digits = 10.0 ** -(11 if start.dtype == jnp.float64 else 4)
+    assert np.linalg.norm(final.position - start) > 0.05
+    np.testing.assert_allclose(move.position, final.position, atol=digits)
+    lost = kinetic.kinetic_energy(momentum) - kinetic.kinetic_energy(final.momentum)
+    np.testing.assert_allclose(move.log_ratio, lost, atol=30 * digits)
+
+
+def linear(position, record):
+    return jnp.dot(position, record)
+
+
+def no_prior(position):
+    return jnp.zeros((), position.dtype)
+
+
+@pytest.fixture
+def released(monkeypatch):
+    """Arguments of every `noise.gaussian_release`, outside `jit`."""
+    calls = []
+    release = noise.gaussian_release
+
+    def spy(words, integers, unit, noise_multiplier):
+        value = release(words, integers, unit, noise_multiplier)
+        calls.append((integers, unit, noise_multiplier))
+        return value
+
+    monkeypatch.setattr(noise, "gaussian_release", spy)
+    return calls
+
+
+@pytest.mark.parametrize("sampling_prob", [1.0, 0.5])
+def test_charges_the_noise_that_is_added(released, sampling_prob):
+    clip_norm, multiplier = 0.75, 1.5
+    data = jnp.zeros((30, 2)).at[4].set(1e9)
+    words = jax.random.bits(jax.random.key(6), (4000, 12), jnp.uint32)
+    arguments = clip_norm, multiplier, sampling_prob
+    position = jnp.zeros(2)
+    for calm in (data, data.at[4].set(0.0), data.at[4].multiply(-1)):
+        hmc._released_gradient(
+            Posterior(no_prior, linear, calm), position, words[0], *arguments
+        )
+    (loud, unit, charged), (quiet, *_), (reverse, *_) = released
+    assert charged == multiplier and unit == clip_norm / queries.GRID
+    if sampling_prob == 1:
+        assert np.linalg.norm(loud - reverse) == pytest.approx(2 * queries.GRID, 1e-4)
+    assert np.linalg.norm(loud - quiet) <= queries.GRID
+
+    def of_zeros(words):
+        empty = Posterior(no_prior, linear, jnp.zeros((3, 2)))
+        return hmc._released_gradient(empty, position, words, *arguments)
+
+    draws = np.asarray(jax.jit(jax.vmap(of_zeros))(words), np.float64) * sampling_prob
+    sd = 2 * multiplier * clip_norm
+    # The lattice adds less than (sd / 16)^2 / 12; 8000 draws, six standard errors.
+    assert draws.std() == pytest.approx(sd, rel=6 / 16_000**0.5)
+    algorithm = dpjax.hmc(
+        Posterior(no_prior, linear, data),
+        0.1,
+        num_integration_steps=4,
+        l2_clip_norm=clip_norm,
+        gradient_noise_multiplier=multiplier,
+        clip_bound=0.5,
+        inverse_mass_matrix=np.ones(2),
+        sampling_prob=sampling_prob,
+    )
+    error = 2 * noise.TOTAL_VARIATION
+    for relation, factor in (
+        (Relation.REPLACE_ONE, 2.0),
+        (Relation.ADD_OR_REMOVE_ONE, 1.0),
+    ):
+        bit = privacy.AcceptBit(acceptance.barker(), factor * 0.5)
+        one_record = sd / clip_norm
+        if sampling_prob == 1:
+            gradient = privacy.GaussianRelease(one_record / factor, error)
+        else:
+            gradient = privacy.PoissonGaussianRelease(
+                one_record, sampling_prob, relation, error
+            )
+        assert algorithm.privacy(7, relation) == [(bit, 7), (gradient, 35)]
+
+
+THESIS = {
+    "easy-2d": (0.1, 0.4, 10, 2.0, 1.0, {1: 33, 4: 416}),
+    "easy-10d": (0.05, 0.2, 10, 2.5, 3.0, {1: 15, 6: 403}),
+    "gauss-30d": (0.05, 0.1, 5, 2.5, 6.0, {2: 37, 4: 133}),
+    "hard-2d": (0.15, 0.25, 5, 5.0, 2.8, {1: 57, 4: 726}),
+}
+
+
+@pytest.mark.parametrize("key", THESIS)
+def test_events_are_the_thesiss(key):
+    tau, tau_g, leapfrog_steps, ratio_clip, clip_norm, counts = THESIS[key]
+    model = thesis_model(key)
+    n = model.num_records
+    posterior = Posterior(no_prior, linear, jnp.zeros((n, 1)), model.tempering)
+    algorithm = dpjax.hmc(
+        posterior,
+        0.1,
+        num_integration_steps=leapfrog_steps,
+        l2_clip_norm=clip_norm,
+        gradient_noise_multiplier=tau_g * n**0.5,
+        clip_bound=dpjax.Lipschitz(ratio_clip),
+        noise_multiplier=tau * n**0.5,
+        inverse_mass_matrix=np.ones(model.dim),
+    )
+    events = algorithm.privacy(1)
+    rho = sum(count / (2 * event.noise_multiplier**2) for event, count in events)
+    expected = 1 / (2 * tau**2 * n) + (leapfrog_steps + 1) / (2 * tau_g**2 * n)
+    assert rho == pytest.approx(expected, rel=1e-12)
+    for epsilon, count in counts.items():
+        ideal = [(dataclasses.replace(e, total_variation=0.0), n) for e, n in events]
+        budget = dict(epsilon=epsilon, delta=model.delta)
+        assert privacy.max_steps(ideal, **budget) == count
+        # The numerical error counts e^epsilon times.
+        assert 0.99 * count <= privacy.max_steps(events, **budget) <= count
+
+
+def test_what_leaves_is_public_and_replays(dyadic_data):
+    data = dyadic_data(60, 2)
+    posterior = Posterior(
+        lambda position: -0.5 * sum(jnp.sum(p**2) for p in position.values()),
+        lambda position, record: (
+            -((record[0] - position["a"]) ** 2) / 8 + record[1] * position["b"][0]
+        ),
+        data,
+    )
+    algorithm = dpjax.hmc(posterior, 0.1, **NOISY, sampling_prob=0.4, jitter=0.2)
+    state = algorithm.init({"a": 0.5, "b": [0.25, 1.0]})
+    assert state._fields == ("position", "walk") and state.walk == ()
+    state = algorithm.init({"a": jnp.asarray(0.5), "b": jnp.array([0.25, 1.0])})
+    step = jax.jit(algorithm.step)
+    new, info = step(jax.random.key(7), state)
+    assert info._fields == ("acceptance_rate", "is_accepted")
+    assert jax.tree.map(jnp.shape, new.position) == {"a": (), "b": (2,)}
+    shuffled = dpjax.hmc(
+        Posterior(posterior.logprior_fn, posterior.loglikelihood_fn, data[::-1]),
+        0.1,
+        **NOISY,
+        jitter=0.2,
+    )
+    whole = dpjax.hmc(posterior, 0.1, **NOISY, jitter=0.2)
+    for one, other in ((algorithm, algorithm), (whole, shuffled)):
+        # The order of the records cannot be seen, and a replay repeats every bit.
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            jax.jit(one.step)(jax.random.key(8), state),
+            jax.jit(other.step)(jax.random.key(8), state),
+        )
+
+
+@pytest.mark.parametrize(
+    ("message", "change"),
+    [
+        ("num_integration_steps", dict(num_integration_steps=0)),
+        ("num_integration_steps", dict(num_integration_steps=2.0)),
+        ("l2_clip_norm", dict(l2_clip_norm=0.0)),
+        ("l2_clip_norm", dict(l2_clip_norm=np.nan)),
+        ("infinite", dict(l2_clip_norm=np.inf)),
+        ("gradient_noise", dict(gradient_noise_multiplier=-1.0)),
+        ("gradient_noise", dict(gradient_noise_multiplier=np.inf)),
+        ("noise_multiplier", dict(noise_multiplier=-1.0)),
+        ("noise_multiplier", dict(noise_multiplier=np.nan)),
+        ("sampling_prob", dict(sampling_prob=0.0)),
+        ("sampling_prob", dict(sampling_prob=1.5)),
+        ("jitter", dict(jitter=1.0)),
+        ("Lipschitz", dict(clip_bound=dpjax.Lipschitz(1.0))),
+        ("clip_bound", dict(clip_bound=0.0)),
+        ("inverse_mass", dict(inverse_mass_matrix=np.array([1.0, -1.0]))),
+    ],
+)
+def test_bad_arguments_raise(message, change):
+    posterior = Posterior(no_prior, linear, jnp.zeros((3, 2)))
+    with pytest.raises(ValueError, match=message):
+        dpjax.hmc(posterior, 0.1, **NOISY | change)
+
+
+@pytest.mark.parametrize(
+    "change", [dict(gradient_noise_multiplier=0.0), dict(noise_multiplier=0.0)]
+)
+def test_without_noise_nothing_can_be_charged(change):
+    posterior = Posterior(no_prior, linear, jnp.zeros((3, 2)))
+    with pytest.raises(ValueError, match="not private"):
+        dpjax.hmc(posterior, 0.1, **NOISY | change).privacy(1)
+
+
+def test_too_many_components_raise():
+    posterior = Posterior(no_prior, linear, jnp.zeros((3, 101)))
+    algorithm = dpjax.hmc(posterior, 0.1, **NOISY)
+    with pytest.raises(ValueError, match="101 components"):
+        algorithm.transition.num_words(algorithm.init(jnp.zeros(101)))
+    stated = dpjax.hmc(posterior, 0.1, **NOISY, inverse_mass_matrix=np.ones(101))
+    assert stated.transition.num_words(algorithm.init(jnp.zeros(101))) == 104 + 4 * 210
