@@ -79,7 +79,8 @@ def _released_gradient(
     if noise_multiplier > 0:
         total = noise.gaussian_release(words[KEY_WORDS:], total, unit, noise_multiplier)
     else:
-        total = total * unit
+        with jax.enable_x64(True):
+            total = (total * unit).astype(position.dtype)
     prior = jax.grad(posterior.logprior_fn)(position)
     weight = posterior.tempering / sampling_prob
     return weight * total.astype(position.dtype) + prior
