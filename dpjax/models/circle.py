@@ -16,7 +16,7 @@ import numpy as np
 
 from dpjax.posterior import Posterior
 
-__all__ = ["circle", "exact_sample", "simulate"]
+__all__ = ["Information", "circle", "exact_sample", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,26 @@ def circle(data, *, sharpness=1e-5, tempering=1.0) -> Posterior:
     if not 0 < sharpness < np.inf:
         raise ValueError(f"sharpness must be positive, got {sharpness}")
     return Posterior(_flat_logprior, _LogLikelihood(float(sharpness)), data, tempering)
+
+
+@dataclass(frozen=True)
+class Information:
+    """``position -> (2, 2)``: the posterior's curvature across the ring, 8 a T n t t'.
+
+    On the ring that is minus the Hessian of the log density, of rank one: along the
+    ring the posterior is flat, and a distance of `scale` counts as one standard
+    deviation.
+    """
+
+    num_records: int
+    sharpness: float = 1e-5
+    tempering: float = 1.0
+    scale: float = 0.7
+
+    def __call__(self, position) -> jax.Array:
+        weight = 8 * self.sharpness * self.tempering * self.num_records
+        along = jnp.eye(2, dtype=position.dtype) / self.scale**2
+        return weight * position[:, None] * position[None, :] + along
 
 
 def simulate(rng_key, num_records, *, dtype=float) -> jax.Array:

@@ -20,12 +20,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.models.banana import Information as BananaInformation
 from dpjax.models.banana import banana
 from dpjax.models.banana import exact_sample as banana_sample
 from dpjax.models.banana import simulate as banana_data
+from dpjax.models.circle import Information as CircleInformation
 from dpjax.models.circle import circle
 from dpjax.models.circle import exact_sample as circle_sample
 from dpjax.models.circle import simulate as circle_data
+from dpjax.models.gaussian import Information as GaussianInformation
 from dpjax.models.gaussian import correlated_gaussian
 from dpjax.models.gaussian import exact_sample as gaussian_sample
 from dpjax.models.gaussian import simulate as gaussian_data
@@ -72,6 +75,7 @@ class ThesisModel:
     _build: Callable = field(repr=False)
     _simulate: Callable = field(repr=False)
     _sample: Callable = field(repr=False)
+    _information: Callable = field(repr=False)
     _data_key: Callable = field(repr=False)
     _reference_seed: int = field(repr=False)
 
@@ -80,22 +84,29 @@ class ThesisModel:
         """The thesis's delta, 0.1 / n."""
         return 0.1 / self.num_records
 
-    def simulate(self, dtype=None) -> jax.Array:
+    def simulate(self, dtype=None, seed=None) -> jax.Array:
         """The thesis's data: ``(n, d)``, for the circle ``(n,)`` radii.
 
         Parameters
         ----------
         dtype
             Of the result; JAX's default float if None.
+        seed
+            Of other data from the same law; None draws the thesis's.
         """
         with _as_thesis():
-            data = np.asarray(self._simulate(self._data_key(), self.num_records))
+            key = self._data_key() if seed is None else jax.random.key(seed)
+            data = np.asarray(self._simulate(key, self.num_records))
         return jnp.asarray(data, dtype or float)
 
     def posterior(self, data=None) -> Posterior:
         """The posterior given `data`, by default the thesis's."""
         data = self.simulate() if data is None else data
         return self._build(data, tempering=self.tempering)
+
+    def information(self) -> Callable[[jax.Array], jax.Array]:
+        """The model's ``Information``: ``position -> (d, d)``; it reads no data."""
+        return self._information(self.num_records, tempering=self.tempering)
 
     def exact_sample(self, rng_key, data, num_samples) -> jax.Array:
         """Independent posterior draws, ``(num_samples, d)``; not private."""
@@ -164,6 +175,7 @@ def _banana(key, name, dim, num_records, tempering=1.0, curvature=20.0):
         _build=partial(banana, **constants),
         _simulate=partial(banana_data, dim=dim),
         _sample=partial(banana_sample, **constants),
+        _information=partial(BananaInformation, **constants),
         _data_key=lambda: jax.random.key(43247),
         _reference_seed=56437,
     )
@@ -180,6 +192,7 @@ _CORRELATED = ThesisModel(
     _build=correlated_gaussian,
     _simulate=gaussian_data,
     _sample=gaussian_sample,
+    _information=GaussianInformation,
     _data_key=lambda: jax.random.key(46283648),
     _reference_seed=434927,
 )
@@ -195,6 +208,7 @@ _CIRCLE = ThesisModel(
     _build=circle,
     _simulate=circle_data,
     _sample=circle_sample,
+    _information=CircleInformation,
     _data_key=lambda: jax.random.split(jax.random.key(742983))[1],
     _reference_seed=56437,
 )

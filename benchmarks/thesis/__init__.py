@@ -1,0 +1,1 @@
+"""The experiments of Raisa (2021), with their algorithms and ours."""
