@@ -1,6 +1,6 @@
 """Posterior samples under differential privacy, in JAX."""
 
-from dpjax import acceptance, privacy, proposals, queries
+from dpjax import acceptance, adaptation, privacy, proposals, queries
 from dpjax.algorithm import Algorithm
 from dpjax.mcmc.barker import barker
 from dpjax.mcmc.hmc import hmc
@@ -18,6 +18,7 @@ __all__ = [
     "Lipschitz",
     "Posterior",
     "acceptance",
+    "adaptation",
     "barker",
     "hmc",
     "minibatch_barker",

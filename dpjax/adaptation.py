@@ -1,0 +1,344 @@
+"""Step size and metric tuned while the chain runs, at no cost in privacy.
+
+Tuning reads what a step releases and nothing else: the accept bit and the state. It is
+post-processing of what was charged already, so the tuned values are public, and a step
+that tunes costs what any step costs, if that cost does not depend on them.
+
+*Step size* h: the recursion of Robbins and Monro on the bits of steps t = 0, 1, ...,
+
+    log h <- log h + (1 + t)^-1/2 (bit - target).
+
+BlackJAX's dual averaging has twenty times that gain, made for acceptance probabilities:
+at step 100 one bit would still change the step size by a factor of e.
+
+*Metric* M, the inverse mass matrix: when one of Stan's windows ends, the covariance of
+its n states, shrunk with the weight of `PSEUDO_COUNT` states towards h^2 M / d, that of
+the jumps, which are about as long as acceptance allows in any units. (Stan's 1e-3 I
+would hide the posterior of many records, whose variance is far below.) Then jumps keep
+their mean square in the new units, and with it their acceptance rate:
+h <- h sqrt(tr(M_new^-1 M) / d).
+
+*Target*: with a clip bound in proportion to h, a budget pays for about 1 / h^2 steps,
+and they travel a squared distance in proportion to the acceptance rate: short steps
+serve privacy, and the work grows as 1 / h^2. At .4, of at most .5, Barker's rule keeps
+four fifths. Random walks are there at h = 1 posterior standard deviation in any
+dimension, where a `clip_bound` of 3 / sqrt(T n) nats, T the tempering, clips little;
+Hamiltonian paths are where Metropolis's rule would accept .63.
+
+References: Robbins and Monro 1951; Andrieu and Thoms 2008, section 5; Hoffman and
+Gelman 2014; the Stan reference manual (windows).
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from blackjax.adaptation.base import AdaptationInfo, AdaptationResults
+from blackjax.adaptation.mass_matrix import WelfordAlgorithmState, welford_algorithm
+from blackjax.adaptation.window_adaptation import build_schedule
+from dp_accounting import NeighboringRelation
+from jax.flatten_util import ravel_pytree
+
+from dpjax import privacy
+from dpjax.algorithm import Algorithm, Sampler, Transition, bernoulli, take_step
+from dpjax.posterior import Posterior
+
+__all__ = [
+    "AdaptationState",
+    "AdaptedState",
+    "WindowAdaptation",
+    "adapted",
+    "window_adaptation",
+]
+
+PSEUDO_COUNT = 5
+"""Weight, in states, of the jumps' covariance in a new metric; as in Stan."""
+
+
+class AdaptationState(NamedTuple):
+    """What a chain has learned. Public.
+
+    step_size
+        Scalar, in units of the metric.
+    inverse_mass_matrix
+        The metric, ``(d,)`` or ``(d, d)``.
+    window
+        Moments of the states of the current window.
+    num_steps
+        Steps learned from.
+    """
+
+    step_size: jax.Array
+    inverse_mass_matrix: jax.Array
+    window: WelfordAlgorithmState
+    num_steps: jax.Array
+
+
+class AdaptedState(NamedTuple):
+    """Public state of a chain that tunes itself: its kernel's, and what it learned."""
+
+    kernel: Any
+    adaptation: AdaptationState
+
+    @property
+    def position(self):
+        return self.kernel.position
+
+
+class WindowAdaptation(NamedTuple):
+    """Stands where BlackJAX returns an ``AdaptationAlgorithm``.
+
+    run
+        ``(rng_key, position, num_steps) -> (AdaptationResults, AdaptationInfo)``.
+    privacy
+        ``(num_steps, neighboring_relation) -> [(event, count), ...]``: what that many
+        steps of `run` release.
+    """
+
+    run: Callable[..., tuple[AdaptationResults, AdaptationInfo]]
+    privacy: Callable[..., list]
+
+
+def _where(condition, new, old):
+    return jax.tree.map(lambda one, other: jnp.where(condition, one, other), new, old)
+
+
+def _close_window(state: AdaptationState) -> AdaptationState:
+    """Replace the metric by what the window shows; see the module docstring."""
+    old = state.inverse_mass_matrix
+    covariance, count, _ = welford_algorithm(old.ndim == 1)[2](state.window)
+    jump = state.step_size**2 / len(old) * old
+    new = (count * covariance + PSEUDO_COUNT * jump) / (count + PSEUDO_COUNT)
+    ratio = old / new if old.ndim == 1 else jnp.diagonal(jnp.linalg.solve(new, old))
+    return state._replace(
+        step_size=state.step_size * jnp.sqrt(jnp.mean(ratio)),
+        inverse_mass_matrix=new,
+        window=jax.tree.map(jnp.zeros_like, state.window),
+    )
+
+
+def _learn(state: AdaptationState, stage, position, error, laziness):
+    """What the chain knows after a step whose bit missed its expectation by `error`.
+
+    `stage` is a row of BlackJAX's schedule. Of a lazy chain, only the share `laziness`
+    of the steps counts towards the gain.
+    """
+    is_slow, is_window_end = stage[0] == 1, stage[1] == 1
+    gain = (1 + laziness * state.num_steps) ** -0.5
+    step_size = state.step_size * jnp.exp(gain * error)
+    _, add, _ = welford_algorithm(state.inverse_mass_matrix.ndim == 1)
+    window = add(state.window, ravel_pytree(position)[0])
+    state = state._replace(
+        step_size=step_size.astype(state.step_size.dtype),
+        window=_where(is_slow, window, state.window),
+        num_steps=state.num_steps + 1,
+    )
+    return _where(is_window_end, _close_window(state), state)
+
+
+def _check_cost(events, events_of_longer_steps, target_acceptance_rate):
+    """Refuse what would make the charge wrong, or waste it."""
+    if events != events_of_longer_steps:
+        raise ValueError(
+            "the cost of a step would change with its tuned size: give clip_bound in "
+            "nats instead of per distance (or, to dpjax.penalty, a proposal of varying "
+            "length)"
+        )
+    for event, _ in events:
+        bit = getattr(event, "event", event)
+        if isinstance(bit, privacy.AcceptBit):
+            most = math.exp(bit.acceptance.log_accept(0.0))
+            if target_acceptance_rate >= most:
+                raise ValueError(
+                    f"target_acceptance_rate = {target_acceptance_rate} is out of "
+                    f"reach: even the shortest steps are accepted at a rate of "
+                    f"{most:.3g}; four fifths of that is a good target"
+                )
+
+
+def adapted(
+    posterior: Posterior,
+    sampler: Sampler,
+    *,
+    num_warmup: int,
+    is_mass_matrix_diagonal: bool = True,
+    initial_inverse_mass_matrix=None,
+    initial_step_size: float = 1.0,
+    target_acceptance_rate: float = 0.4,
+    **parameters,
+) -> Algorithm:
+    """`sampler` with step size and metric tuned over its first steps, then frozen.
+
+    For `dpjax.run`, which warms up and samples within one budget::
+
+        algorithm = functools.partial(
+            dpjax.adaptation.adapted,
+            sampler=dpjax.barker,
+            num_warmup=1000,
+            clip_bound=0.01,
+        )
+
+    Parameters
+    ----------
+    posterior
+        What to sample, and the data.
+    sampler
+        One of dpjax that takes `step_size` and `inverse_mass_matrix`.
+    num_warmup
+        Steps that tune. Leave them out of the draws: a chain keeps its target only when
+        it is frozen. A few hundred accepted moves; fewer than 20 steps tune the step
+        size only.
+    is_mass_matrix_diagonal
+        Whether the metric is ``(d,)`` or ``(d, d)``.
+    initial_inverse_mass_matrix
+        The metric to begin with; None is the identity. It must not come from the data.
+    initial_step_size
+        In units of that metric; better too long than too short, as steps shrink faster
+        than they grow.
+    target_acceptance_rate
+        Of the steps that are active, if the sampler is lazy. The default suits Barker's
+        rule; see the module docstring.
+    parameters
+        The other parameters of `sampler`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range; from ``privacy``, if the cost of a step would
+        depend on what is tuned or the target cannot be reached.
+
+    Notes
+    -----
+    Which steps of a lazy sampler were active is secret, so tuning may not know. It
+    learns from every step, a lazy one being a rejection like any other, and expects the
+    laziness times the target. Hence the coin is tossed inside the step, and all steps,
+    also those after warm-up, take the time of active ones.
+
+    *Formal guarantees.* ``num_steps`` steps, tuning or not, release what as many steps
+    of `sampler` do. What is tuned is a function of the released states and bits.
+    """
+    if not (isinstance(num_warmup, int) and num_warmup >= 1):
+        raise ValueError(f"num_warmup must be a positive integer, got {num_warmup}")
+    if not 0 < target_acceptance_rate < 1:
+        raise ValueError(
+            f"target_acceptance_rate must be in (0, 1), got {target_acceptance_rate}"
+        )
+
+    def tuned(step_size, inverse_mass_matrix=initial_inverse_mass_matrix):
+        return sampler(
+            posterior,
+            step_size=step_size,
+            inverse_mass_matrix=inverse_mass_matrix,
+            **parameters,
+        )
+
+    initial = tuned(initial_step_size)
+    laziness = initial.transition.laziness
+    schedule = build_schedule(num_warmup)
+
+    def init(position, rng_key=None):
+        kernel = initial.init(position)
+        flat = ravel_pytree(kernel.position)[0]
+        shape = (flat.size,) if is_mass_matrix_diagonal else (flat.size, flat.size)
+        metric = initial_inverse_mass_matrix
+        if metric is None:
+            metric = jnp.ones(shape) if is_mass_matrix_diagonal else jnp.eye(flat.size)
+        if jnp.shape(metric) != shape:
+            raise ValueError(
+                f"initial_inverse_mass_matrix must have shape {shape}, got "
+                f"{jnp.shape(metric)}"
+            )
+        window = welford_algorithm(is_mass_matrix_diagonal)[0](flat.size)
+        known = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, flat.dtype),
+            (initial_step_size, metric, window),
+        )
+        return AdaptedState(kernel, AdaptationState(*known, jnp.zeros((), int)))
+
+    def move(words, state, memory):
+        kernel, known = state
+        step = tuned(known.step_size, known.inverse_mass_matrix).transition
+        active = bernoulli(words[:2], laziness)
+        kernel, info, memory = _where(
+            active,
+            step.move(words[2:], kernel, memory),
+            (kernel, step.stay(kernel), memory),
+        )
+        error = info.is_accepted - laziness * target_acceptance_rate
+        learned = _learn(
+            known, schedule[known.num_steps], kernel.position, error, laziness
+        )
+        known = _where(known.num_steps < num_warmup, learned, known)
+        return AdaptedState(kernel, known), info, memory
+
+    transition = Transition(
+        num_words=lambda state: 2 + initial.transition.num_words(state.kernel),
+        recall=lambda state: initial.transition.recall(state.kernel),
+        move=move,
+        stay=lambda state: initial.transition.stay(state.kernel),
+    )
+
+    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        events, longer = (
+            tuned(step_size).privacy(num_steps, neighboring_relation)
+            for step_size in (initial_step_size, 2 * initial_step_size)
+        )
+        _check_cost(events, longer, target_acceptance_rate)
+        return events
+
+    return Algorithm(
+        init=init,
+        step=lambda rng_key, state: take_step(rng_key, state, transition),
+        privacy=steps,
+        transition=transition,
+    )
+
+
+def window_adaptation(
+    sampler: Sampler,
+    posterior: Posterior,
+    *,
+    is_mass_matrix_diagonal: bool = True,
+    initial_inverse_mass_matrix=None,
+    initial_step_size: float = 1.0,
+    target_acceptance_rate: float = 0.4,
+    **extra_parameters,
+) -> WindowAdaptation:
+    """`blackjax.window_adaptation` for samplers of dpjax: `adapted`, warm-up only.
+
+    Parameters as there. ``run(rng_key, position, num_steps)`` returns what BlackJAX's
+    does: the last state and the parameters to call `sampler` with, and the history. It
+    keeps no budget and no ledger; ``privacy`` says what to charge.
+    """
+
+    def algorithm(num_warmup):
+        return adapted(
+            posterior,
+            sampler,
+            num_warmup=num_warmup,
+            is_mass_matrix_diagonal=is_mass_matrix_diagonal,
+            initial_inverse_mass_matrix=initial_inverse_mass_matrix,
+            initial_step_size=initial_step_size,
+            target_acceptance_rate=target_acceptance_rate,
+            **extra_parameters,
+        )
+
+    def run(rng_key, position, num_steps=1000):
+        init, step, _, _ = algorithm(num_steps)
+
+        def one(state, rng_key):
+            state, info = step(rng_key, state)
+            return state, AdaptationInfo(state.kernel, info, state.adaptation)
+
+        keys = jax.random.split(rng_key, num_steps)
+        (kernel, known), history = jax.lax.scan(one, init(position), keys)
+        parameters = dict(
+            step_size=known.step_size,
+            inverse_mass_matrix=known.inverse_mass_matrix,
+            **extra_parameters,
+        )
+        return AdaptationResults(kernel, parameters), history
+
+    return WindowAdaptation(run, algorithm(1).privacy)
