@@ -1,28 +1,44 @@
 """The experiments of Raisa (2021), Differentially Private Metropolis-Hastings.
 
-python -m benchmarks.thesis --quick
-python -m benchmarks.thesis --model easy-2d --epsilon 1 4
+    python -m benchmarks.thesis --quick
+    python -m benchmarks.thesis --model easy-2d --epsilon 1 4
+    python -m benchmarks.thesis --figure 6.3
+    python -m benchmarks.thesis --table
+
+Without arguments all cells (model, algorithm, epsilon) are run, which takes hours.
+Those that the folder `--out` holds, of the same settings, are not run again. `--figure`
+runs the cells that the figure lacks, or none with `--read`.
 """
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
-from benchmarks.thesis import settings, sweep
+from benchmarks.thesis import (
+    clipping,
+    counts,
+    figures,
+    report,
+    settings,
+    sweep,
+    table,
+)
 
 COLUMNS = ("acceptance", "mmd", "mmd_thesis", "ratio_clip", "gradient_clip")
+QUICK = dict(epsilons=(1.0, 4.0), num_chains=6, most_passes=200)
 
 
-def run_cells(experiments, options, names, epsilons, folder):
+def run_cells(experiments, options, names, folder):
     """Run what is not finished, and write and print it cell by cell."""
     cells = [
         (experiment, name, epsilon)
         for experiment in experiments
         for name in experiment.algorithms
-        if not names or name in names
-        for epsilon in epsilons or experiment.epsilons
+        if name in names
+        for epsilon in experiment.epsilons
     ]
     print(
         f"{'model':<14}{'algorithm':<10}{'eps':>5}{'steps':>8}"
@@ -39,7 +55,7 @@ def run_cells(experiments, options, names, epsilons, folder):
             rows = sweep.cell(case, name, epsilon, done)
             if rows is None:
                 continue
-            sweep.append(folder, rows)
+            report.append(folder / f"{experiment.model.key}.csv", rows)
             numbers = [np.median([row[key] for row in rows]) for key in COLUMNS]
             tqdm.write(
                 f"{experiment.model.key:<14}{name:<10}{epsilon:5g}{rows[0]['steps']:8d}"
@@ -48,23 +64,73 @@ def run_cells(experiments, options, names, epsilons, folder):
             )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    files = {path.stem: path for path in settings.FOLDER.glob("*.toml")}
-    models = [name for name in settings.THESIS_MODELS if name in files]
-    parser.add_argument("--model", nargs="+", choices=models, default=models)
-    parser.add_argument("--algorithm", nargs="+", choices=settings.ALGORITHMS)
-    parser.add_argument("--epsilon", nargs="+", type=float)
-    parser.add_argument("--chains", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data-seed", type=int)
-    parser.add_argument("--out", type=Path, default=Path("results/thesis"))
-    arguments = parser.parse_args()
-    options = sweep.Options(arguments.chains, arguments.seed, arguments.data_seed)
-    experiments = [settings.load(files[name]) for name in arguments.model]
-    run_cells(
-        experiments, options, arguments.algorithm, arguments.epsilon, arguments.out
+def parse():
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    names = sorted(["6.1", "6.2", *figures.FIGURES])
+    models, algorithms = list(settings.THESIS_MODELS), settings.ALGORITHMS
+    add = parser.add_argument
+    add("--model", nargs="+", choices=models, default=models)
+    add("--algorithm", nargs="+", choices=algorithms, default=algorithms)
+    add("--epsilon", nargs="+", type=float, help="instead of the files'")
+    add("--chains", type=int, default=20)
+    add("--seed", type=int, default=0)
+    add("--data-seed", type=int, help="other data of the same law, for tuning")
+    add("--out", type=Path, default=Path("results/thesis"))
+    add("--quick", action="store_true", help="minutes: short chains, two dimensions")
+    add("--figure", choices=names)
+    add("--table", action="store_true", help="of what is finished")
+    add("--read", action="store_true", help="draw what is finished, run nothing")
+    return parser.parse_args()
+
+
+def main():
+    arguments = parse()
+    folder, chains, seed = arguments.out, arguments.chains, arguments.seed
+    experiments = {
+        model: settings.load(settings.FOLDER / f"{model}.toml")
+        for model in settings.THESIS_MODELS
+    }
+    options = sweep.Options(chains, seed, arguments.data_seed)
+    wanted = [experiments[model] for model in arguments.model]
+    names = arguments.algorithm
+    if arguments.quick:
+        folder = folder / "quick"
+        options = dataclasses.replace(
+            options,
+            num_chains=QUICK["num_chains"],
+            most_passes=QUICK["most_passes"],
+        )
+        wanted = [
+            dataclasses.replace(
+                experiment,
+                epsilons=tuple(set(experiment.epsilons) & set(QUICK["epsilons"])),
+            )
+            for experiment in wanted
+            if experiment.model.dim == 2
+        ]
+    if arguments.epsilon:
+        wanted = [dataclasses.replace(e, epsilons=arguments.epsilon) for e in wanted]
+    if arguments.figure == "6.1":
+        return counts.figure(folder, experiments["easy-2d"])
+    if arguments.figure == "6.2":
+        if not arguments.read:
+            clipping.run(folder, chains, seed)
+        return clipping.figure(folder)
+    if arguments.figure:
+        panels = figures.FIGURES[arguments.figure]
+        models = {model for model, _ in panels}
+        wanted = [e for e in wanted if e.model.key in models]
+        if all(score == "gradient_clip" for _, score in panels):
+            names = ["hmc"]
+    if not (arguments.table or arguments.read):
+        run_cells(wanted, options, names, folder)
+    if arguments.figure:
+        figures.draw(arguments.figure, folder, experiments)
+    if arguments.table or arguments.quick:
+        table.write(folder, wanted)
 
 
 if __name__ == "__main__":

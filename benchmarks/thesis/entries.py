@@ -19,7 +19,7 @@ from benchmarks.thesis import replay
 from dpjax import fisher, privacy, proposals
 from dpjax.models.thesis import ThesisModel
 
-__all__ = ["ACCOUNTANTS", "Entry", "build"]
+__all__ = ["ACCOUNTANTS", "Entry", "algorithm", "build"]
 
 ACCOUNTANTS = {
     "dpps": "gdp",
@@ -72,7 +72,7 @@ def build(
     if name == "ours":
         laziness = settings["laziness"]
         step_size, num_steps = _plan(model, posterior, settings, budget)
-    algorithm_fn, replay_fn = _algorithm(model, posterior, name, settings, step_size)
+    algorithm_fn, replay_fn = algorithm(model, posterior, name, settings, step_size)
     if num_steps is None:
         num_steps = privacy.max_steps(algorithm_fn(posterior).privacy(1), **budget)
     return Entry(
@@ -96,7 +96,7 @@ def _plan(model, posterior, settings, budget):
     wanted = round(settings["num_passes"] / settings["laziness"])
 
     def cost(step_size):
-        algorithm_fn, _ = _algorithm(model, posterior, "ours", settings, step_size)
+        algorithm_fn, _ = algorithm(model, posterior, "ours", settings, step_size)
         return algorithm_fn(posterior).privacy(1)
 
     if "step_size" in settings:
@@ -110,7 +110,7 @@ def _plan(model, posterior, settings, budget):
     return step_size, wanted
 
 
-def _algorithm(model, posterior, name, settings, step_size):
+def algorithm(model, posterior, name, settings, step_size):
     root_n = posterior.num_records**0.5
     identity = np.ones(model.dim)
     if name == "hmc":

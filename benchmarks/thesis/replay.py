@@ -16,7 +16,10 @@ import jax.numpy as jnp
 from dpjax import Lipschitz
 from dpjax.proposals import Proposal
 
-__all__ = ["clip_fractions", "leapfrog", "walk"]
+__all__ = ["FEW", "MANY", "clip_fractions", "leapfrog", "walk"]
+
+FEW, MANY = 20, 100
+"""States of a chain that are replayed: of Hamiltonian walks, and of others."""
 
 
 @functools.partial(jax.jit, static_argnames="replay_fn")
@@ -41,7 +44,9 @@ def clip_fractions(replay_fn: Callable, rng_key, posterior, positions):
         ratio -= over_records(position, posterior.data)
         return jnp.mean(jnp.abs(ratio) > clip_bound), gradients
 
-    return jax.lax.map(one, (jax.random.split(rng_key, len(positions)), positions))
+    # One at a time, XLA compiles gradients on the CPU to much slower loops.
+    rng_keys = jax.random.split(rng_key, len(positions))
+    return jax.lax.map(one, (rng_keys, positions), batch_size=4)
 
 
 def _at(clip_bound, distance):

@@ -6,7 +6,6 @@ chain is scored. What is scored, and the clip fractions, read the generated data
 of it is private.
 """
 
-import csv
 import dataclasses
 import json
 import math
@@ -19,18 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
-from benchmarks.thesis import entries, published, replay
+from benchmarks.thesis import entries, published, replay, report
 from benchmarks.thesis.settings import Experiment
 from dpjax.evaluation import median_bandwidth, mmd, reference_bandwidth
 
-__all__ = ["Options", "Problem", "append", "cell", "problem", "read"]
+__all__ = ["Options", "Problem", "cell", "problem", "read"]
 
 MOST_DRAWS = 4_000
 """States of the second half of a chain that are scored."""
-
-REPLAYS = {"hmc": 20}
-MOST_REPLAYS = 100
-"""States of a chain at which clipped records are counted."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +140,7 @@ def _score(case, name, entry, result, num_dropped, key):
     keys = jax.random.split(key, len(result.positions))
     fixed = reference_bandwidth(case.reference)
     draws = np.asarray(result.positions)
-    count = min(REPLAYS.get(name, MOST_REPLAYS), draws.shape[1])
+    count = min(replay.FEW if name == "hmc" else replay.MANY, draws.shape[1])
     chosen = np.linspace(0, draws.shape[1] - 1, count).astype(int)
     rows = []
     for key, chain, accepted in zip(keys, draws, result.acceptance_rate, strict=True):
@@ -177,35 +172,13 @@ def _moment_errors(case, kept):
     return np.linalg.norm(draws.mean(axis=0) - mean), np.linalg.norm(covariance)
 
 
-def append(folder: Path, rows: list[dict]) -> None:
-    """Write the rows of a cell to the file of its model."""
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{rows[0]['model']}.csv"
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if fresh:
-            writer.writeheader()
-        writer.writerows(
-            {
-                key: f"{value:.6g}" if isinstance(value, float) else value
-                for key, value in row.items()
-            }
-            for row in rows
-        )
-
-
 def read(folder: Path, model: str) -> dict[tuple[str, float], list[dict]]:
     """Rows of every (algorithm, epsilon), the last ones where a cell was run again."""
-    path = folder / f"{model}.csv"
     cells: dict[tuple[str, float], list[dict]] = {}
-    if not path.exists():
-        return cells
-    with path.open(newline="") as file:
-        for row in csv.DictReader(file):
-            row |= {name: float(row[name]) for name in ("epsilon", *NUMBERS)}
-            cell = row["algorithm"], row["epsilon"]
-            if row["chain"] == "0":
-                cells[cell] = []
-            cells[cell].append(row)
+    for row in report.read(folder / f"{model}.csv"):
+        row |= {name: float(row[name]) for name in ("epsilon", *NUMBERS)}
+        cell = row["algorithm"], row["epsilon"]
+        if row["chain"] == "0":
+            cells[cell] = []
+        cells[cell].append(row)
     return cells
