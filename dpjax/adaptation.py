@@ -9,7 +9,7 @@ that tunes costs what any step costs, if that cost does not depend on them.
     log h <- log h + (1 + t)^-1/2 (bit - target).
 
 BlackJAX's dual averaging has twenty times that gain, made for acceptance probabilities:
-at step 100 one bit would still change the step size by a factor of e.
+at step 100 one bit would still change the step size by a factor of about e.
 
 *Metric* M, the inverse mass matrix: when one of Stan's windows ends, the covariance of
 its n states, shrunk with the weight of `PSEUDO_COUNT` states towards h^2 M / d, that of
@@ -23,7 +23,7 @@ and they travel a squared distance in proportion to the acceptance rate: short s
 serve privacy, and the work grows as 1 / h^2. At .4, of at most .5, Barker's rule keeps
 four fifths. Random walks are there at h = 1 posterior standard deviation in any
 dimension, where a `clip_bound` of 3 / sqrt(T n) nats, T the tempering, clips little;
-Hamiltonian paths are where Metropolis's rule would accept .63.
+Hamiltonian paths are where Metropolis's rule would accept .62.
 
 References: Robbins and Monro 1951; Andrieu and Thoms 2008, section 5; Hoffman and
 Gelman 2014; the Stan reference manual (windows).
@@ -187,9 +187,9 @@ def adapted(
     sampler
         One of dpjax that takes `step_size` and `inverse_mass_matrix`.
     num_warmup
-        Steps that tune. Leave them out of the draws: a chain keeps its target only when
-        it is frozen. A few hundred accepted moves; fewer than 20 steps tune the step
-        size only.
+        Steps that tune, a few hundred moves or more; `dpjax.run` wants them left out of
+        the draws, as a chain that tunes does not keep its target. Fewer than 20 tune
+        the step size only.
     is_mass_matrix_diagonal
         Whether the metric is ``(d,)`` or ``(d, d)``.
     initial_inverse_mass_matrix
@@ -278,6 +278,7 @@ def adapted(
         recall=lambda state: initial.transition.recall(state.kernel),
         move=move,
         stay=lambda state: initial.transition.stay(state.kernel),
+        num_warmup=num_warmup,
     )
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):

@@ -23,6 +23,8 @@ class Transition(NamedTuple):
         ``state -> info`` of a lazy step that does nothing.
     laziness
         Chance in (0, 1] that a step moves at all, tossed before the data are read.
+    num_warmup
+        First steps that tune the kernel, which must be left out of the draws.
     """
 
     num_words: Callable[[Any], int]
@@ -30,6 +32,7 @@ class Transition(NamedTuple):
     move: Callable[[jax.Array, Any, Any], tuple[Any, Any, Any]]
     stay: Callable[[Any], Any]
     laziness: float = 1.0
+    num_warmup: int = 0
 
 
 class Algorithm(NamedTuple):

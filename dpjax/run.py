@@ -1,6 +1,7 @@
 """Run chains within a privacy budget: the one place where steps and chains multiply."""
 
 import hashlib
+import math
 import os
 import re
 import secrets
@@ -117,6 +118,13 @@ def run(
         num_steps = _affordable(step_events, num_steps, num_chains, budget, ledger)
     if num_steps is None:
         raise ValueError("without a budget, num_steps must be given")
+    transition = algorithm_fn(posterior).transition
+    if (left_out := math.floor(num_steps * warmup_fraction)) < transition.num_warmup:
+        raise ValueError(
+            f"the first {transition.num_warmup} steps tune the kernel, but of "
+            f"{num_steps} only {left_out} are left out of the draws: lower num_warmup, "
+            "raise warmup_fraction, or lower the cost of a step"
+        )
     if budget is None:
         statement = PrivacyStatement.none(num_chains, num_steps)
     else:
@@ -129,9 +137,8 @@ def run(
     if verbose:
         print(statement)
     key = resumed.key if resumed else _key(rng_key)
-    laziness = algorithm_fn(posterior).transition.laziness
     plan = engine.schedule(
-        key, laziness, num_steps, num_chains, warmup_fraction, thinning
+        key, transition.laziness, num_steps, num_chains, warmup_fraction, thinning
     )
     if resumed is None:
         resumed = engine.begin(key, num_steps, states, plan)

@@ -10,7 +10,7 @@ import pytest
 from blackjax.adaptation.window_adaptation import build_schedule
 
 import dpjax
-from dpjax import acceptance, adaptation, privacy, proposals
+from dpjax import acceptance, adaptation, engine, privacy, proposals
 from dpjax.models import correlated_gaussian
 
 N, CHAINS = 200, 32
@@ -215,8 +215,19 @@ def test_one_call_charges_warmup_and_sampling(posterior, tmp_path):
     assert run.positions.shape == (2, 15, 2)
 
 
+def test_draws_of_a_chain_that_tunes_are_refused_before_they_are_paid(
+    posterior, tmp_path
+):
+    learner = functools.partial(adaptation.adapted, num_warmup=16, **DENSE)
+    options = dict(initial_position=np.zeros((2, 2)), num_chains=2, verbose=False)
+    path = tmp_path / "ledger"
+    with pytest.raises(ValueError, match=r"first 16 steps tune .* of 30 only 15 are"):
+        dpjax.run(None, learner, posterior, 30, ledger=path, budget=BUDGET, **options)
+    assert not path.exists()
+
+
 def test_a_killed_adapted_run_goes_on(posterior, tmp_path, monkeypatch):
-    learner = functools.partial(adaptation.adapted, num_warmup=30, **DENSE)
+    learner = functools.partial(adaptation.adapted, num_warmup=20, **DENSE)
     options = dict(
         num_steps=40,
         initial_position=np.zeros((2, 2)),
@@ -225,17 +236,17 @@ def test_a_killed_adapted_run_goes_on(posterior, tmp_path, monkeypatch):
         verbose=False,
     )
     whole = dpjax.run(jax.random.key(0), learner, posterior, **options)
-    advance, calls = dpjax.run.__globals__["engine"].advance, []
+    advance, calls = engine.advance, []
 
     def killed(*arguments):
-        if len(calls) == 12:
+        if len(calls) == 8:
             raise KeyboardInterrupt
         calls.append(1)
         return advance(*arguments)
 
     options["checkpoint"] = tmp_path / "checkpoint"
     with monkeypatch.context() as patch:
-        patch.setattr(dpjax.run.__globals__["engine"], "advance", killed)
+        patch.setattr(engine, "advance", killed)
         with pytest.raises(KeyboardInterrupt):
             dpjax.run(jax.random.key(0), learner, posterior, **options)
     resumed = dpjax.run(jax.random.key(0), learner, posterior, **options)
