@@ -56,7 +56,7 @@ Curve = Callable[[np.ndarray], np.ndarray]
 
 def _nothing(epsilons: np.ndarray) -> np.ndarray:
     """delta(epsilon) of no release at all."""
-    return np.maximum(0.0, -np.expm1(epsilons))
+    return -np.expm1(np.minimum(epsilons, 0.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +97,7 @@ class Profile:
         right = np.append(slopes, 0.0)
         left = np.append(self.values[0] - 1, slopes * math.exp(self.spacing))
         shares = others(epsilon - nodes[::-1])[::-1]
-        value = self.values[-1] + float(np.dot(right - left, shares))
+        value = float(self.values[-1] + np.dot(right - left, shares))
         if not value >= 0:
             raise ArithmeticError(f"the accountant computed {value}, not a delta")
         return min(1.0, value * math.exp(ROUNDING * (self.num_bits + 1000)))

@@ -114,7 +114,7 @@ def dominating_pairs(event: AcceptBit, num_bits: int) -> Pairs:
             wide |= ~(cost <= (1 + TOLERANCE) * attained).all(axis=0)
         if not wide.any():
             nodes = _move(ends, _larger_side(lower), _larger_side(upper))
-            parts = zip(nodes, _tails(event, ends), strict=True)
+            parts = zip(nodes, _tails(event, edges, ends), strict=True)
             return Pairs(*(np.append(*part) for part in parts))
         middle = (edges[:-1] + edges[1:])[wide] / 2
         edges = np.sort(np.append(edges, middle))
@@ -135,7 +135,8 @@ def _ends(event: AcceptBit, edges: np.ndarray) -> Pairs:
         log_a < log_b, a * np.expm1(up_a - log_a), -b * np.expm1(up_b - log_b)
     )
     error = 1e-14 * np.minimum(a * (1 - log_a), b * (1 - log_b))
-    return Pairs(c * a, (1 - c) + c * b, c * (gap * (1 + 1e-9) + error))
+    gap = np.minimum(gap * (1 + 1e-9) + error, b)
+    return Pairs(c * a, (1 - c) + c * b, c * gap)
 
 
 def _move(pairs: Pairs, lower: np.ndarray, upper: np.ndarray) -> Pairs:
@@ -161,7 +162,9 @@ def _moves(event: AcceptBit, edges: np.ndarray):
     log_b = acceptance.log_reject(right)
     up_b = acceptance.log_reject(right + sensitivity)
     most = c * np.exp(acceptance.log_accept(right)) * np.expm1(rise)
-    fall = np.minimum(log_b - up_b, np.log1p(most / ((1 - c) + c * np.exp(up_b))))
+    with np.errstate(divide="ignore", over="ignore"):
+        fall = np.log1p(most / ((1 - c) + c * np.exp(up_b)))
+    fall = np.minimum(fall, log_b - up_b)
     fall = fall * (1 + 1e-9) + 1e-12
     second, third = _derivatives(acceptance, left, right + sensitivity)
     with np.errstate(over="ignore"):
@@ -204,11 +207,11 @@ def _derivatives(acceptance: Acceptance, left: np.ndarray, right: np.ndarray):
     return np.abs(second) + half * bound, bound
 
 
-def _tails(event: AcceptBit, ends: Pairs) -> Pairs:
+def _tails(event: AcceptBit, edges: np.ndarray, ends: Pairs) -> Pairs:
     """The pairs that dominate l below the first and above the last edge."""
     c, sensitivity = event.acceptance.laziness, event.sensitivity
     low, one_minus_low = ends.low[[0, -1]], ends.one_minus_low[[0, -1]]
-    right = one_minus_low[1] - (1 - c)
+    right = c * np.exp(event.acceptance.log_reject(edges[-1]))
     if event.acceptance.family == "barker":
         # 1 - p <= e^D (1 - q), as for the accept side.
         right = min(right, one_minus_low[1] * -math.expm1(-sensitivity))

@@ -36,12 +36,11 @@ def enumerate_adversaries(pairs, ratio, steps):
     """W_steps at the likelihood ratios `ratio`, by recursion over all choices."""
     if steps == 0:
         return np.maximum(0.0, 1 - ratio)
-    best = np.zeros_like(ratio)
-    for p, q in pairs:
-        accept = enumerate_adversaries(pairs, ratio * q / p, steps - 1)
-        reject = enumerate_adversaries(pairs, ratio * (1 - q) / (1 - p), steps - 1)
-        best = np.maximum(best, p * accept + (1 - p) * reject)
-    return best
+    p, q = pairs.T
+    accept = enumerate_adversaries(pairs, ratio[..., None] * (q / p), steps - 1)
+    reject = ratio[..., None] * ((1 - q) / (1 - p))
+    reject = enumerate_adversaries(pairs, reject, steps - 1)
+    return np.max(p * accept + (1 - p) * reject, axis=-1)
 
 
 def lattice_steps(event, spacing, epsilon, delta):
@@ -120,13 +119,13 @@ def test_reference_counts(name, epsilon, steps):
 def test_counts_lie_just_below_what_an_adversary_reaches(name, spacing):
     reached = lattice_steps(bit(name), spacing, 1.0, 1e-6)
     found = exact.max_steps(bit(name), epsilon=1.0, delta=1e-6)
-    assert 0.93 * reached <= found < reached
+    assert 0.9 * reached <= found < reached
 
 
 @pytest.mark.parametrize("name", BITS)
 @pytest.mark.parametrize("sensitivity", [0.1, 0.8])
 @pytest.mark.parametrize(
-    ("steps", "cells", "slack"), [(1, 400, 0.01), (3, 11, 0.03), (6, 2, 0.06)]
+    ("steps", "cells", "slack"), [(1, 400, 0.01), (3, 13, 0.03), (6, 2, 0.06)]
 )
 def test_bounds_all_adversaries(name, sensitivity, steps, cells, slack):
     event = bit(name, sensitivity)
@@ -150,7 +149,9 @@ def test_one_bit_is_its_closed_form_from_above(sensitivity, laziness):
     for fraction in (0.0, 0.1, 0.5, 0.8):
         epsilon = fraction * sensitivity
         closed = accept_bit.one_bit_delta(event, epsilon)
-        assert closed <= composed.delta(epsilon) <= 1.03 * closed
+        # Cells are as fine as many bits need, not one.
+        slack = 0.015 * composed.delta(0.0)
+        assert closed <= composed.delta(epsilon) <= closed + slack
 
 
 def hockey_sticks(low, high, w):
@@ -189,6 +190,50 @@ def test_cells_without_their_correction_do_not_dominate(name, monkeypatch):
     assert not dominates(bit(name), 30)
 
 
+@pytest.mark.parametrize("name", BITS)
+def test_tails_dominate_what_lies_beyond_the_cells(name):
+    event = bit(name)
+    accept, c, s = (
+        event.acceptance,
+        event.acceptance.laziness,
+        event.acceptance.noise_sd,
+    )
+    tails = exact_cells.Pairs(
+        *(x[-2:] for x in exact_cells.dominating_pairs(event, 30))
+    )
+    start = -15 - event.sensitivity
+    w = np.exp(np.linspace(0, 0.99, 12) * event.sensitivity)[:, None]
+    low, high = pairs_at(event, np.linspace(start - 20, start, 300))[:300].T
+    assert np.all(
+        high - w * low <= (tails.low + tails.gap - w * tails.low)[:, :1] * 1.0001
+    )
+    start = 15.0 if not s else s**2 / 2 + 11.5 * s
+    l = np.linspace(start, start + 20, 300)  # noqa: E741
+    # 1 - p - w (1 - q) is (1 - c) (1 - w) more than this, for every pair alike.
+    low, high = (c * np.exp(accept.log_reject(x)) for x in (l, l + event.sensitivity))
+    least = c * np.exp(accept.log_reject(start))
+    assert np.all(low - w * high <= (least - w * (least - tails.gap[1])) * 1.0001)
+
+
+def test_one_backup_on_a_short_grid_is_above_its_closed_form():
+    """p = 1/2 and q = 1: rejection is impossible under one of the two."""
+    half = np.array([0.5])
+    spacing, margin = math.log(2) / 64, 128
+    x = np.arange(-200, -90) * spacing
+    start = np.maximum(0.0, 1 - np.exp(x))
+    decay = np.exp(-np.arange(margin, 0, -1) * spacing)
+    one, other = np.maximum(0.0, 1 - 2 * np.exp(x)) / 2 + 0.5, 1 - np.exp(x) / 2
+    for both_orders, exactly in ((False, one), (True, np.maximum(one, other))):
+        rows = exact._rows(
+            exact_cells.Pairs(half, half, half), spacing, margin, both_orders
+        )
+        with jax.enable_x64(True):
+            bound = np.asarray(exact._backups(start, decay, *rows, 1))
+        assert np.all(bound >= exactly - 1e-14)
+        # Exact where the grid reaches.
+        np.testing.assert_allclose(bound[:40], exactly[:40], rtol=1e-13)
+
+
 @pytest.mark.parametrize("name", ["Barker", "penalty 2"])
 def test_derivative_bounds_hold_inside_the_cells(name):
     accept = BITS[name]
@@ -220,7 +265,8 @@ def test_penalty_bits_never_cost_more_than_their_gaussian_releases():
         composed = exact.profile(bit("penalty 2"), steps, epsilon=4.0)
         for epsilon in (0.1, 1.0, 3.0):
             gaussian = conversions.gdp_delta(steps * 0.05**2, epsilon)
-            assert composed.delta(epsilon) < gaussian
+            # What is left out at the far right is below 1e-30 a bit.
+            assert composed.delta(epsilon) < gaussian + 1e-27
 
 
 def gaussian_curve(mu):
@@ -254,7 +300,7 @@ def test_one_bit_and_one_gaussian_against_quadrature(mu, laziness):
         both, _ = integrate.quad(integrand, -9, 9, limit=400, epsabs=1e-12)
         bound = composed.delta(epsilon, gaussian_curve(mu))
         assert both <= bound + 1e-9
-        assert bound <= 1.02 * both + 1e-6
+        assert bound <= 1.02 * both + 1e-4
 
 
 def test_bits_that_say_nothing_leave_the_gaussian_alone():
@@ -266,7 +312,7 @@ def test_bits_that_say_nothing_leave_the_gaussian_alone():
 
 
 def test_max_steps_is_where_the_profile_passes_delta():
-    event, budget = bit("lazy Barker .5"), {"epsilon": 1.0, "delta": 1e-5}
+    event, budget = bit("lazy Barker .5"), {"epsilon": 1.0, "delta": 1e-6}
 
     def others(steps):
         return gaussian_curve(0.05 * math.sqrt(steps))
@@ -278,7 +324,7 @@ def test_max_steps_is_where_the_profile_passes_delta():
             bits = given.get("bits_per_step", 1) * count
             arguments = [others(count)] if "others_fn" in given else []
             delta = exact.profile(event, bits, epsilon=1.0).delta(1.0, *arguments)
-            assert (delta < 1e-5) == fits
+            assert (delta < 1e-6) == fits
 
 
 def test_no_step_fits_a_tiny_budget():
