@@ -26,6 +26,8 @@ class PrivacyStatement(NamedTuple):
         Chains, and steps of each.
     events
         What all the chains released, as text.
+    accountant
+        The method of `dpjax.privacy.accountant` that gave epsilon.
     randomness
         Where it came from.
     """
@@ -37,6 +39,7 @@ class PrivacyStatement(NamedTuple):
     num_chains: int
     num_steps: int
     events: str
+    accountant: str
     randomness: str = "operating system entropy through ChaCha20"
 
     @classmethod
@@ -51,12 +54,14 @@ class PrivacyStatement(NamedTuple):
             num_chains=num_chains,
             num_steps=num_steps,
             events="; ".join(f"{count} x {event}" for event, count in events),
+            accountant=privacy.best_method(events, budget.delta),
         )
 
     @classmethod
     def none(cls, num_chains: int, num_steps: int):
         """The statement of a run without a budget."""
-        return cls(math.inf, 1.0, math.inf, "NONE", num_chains, num_steps, "everything")
+        nothing = math.inf, 1.0, math.inf, "NONE"
+        return cls(*nothing, num_chains, num_steps, "everything", "none")
 
     def __str__(self):
         if self.epsilon == math.inf:
@@ -69,7 +74,8 @@ class PrivacyStatement(NamedTuple):
             f"{self.num_chains} chains x {self.num_steps} steps: epsilon = "
             f"{self.epsilon:.4g} at delta = {self.delta:.3g} ({relation} record), "
             f"{self.epsilon_per_chain:.4g} for one chain alone\n"
-            f"released: {self.events}\nrandomness: {self.randomness}"
+            f"released: {self.events}\naccountant: {self.accountant}; "
+            f"randomness: {self.randomness}"
         )
 
 

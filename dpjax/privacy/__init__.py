@@ -1,6 +1,6 @@
 """Privacy accounting: events, accountant, calibration, filter and budget."""
 
-from dpjax.privacy.accountant import delta, epsilon, max_steps
+from dpjax.privacy.accountant import best_method, delta, epsilon, max_steps
 from dpjax.privacy.budget import Budget, BudgetError, NeighboringRelation
 from dpjax.privacy.calibration import calibrate
 from dpjax.privacy.events import (
@@ -23,6 +23,7 @@ __all__ = [
     "NeighboringRelation",
     "PoissonGaussianRelease",
     "RdpFilter",
+    "best_method",
     "calibrate",
     "delta",
     "epsilon",

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from dpjax.acceptance import TOTAL_VARIATION
-from dpjax.privacy import accountant, conversions
+from dpjax.privacy import accountant, conversions, methods
 from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import check_events
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon
@@ -54,7 +54,7 @@ class RdpFilter:
             )
         orders = conversions.ORDERS[conversions.ORDERS > 1.01]
         cost = sum(
-            count * accountant.renyi_curve(event, orders)
+            count * methods.renyi_curve(event, orders)
             for event, count in check_events(typical_step)
         )
         # The divergence that converts to epsilon [Canonne, Kamath and Steinke 2020,
@@ -94,7 +94,7 @@ class RdpFilter:
         """
         events = check_events(events)
         cost = sum(
-            count * float(accountant.renyi_curve(event, [self.order])[0])
+            count * float(methods.renyi_curve(event, [self.order])[0])
             for event, count in events
         )
         error = self._error + sum(

@@ -1,0 +1,181 @@
+"""Renyi divergences of releases about a secret sample of the records.
+
+Every bound here has at integer orders alpha >= 2 the form
+
+    D_alpha <= log(1 + sum_j C(alpha, j) q^j t_j) / (alpha - 1), j = 2..alpha,
+
+q the chance that the sample holds the record that differs. All terms are positive, so
+the sum keeps its digits however small it is. In between, (alpha - 1) D_alpha is convex
+in alpha, so its chord is an upper bound.
+
+Poisson samples, ADD_OR_REMOVE_ONE: the pair (1 - q) N(0, s^2) + q N(1, s^2), N(0, s^2),
+in units of the clip norm, whose worse direction is [Mironov, Talwar and Zhang 2019,
+section 3.3]
+
+    t_j = (1 - q)^(alpha - j) (e^(j (j - 1) / (2 s^2)) - 1).
+
+Poisson samples, REPLACE_ONE: the pair (1 - q) N(0, s^2) + q N(+-1, s^2), one sign each,
+through N(0, s^2) by the weak triangle inequality [Mironov 2017, Proposition 11, p = 2],
+
+    D_alpha(P|Q) <= (alpha - 1/2) / (alpha - 1) D_2alpha(P|R) + D_(2 alpha - 1)(R|Q),
+
+which large noise makes tight: 2 (alpha - 1/2)^2 / (alpha - 1) against 2 alpha, times
+q^2 / s^2. Never more than the release on all records, by quasi-convexity.
+
+Samples of fixed size, REPLACE_ONE, of anything with divergences e(j): [Wang, Balle and
+Kasiviswanathan 2019, Theorem 9; the sum ends at alpha, not alpha - 1]
+
+    t_2 = min(4 (e^e(2) - 1), 2 e^e(2)),    t_j = 2 e^((j - 1) e(j)) for j >= 3.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+from scipy import special
+
+from dpjax.privacy.events import PoissonGaussianRelease
+
+__all__ = ["barker_test_rdp", "fixed_batch_rdp", "poisson_rdp"]
+
+SPARSE = np.unique(np.round(2.0 ** np.arange(1, 16.01, 1 / 8)))
+"""Integer orders at which the curve of a batch's event is evaluated."""
+
+
+def poisson_rdp(event: PoissonGaussianRelease, orders) -> np.ndarray:
+    """Upper bound on the Renyi divergence of a Poisson sampled Gaussian release.
+
+    Parameters
+    ----------
+    event
+        The release.
+    orders
+        Renyi orders above 1, ``(m,)``.
+
+    Returns
+    -------
+    Nats, ``(m,)``.
+    """
+    orders = np.asarray(orders, np.float64)
+    half_precision = 1 / (2 * event.noise_multiplier**2)
+    q = event.sampling_prob
+    if q == 1:
+        return _ceiling(event) * orders
+    log_left_out = np.log1p(-q)
+
+    def log_terms(order, j):
+        return _log_expm1(j * (j - 1) * half_precision) + (order - j) * log_left_out
+
+    def one_record(orders):
+        return _amplified(orders, q, log_terms)
+
+    if event.neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+        bound = one_record(orders)
+    else:
+        bound = (orders - 0.5) / (orders - 1) * one_record(2 * orders)
+        bound += one_record(2 * orders - 1)
+    return np.minimum(bound, _ceiling(event) * orders)
+
+
+def fixed_batch_rdp(
+    curve: Callable[[np.ndarray], np.ndarray], sampling_prob: float, orders
+) -> np.ndarray:
+    """Upper bound on the Renyi divergence of an event on a batch of fixed size.
+
+    Parameters
+    ----------
+    curve
+        Maps orders above 1 to the divergences, in nats, of the event given the batch.
+    sampling_prob
+        Records in the batch over all records.
+    orders
+        Renyi orders above 1, ``(m,)``.
+
+    Returns
+    -------
+    Nats, ``(m,)``; never more than those of the event on all records.
+    """
+    orders = np.asarray(orders, np.float64)
+    most = np.floor(orders.max()) + 1
+    sparse = np.append(SPARSE[SPARSE < most], most)
+    # Finite, as chords to infinity are not numbers.
+    log_moment = np.minimum((sparse - 1) * curve(sparse), 1e300)
+    second = log_moment[0]
+    first_term = min(np.log(4) + _log_expm1(second), np.log(2) + second)
+
+    def log_terms(order, j):
+        terms = np.log(2) + np.interp(j, sparse, log_moment)
+        terms[j == 2] = first_term
+        return terms
+
+    return np.minimum(_amplified(orders, sampling_prob, log_terms), curve(orders))
+
+
+def barker_test_rdp(batch_size: int, orders) -> np.ndarray:
+    """Upper bound on the Renyi divergence of `BarkerTest`.
+
+    Parameters
+    ----------
+    batch_size
+        B.
+    orders
+        Renyi orders above 1, ``(m,)``.
+
+    Returns
+    -------
+    Nats, ``(m,)``; infinite at orders of 1 + B/4 and above.
+
+    Notes
+    -----
+    Normals with variances v, w in [1, 2] and means m apart have [Gil, Alajaji and
+    Linder 2013], with r = v/w and a the order,
+
+        D_a = a m^2 / (2 (a w - (a - 1) v)) + f(r),
+        f(r) = -(log r + log(a - (a - 1) r) / (a - 1)) / 2.
+
+    f falls up to r = 1 and grows from there, and |v - w| <= d = 4/B puts r between
+    1/(1 + d) and 1 + d and the denominator above 2 (1 - (a - 1) d); m^2 <= 4/B. The
+    bound of Heikkila et al. 2019 has log(2) / (2 (a - 1)) in place of max f, of order
+    a d^2 / 4.
+    """
+    order = np.asarray(orders, np.float64)
+    moved = 4 / batch_size
+    room = 1 - (order - 1) * moved
+    valid = room > 0
+    order, room = order[valid], room[valid]
+    up = np.log1p(moved) + np.log(room) / (order - 1)
+    down = np.log1p((order - 1) * moved / (1 + moved)) / (order - 1) - np.log1p(moved)
+    bound = np.full(valid.shape, np.inf)
+    bound[valid] = order * moved / (2 * room) - np.minimum(up, down) / 2
+    return bound
+
+
+def _amplified(orders, q: float, log_terms) -> np.ndarray:
+    """The bound of the module docstring from log t_j = ``log_terms(alpha, j)``."""
+    below = np.floor(orders)
+    integers = np.unique(np.concatenate([below, below + 1]))
+    log_moment = np.zeros(integers.shape)
+    for i, order in enumerate(integers):
+        if order >= 2:
+            j = np.arange(2, order + 1)
+            log_choose = (
+                special.gammaln(order + 1)
+                - special.gammaln(j + 1)
+                - special.gammaln(order - j + 1)
+            )
+            terms = log_choose + j * np.log(q) + log_terms(order, j)
+            log_moment[i] = np.logaddexp(0.0, special.logsumexp(terms))
+    # The factor covers the rounding of the largest binomial coefficients.
+    return np.interp(orders, integers, log_moment) / (orders - 1) * (1 + 1e-9)
+
+
+def _ceiling(event: PoissonGaussianRelease) -> float:
+    """Renyi divergence over the order of the release on all records."""
+    replace = event.neighboring_relation is NeighboringRelation.REPLACE_ONE
+    return (4 if replace else 1) / (2 * event.noise_multiplier**2)
+
+
+def _log_expm1(x):
+    """log(e^x - 1) for x >= 0."""
+    with np.errstate(divide="ignore"):
+        return x + np.log(-np.expm1(-x))
