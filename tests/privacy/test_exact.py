@@ -215,23 +215,21 @@ def test_tails_dominate_what_lies_beyond_the_cells(name):
     assert np.all(low - w * high <= (least - w * (least - tails.gap[1])) * 1.0001)
 
 
-def test_one_backup_on_a_short_grid_is_above_its_closed_form():
-    """p = 1/2 and q = 1: rejection is impossible under one of the two."""
+def test_one_backup_on_a_short_grid_against_its_closed_form():
+    """W(w) = 1 / (1 + w), p = 1/2 and q = 1: one law never rejects."""
     half = np.array([0.5])
     spacing, margin = math.log(2) / 64, 128
-    x = np.arange(-200, -90) * spacing
-    start = np.maximum(0.0, 1 - np.exp(x))
+    w = np.exp(np.arange(-500, -90) * spacing)
     decay = np.exp(-np.arange(margin, 0, -1) * spacing)
-    one, other = np.maximum(0.0, 1 - 2 * np.exp(x)) / 2 + 0.5, 1 - np.exp(x) / 2
+    one, other = (1 / (1 + 2 * w) + 1) / 2, 1 / (1 + w / 2)
+    pairs = exact_cells.Pairs(half, half, half)
     for both_orders, exactly in ((False, one), (True, np.maximum(one, other))):
-        rows = exact._rows(
-            exact_cells.Pairs(half, half, half), spacing, margin, both_orders
-        )
+        rows = exact._rows(pairs, spacing, margin, both_orders)
         with jax.enable_x64(True):
-            bound = np.asarray(exact._backups(start, decay, *rows, 1))
+            bound = np.asarray(exact._backups(1 / (1 + w), decay, *rows, 1))
         assert np.all(bound >= exactly - 1e-14)
-        # Exact where the grid reaches.
-        np.testing.assert_allclose(bound[:40], exactly[:40], rtol=1e-13)
+        # The shifts are whole: nothing is lost where the grid reaches.
+        np.testing.assert_allclose(bound[64:-64], exactly[64:-64], rtol=1e-13)
 
 
 @pytest.mark.parametrize("name", ["Barker", "penalty 2"])
