@@ -28,7 +28,7 @@ from benchmarks.thesis import (
 )
 
 COLUMNS = ("acceptance", "mmd", "mmd_thesis", "ratio_clip", "gradient_clip")
-QUICK = dict(epsilons=(1.0, 4.0), num_chains=6, most_passes=200)
+QUICK = dict(epsilons=(1.0, 4.0), num_chains=6, most_passes=100)
 
 
 def run_cells(experiments, options, names, folder):

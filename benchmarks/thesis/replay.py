@@ -82,7 +82,7 @@ def leapfrog(
     points = num_integration_steps + 1
     noise_sd = 2 * gradient_noise_multiplier * l2_clip_norm
 
-    def gradient(rng_key, posterior, position):
+    def gradient(normal, posterior, position):
         """G of `dpjax.mcmc.hmc`, and the share of the records' gradients clipped."""
         gradients = jax.vmap(
             jax.grad(posterior.loglikelihood_fn), (None, 0), out_axes=1
@@ -90,24 +90,26 @@ def leapfrog(
         norm = jnp.sqrt(jnp.sum(gradients**2, axis=0))
         shrink = jnp.minimum(1, l2_clip_norm / jnp.maximum(norm, 1e-30))
         total = jnp.sum(gradients * shrink[None], axis=1)
-        total += noise_sd * jax.random.normal(rng_key, position.shape, position.dtype)
+        total += noise_sd * normal
         prior = jax.grad(posterior.logprior_fn)(position)
         return posterior.tempering * total + prior, jnp.mean(norm > l2_clip_norm)
 
     def replay_fn(rng_key, posterior, position):
         momentum_key, noise_key = jax.random.split(rng_key)
-        momentum = jax.random.normal(momentum_key, position.shape, position.dtype)
+        dim, dtype = position.size, position.dtype
+        momentum = jax.random.normal(momentum_key, (dim,), dtype)
+        normals = jax.random.normal(noise_key, (points, dim), dtype)
 
         def kick_and_drift(carry, point):
             theta, momentum = carry
-            rng_key, kick, drift = point
-            slope, clipped = gradient(rng_key, posterior, theta)
+            normal, kick, drift = point
+            slope, clipped = gradient(normal, posterior, theta)
             momentum = momentum + kick * step_size * slope
             return (theta + drift * step_size * momentum, momentum), clipped
 
-        ones = jnp.ones(points, position.dtype)
+        ones = jnp.ones(points, dtype)
         kicks = ones.at[0].set(0.5).at[-1].set(0.5)
-        rows = jax.random.split(noise_key, points), kicks, ones.at[-1].set(0)
+        rows = normals, kicks, ones.at[-1].set(0)
         (proposed, _), clipped = jax.lax.scan(
             kick_and_drift, (position, momentum), rows
         )

@@ -78,6 +78,7 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
     key = jax.random.key(options.seed)
     label = f"{model.key} {name} {epsilon:g}"
     key = jax.random.fold_in(key, zlib.crc32(label.encode()))
+    run_key, score_key = jax.random.split(key)
     settings = case.experiment.algorithms[name]
     identity = json.dumps({**settings, **dataclasses.asdict(options)})
     if (name, epsilon) in done and done[name, epsilon][0]["settings"] == identity:
@@ -89,7 +90,7 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
     if num_steps >= 3:
         thinning = max(num_steps // (2 * MOST_DRAWS), 1)
         result = dpjax.run(
-            key,
+            run_key,
             entry.algorithm_fn,
             case.posterior,
             num_steps,
@@ -101,7 +102,9 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
             verbose=False,
         )
         seconds = time.perf_counter() - start
-        scores = _score(case, name, entry, result, num_steps // thinning // 2, key)
+        scores = _score(
+            case, name, entry, result, num_steps // thinning // 2, score_key
+        )
         scores = [{**score, "seconds": seconds} for score in scores]
     common = dict(
         model=model.key,

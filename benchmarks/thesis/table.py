@@ -22,8 +22,8 @@ def write(folder: Path, experiments) -> None:
         "Median MMD over the chains, with the thesis's bandwidth (the circle: error of "
         "the mean). `*`: stopped before the budget was spent.\n\n"
         + report.markdown(scores)
-        + "\n\nSteps of a chain: those run, those the budget pays by the accountant named, "
-        "and the thesis code's where its accountant is another.\n\n"
+        + "\n\nSteps of a chain: those run, those the budget pays by the accountant "
+        "named, and the thesis code's where its accountant is another.\n\n"
         + report.markdown(steps)
     )
     folder.mkdir(parents=True, exist_ok=True)
