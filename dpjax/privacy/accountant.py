@@ -27,7 +27,14 @@ from dpjax.privacy import exact, methods
 from dpjax.privacy.events import Event, check_events
 from dpjax.privacy.validate import check_delta, check_epsilon, check_real
 
-__all__ = ["best_method", "delta", "epsilon", "max_steps", "numerical_delta"]
+__all__ = [
+    "best_method",
+    "delta",
+    "epsilon",
+    "max_steps",
+    "numerical_delta",
+    "total_variation",
+]
 
 MAX_STEPS = 10**12
 
@@ -199,34 +206,35 @@ def _exact_guess(events: Callable, epsilon: float, delta: float) -> int:
     return max(0, bits - before) // bits_per_step
 
 
-def numerical_delta(total_variation: float, epsilon: float) -> float:
-    """delta that releases off by `total_variation`, added up, add to the ideal one."""
-    if total_variation == 0:
+def numerical_delta(error: float, epsilon: float) -> float:
+    """delta that releases off by a total variation of `error` add to the ideal one."""
+    if error == 0:
         return 0.0
     if epsilon > 700:
         return math.inf
-    return (1 + math.exp(epsilon)) * total_variation
+    return (1 + math.exp(epsilon)) * error
 
 
 def _with_error(ideal: float, events, epsilon: float) -> float:
-    return min(1.0, ideal + numerical_delta(_total_variation(events), epsilon))
+    return min(1.0, ideal + numerical_delta(total_variation(events), epsilon))
 
 
-def _total_variation(events) -> float:
+def total_variation(events) -> float:
+    """Numerical error of checked events, added up."""
     return sum(count * event.total_variation for event, count in events)
 
 
 def _epsilons(events, delta: float, method: str) -> dict[str, float]:
     """Epsilon by the name of each method, with the numerical error."""
     delta, events = check_delta(delta), check_events(events)
-    total_variation = _total_variation(events)
+    error = total_variation(events)
 
     def corrected(bound: methods.Bound) -> float:
         value = bound.epsilon(delta)
         for _ in range(100):
             # An epsilon below `trial` pays no more than the slack at `trial`.
             trial = value * (1 + 1e-6) + 1e-9
-            left = delta - numerical_delta(total_variation, trial)
+            left = delta - numerical_delta(error, trial)
             if not left >= 1e-100:
                 return math.inf
             value = bound.epsilon(left)

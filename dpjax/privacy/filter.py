@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from dpjax.acceptance import TOTAL_VARIATION
 from dpjax.privacy import accountant, conversions, methods
 from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import check_events
@@ -27,35 +26,36 @@ class RdpFilter:
         The budget.
     typical_step
         List of (event, count); the fixed order is the best for composing it.
-    max_bits
-        Most accept bits the run may draw; their numerical error is taken off `delta`.
+    max_steps
+        Most typical steps the run may take; their numerical error is taken off `delta`.
 
     Raises
     ------
     ValueError
         If an argument is invalid.
     BudgetError
-        If `delta` does not cover the numerical error of `max_bits`, or no order gives
+        If `delta` does not cover the numerical error of `max_steps`, or no order gives
         the budget.
     """
 
     def __init__(
-        self, epsilon: float, delta: float, typical_step, max_bits: int = 10**6
+        self, epsilon: float, delta: float, typical_step, max_steps: int = 10**6
     ):
         self.epsilon, self.delta = check_epsilon(epsilon), check_delta(delta)
-        self.max_bits = check_count("max_bits", max_bits)
-        self._most = self.max_bits * TOTAL_VARIATION
+        self.max_steps = check_count("max_steps", max_steps)
+        typical_step = check_events(typical_step)
+        self._most = self.max_steps * accountant.total_variation(typical_step)
         reserve = accountant.numerical_delta(self._most, self.epsilon)
         self._delta = self.delta - reserve
         if not self._delta > 0:
             raise BudgetError(
-                f"{self.max_bits} accept bits add {reserve:.1e} to delta, more than "
-                f"{self.delta:.1e}; lower max_bits or epsilon, or raise delta"
+                f"{self.max_steps} steps in floating point add {reserve:.1e} to "
+                f"delta, more than {self.delta:.1e}; lower max_steps or epsilon, or "
+                "raise delta"
             )
         orders = conversions.ORDERS[conversions.ORDERS > 1.01]
         cost = sum(
-            count * methods.renyi_curve(event, orders)
-            for event, count in check_events(typical_step)
+            count * methods.renyi_curve(event, orders) for event, count in typical_step
         )
         # The divergence that converts to epsilon [Canonne, Kamath and Steinke 2020,
         # Proposition 12].
@@ -97,9 +97,7 @@ class RdpFilter:
             count * float(methods.renyi_curve(event, [self.order])[0])
             for event, count in events
         )
-        error = self._error + sum(
-            count * event.total_variation for event, count in events
-        )
+        error = self._error + accountant.total_variation(events)
         spent = self._spent + cost
         if not (spent <= self._limit and error <= self._most * (1 + 1e-9)):
             return False

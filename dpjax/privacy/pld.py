@@ -1,8 +1,8 @@
 """Privacy loss distributions (PLDs) of Gaussian and subsampled Gaussian releases.
 
 dp-accounting discretises, by connecting the dots, and composes. Every approximation
-but rounding is an upper bound. Rounding is bounded here; FFTs make its absolute size
-about 1e-16 a composition.
+but rounding is an upper bound. Rounding is added to delta: FFTs make it about 1e-16 a
+composition, absolutely.
 
 The pairs that dominate, in units of the noise's clip norm (Poisson) or sensitivity:
 
@@ -22,7 +22,6 @@ first.
 """
 
 import math
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -32,6 +31,7 @@ from dp_accounting.pld.privacy_loss_distribution import (
     PrivacyLossDistribution,
     from_gaussian_mechanism,
 )
+from scipy import signal
 
 from dpjax.privacy.events import (
     Event,
@@ -42,7 +42,7 @@ from dpjax.privacy.events import (
 
 __all__ = ["Composed", "applies", "compose"]
 
-POINTS_A_DEVIATION = 10
+POINTS_A_DEVIATION = 20
 MAX_POINTS = 200_000
 MAX_COMPOSED_POINTS = 2**19
 BASE = 4096
@@ -57,25 +57,47 @@ def applies(event: Event) -> bool:
     return event.gaussian is not None or isinstance(event, PoissonGaussianRelease)
 
 
-@dataclass(frozen=True, eq=False)
 class Composed:
-    """Composed distributions.
+    """delta of composed distributions, fast for many epsilons.
 
-    distribution
-        Of dp-accounting, pessimistic up to rounding.
-    rounding
-        What rounding may hide of delta.
+    Between the losses l_i of the grid delta is linear in e^epsilon, and at them
+
+        delta_i = e^-h delta_(i+1) + (1 - e^-h) sum_(j > i) p_j,
+
+    h the spacing, a sum of positive terms.
     """
 
-    distribution: PrivacyLossDistribution
-    rounding: float
+    def __init__(self, distribution: PrivacyLossDistribution, rounding: float):
+        self._rounding = rounding
+        pmfs = [distribution._pmf_remove]
+        if not distribution._symmetric:
+            pmfs.append(distribution._pmf_add)
+        self._profiles = [_profile(pmf.to_dense_pmf()) for pmf in pmfs]
 
     def delta(self, epsilon):
         """delta at real epsilons, the larger of both directions, at most 1."""
-        found = np.asarray(self.distribution.get_delta_for_epsilon(epsilon))
-        if not np.all(found >= -self.rounding):
+        epsilon = np.asarray(epsilon, np.float64)
+        found = np.zeros(epsilon.shape)
+        for interval, lower, values, infinity_mass in self._profiles:
+            place = epsilon / interval - lower
+            i = np.clip(np.floor(place), 0, values.size - 2).astype(int)
+            share = np.expm1(np.clip(place - i, 0, 1) * interval) / np.expm1(interval)
+            value = values[i] + share * (values[i + 1] - values[i])
+            # Left of the grid, the chord to delta = 1 at e^epsilon = 0.
+            below = 1 - np.exp(np.minimum(place, 0.0) * interval) * (1 - values[0])
+            found = np.maximum(found, np.where(place < 0, below, value) + infinity_mass)
+        if not np.all(found >= 0):
             raise ArithmeticError("the accountant computed a delta that is not >= 0")
-        return np.clip(found + self.rounding, 0.0, 1.0)
+        return np.minimum(found + self._rounding, 1.0)
+
+
+def _profile(pmf):
+    """Spacing and first index of the losses, delta there but for infinity, its mass."""
+    interval = pmf._discretization
+    probabilities = np.maximum(pmf._probs, 0.0)[::-1]
+    tail = np.concatenate([[0.0, 0.0], np.cumsum(probabilities)])[:-1]
+    values = signal.lfilter([-np.expm1(-interval)], [1.0, -np.exp(-interval)], tail)
+    return interval, pmf._lower_loss, values[::-1], pmf._infinity_mass
 
 
 @lru_cache(maxsize=16)
@@ -89,9 +111,9 @@ def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
 
     Returns
     -------
-    Pessimistic distributions on a grid of a tenth of the root mean square of the
-    steps' losses, which costs epsilon about 0.1 %. The grid is coarser, and the bound
-    looser, above 10^8 steps or where losses of very different size meet.
+    Pessimistic distributions on a grid of at most a twentieth of the root mean square
+    of the steps' losses, which costs epsilon less than 0.1 %. The grid is coarser, and
+    the bound looser, above 10^6 steps or where losses of very different size meet.
     """
     others = [(event, n) for event, n in events if event.gaussian is None]
     precision = sum(

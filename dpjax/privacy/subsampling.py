@@ -147,6 +147,7 @@ def barker_test_rdp(batch_size: int, orders) -> np.ndarray:
     down = np.log1p((order - 1) * moved / (1 + moved)) / (order - 1) - np.log1p(moved)
     bound = np.full(valid.shape, np.inf)
     bound[valid] = order * moved / (2 * room) - np.minimum(up, down) / 2
+    bound *= 1 + 1e-12
     return bound
 
 

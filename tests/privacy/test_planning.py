@@ -80,13 +80,21 @@ def test_filter_never_exceeds_the_budget_on_changing_events():
 
 
 def test_filter_counts_bits():
-    spent = privacy.RdpFilter(**BUDGET, typical_step=barker(1e-3), max_bits=10)
+    spent = privacy.RdpFilter(**BUDGET, typical_step=barker(1e-3), max_steps=10)
     event = barker(1e-3)[0][0]
     assert not spent.spend([(event, 11)])
     assert spent.epsilon_spent == 0.0
     assert spent.spend([(event, 10)])
     assert not spent.spend([(event, 1)])
     assert spent.spend(gaussian(1e4))
+
+
+def test_filter_covers_the_numerical_error_of_any_release():
+    step = [*barker(0.02), (privacy.GaussianRelease(1e3, 1e-12), 11)]
+    with pytest.raises(privacy.BudgetError, match="max_steps"):
+        privacy.RdpFilter(**BUDGET, typical_step=step)
+    spent = privacy.RdpFilter(**BUDGET, typical_step=step, max_steps=300)
+    assert sum(spent.spend(step) for _ in range(310)) == 300
 
 
 def test_filter_refuses_what_is_not_private():
@@ -99,14 +107,14 @@ def test_filter_refuses_what_is_not_private():
 
 def test_bad_filters_raise():
     step = barker(0.02)
-    with pytest.raises(privacy.BudgetError, match="max_bits"):
-        privacy.RdpFilter(8.0, 1e-6, step, max_bits=10**7)
+    with pytest.raises(privacy.BudgetError, match="max_steps"):
+        privacy.RdpFilter(8.0, 1e-6, step, max_steps=10**7)
     with pytest.raises(ValueError, match="epsilon"):
         privacy.RdpFilter(math.nan, 1e-6, step)
     with pytest.raises(ValueError, match="delta"):
         privacy.RdpFilter(1.0, 1.0, step)
-    with pytest.raises(ValueError, match="max_bits"):
-        privacy.RdpFilter(1.0, 1e-6, step, max_bits=0)
+    with pytest.raises(ValueError, match="max_steps"):
+        privacy.RdpFilter(1.0, 1e-6, step, max_steps=0)
     with pytest.raises(ValueError, match="events"):
         privacy.RdpFilter(1.0, 1e-6, step[0][0])
     with pytest.raises(privacy.BudgetError):
