@@ -133,20 +133,19 @@ def barker_test_rdp(batch_size: int, orders) -> np.ndarray:
         D_a = a m^2 / (2 (a w - (a - 1) v)) + f(r),
         f(r) = -(log r + log(a - (a - 1) r) / (a - 1)) / 2.
 
-    f falls up to r = 1 and grows from there, and |v - w| <= d = 4/B puts r between
-    1/(1 + d) and 1 + d and the denominator above 2 (1 - (a - 1) d); m^2 <= 4/B. The
-    bound of Heikkila et al. 2019 has log(2) / (2 (a - 1)) in place of max f, of order
-    a d^2 / 4.
+    f falls up to r = 1 and grows from there, f(1/r) <= f(r) for r > 1 as its slope in
+    log r shows, and |v - w| <= d = 4/B puts r between 1/(1 + d) and 1 + d and the
+    denominator above 2 (1 - (a - 1) d); m^2 <= 4/B. The bound of Heikkila et al. 2019
+    has log(2) / (2 (a - 1)) in place of max f, which is about a d^2 / 4.
     """
     order = np.asarray(orders, np.float64)
     moved = 4 / batch_size
     room = 1 - (order - 1) * moved
     valid = room > 0
     order, room = order[valid], room[valid]
-    up = np.log1p(moved) + np.log(room) / (order - 1)
-    down = np.log1p((order - 1) * moved / (1 + moved)) / (order - 1) - np.log1p(moved)
+    spread = np.log1p(moved) + np.log(room) / (order - 1)
     bound = np.full(valid.shape, np.inf)
-    bound[valid] = order * moved / (2 * room) - np.minimum(up, down) / 2
+    bound[valid] = order * moved / (2 * room) - spread / 2
     bound *= 1 + 1e-12
     return bound
 

@@ -243,8 +243,8 @@ def test_bits_and_poisson_samples_compose():
     for method in ("pld", "gdp", "zcdp"):
         with pytest.raises(ValueError, match=method):
             privacy.epsilon(MIXED, 1e-6, method)
-    spent = privacy.RdpFilter(1.0, 1e-6, MIXED)
     step = [(event, count // 100) for event, count in MIXED]
+    spent = privacy.RdpFilter(1.0, 1e-6, step, max_steps=10**4)
     steps = 0
     while spent.spend(step):
         steps += 1
