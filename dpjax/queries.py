@@ -12,10 +12,9 @@ Euclidean norm for gradients. The sums are secret until noise or an accept bit
 releases them.
 """
 
+import functools
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,8 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from dpjax import cipher
+from dpjax.components import components
+from dpjax.exact_sums import BLOCK, GRID, exact_sum, sum_over_records
 from dpjax.posterior import Posterior
 
 __all__ = [
@@ -36,21 +37,6 @@ __all__ = [
     "remember",
     "sensitivity",
 ]
-
-GRID = 2**16
-"""Cells of the public grid per clip bound. At n = 1e7 the rounding of all records
-together moves a sum by about .03 clip bounds, random in sign."""
-
-BLOCK = 2**17
-"""Numbers, one a record or one a gradient component, evaluated together by a chain:
-bounds the memory that a sum needs."""
-
-UNROLLED = 64
-"""Blocks written out one after the other, which compiles to the fastest code; more
-records than ``UNROLLED * BLOCK`` are looped over."""
-
-EXACT_FLOAT32_TERMS = 2**24 // GRID
-"""Integers of at most GRID that float32 adds without rounding."""
 
 
 @dataclass(frozen=True)
@@ -123,14 +109,15 @@ def log_ratio_sum(
     """
     if memory is None:
 
-        def contributions(records):
+        def sums(records):
             new = _evaluate(posterior, proposed, records)
-            return _cells(new - _evaluate(posterior, position, records), clip_bound)
+            old = _evaluate(posterior, position, records)
+            return exact_sum(_cells(new - old, clip_bound))
 
-        total = _sum_over_records(contributions, posterior.data, BLOCK)
+        total = sum_over_records(sums, posterior.data, BLOCK)
     else:
         new = _evaluate(posterior, proposed, posterior.data)
-        total, memory = _exact_sum(_cells(new - memory, clip_bound)), new
+        total, memory = exact_sum(_cells(new - memory, clip_bound)), new
     with jax.enable_x64(True):
         return total * _unit(clip_bound), memory
 
@@ -211,17 +198,21 @@ def gradient_sum(
     position,
     l2_clip_norm: float,
     *,
+    root: jax.Array | None = None,
     sampling_prob: float = 1.0,
     words: jax.Array | None = None,
-):
+) -> jax.Array:
     """Sum over records of the log-likelihood gradients, each clipped in norm.
 
     Parameters
     ----------
     position
-        The public position.
+        The public position, d components in all.
     l2_clip_norm
-        Bound on the Euclidean norm of one record's gradient, over all leaves.
+        Bound on the Euclidean norm of one record's gradient.
+    root
+        W, ``(d,)`` or ``(d, d)``, of `proposals.square_root`: gradients are taken with
+        respect to z in theta = theta_0 + W z. None: with respect to theta.
     sampling_prob
         Chance with which each record enters the sum, independently of the others: a
         multiple of 2^-32. All gradients are evaluated whatever it is.
@@ -236,8 +227,8 @@ def gradient_sum(
 
     Returns
     -------
-    A pytree like `position` of float64 integers: the sum in units of
-    ``l2_clip_norm / GRID``, not divided by `sampling_prob`.
+    Float64 integers ``(d,)``, in the order of the flattened position: the sum in units
+    of ``l2_clip_norm / GRID``, not divided by `sampling_prob`.
 
     Notes
     -----
@@ -246,9 +237,8 @@ def gradient_sum(
     1 - (d + 16) 2^-23 of the bound before it is truncated towards zero, which covers
     the rounding of its norm in float32. Nothing is released here.
     """
-    leaves, treedef = jax.tree.flatten(position)
-    sizes = [jnp.size(leaf) for leaf in leaves]
-    size = sum(sizes)
+    flat, unravel = ravel_pytree(position)
+    size = flat.size
     if size > 2**21:
         raise ValueError(
             f"gradients of {size} components cannot be clipped exactly in float32; the "
@@ -263,85 +253,54 @@ def gradient_sum(
     # The squares of what is left cannot overflow.
     ceiling = 1e19 / math.sqrt(size)
 
-    def gradient(record):
-        found = jax.grad(posterior.loglikelihood_fn)(position, record)
-        return ravel_pytree(found)[0]
+    def loglikelihood(vector, record):
+        return posterior.loglikelihood_fn(unravel(vector), record)
 
-    def contributions(block):
+    def gradient(record):
+        """As a list of vectors that make it up, of one component or of all."""
+        parts = components(loglikelihood, flat, record)
+        if parts is None:
+            parts = [jax.grad(loglikelihood)(flat, record)]
+        else:
+            parts = [part[None] for part in parts]
+        return parts if root is None else _pull_back(root, parts)
+
+    def sums(block):
         records, numbers = block
         # Components lead: a sum over a short last axis costs several times as much.
-        gradients = _wide(jax.vmap(gradient, out_axes=1)(records))
-        kept = jnp.all(jnp.isfinite(gradients), axis=0)
+        parts = [_wide(g) for g in jax.vmap(gradient, out_axes=1)(records)]
+        finite = [jnp.all(jnp.isfinite(g), axis=0) for g in parts]
+        kept = functools.reduce(jnp.logical_and, finite)
         if sampling_prob < 1:
             drawn = cipher.expand(words, numbers[0], numbers.size)
             kept &= drawn < np.uint32(threshold)
         scale = GRID / jnp.maximum(l2_clip_norm, 1e-30)
-        cells = jnp.where(kept[None], gradients, 0) * scale
-        cells = jnp.clip(cells, -ceiling, ceiling)
-        norm = jnp.sqrt(jnp.sum(cells**2, axis=0))
+        parts = [jnp.where(kept[None], g, 0) * scale for g in parts]
+        parts = [jnp.clip(cells, -ceiling, ceiling) for cells in parts]
+        norm = jnp.sqrt(sum(jnp.sum(cells**2, axis=0) for cells in parts))
         shrink = jnp.minimum(1.0, largest / jnp.maximum(norm, 1.0))
-        return jnp.trunc(cells * shrink[None])
+        # Computed once, not again for every component.
+        shrink = lax.optimization_barrier(shrink)[None]
+        found = [exact_sum(jnp.trunc(cells * shrink)) for cells in parts]
+        with jax.enable_x64(True):
+            return jnp.concatenate(found)
 
     # Blocks begin where a block of the cipher does.
-    block_size = max(BLOCK // size // 16, 1) * 16
+    block_size = max(BLOCK // max(size // 8, 1) // 16, 1) * 16
     numbers = jnp.arange(posterior.num_records, dtype=jnp.uint32)
-    total = _sum_over_records(contributions, (posterior.data, numbers), block_size)
-    with jax.enable_x64(True):
-        parts = jnp.split(total, np.cumsum(sizes)[:-1])
-        shaped = zip(parts, leaves, strict=True)
-        return treedef.unflatten([p.reshape(jnp.shape(leaf)) for p, leaf in shaped])
+    return sum_over_records(sums, (posterior.data, numbers), block_size)
+
+
+def _pull_back(root, parts):
+    """W^T g for a gradient g given as the vectors that make it up."""
+    if root.ndim == 1:
+        starts = np.cumsum([0, *(part.size for part in parts[:-1])])
+        return [root[i : i + g.size] * g for i, g in zip(starts, parts, strict=True)]
+    if len(parts) == 1:
+        return [jnp.matmul(root.T, parts[0], precision="highest")]
+    return [sum(w * g for w, g in zip(column, parts, strict=True)) for column in root.T]
 
 
 def _wide(values):
     """At least float32, whose integers reach far beyond the grid."""
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))
-
-
-def _sum_over_records(
-    contributions: Callable[[Any], jax.Array], data, block_size: int
-) -> jax.Array:
-    """Add up the integers that `contributions` returns, records last, for blocks."""
-    size = jax.tree.leaves(data)[0].shape[0]
-    stride = UNROLLED * block_size
-
-    def stretch(start, length):
-        total = None
-        for offset in range(0, length, block_size):
-            width = min(block_size, length - offset)
-            block = jax.tree.map(
-                lambda leaf, i=offset, w=width: (
-                    leaf[start + i : start + i + w]
-                    if isinstance(start, int)
-                    else lax.dynamic_slice_in_dim(leaf, start + i, w)
-                ),
-                data,
-            )
-            part = _exact_sum(contributions(block))
-            with jax.enable_x64(True):
-                total = part if total is None else total + part
-        return total
-
-    whole, rest = divmod(size, stride)
-    total = stretch(whole * stride, rest) if rest else None
-    if whole:
-        first = stretch(0, stride)
-        with jax.enable_x64(True):
-            total = first if total is None else total + first
-
-        def add(i, total):
-            part = stretch(i * stride, stride)
-            with jax.enable_x64(True):
-                return total + part
-
-        total = lax.fori_loop(1, whole, add, total)
-    return total
-
-
-def _exact_sum(integers: jax.Array) -> jax.Array:
-    """Sum of integers of at most GRID over the last axis, exact, in float64."""
-    *others, size = integers.shape
-    grouped = size - size % EXACT_FLOAT32_TERMS
-    groups = integers[..., :grouped].reshape(*others, -1, EXACT_FLOAT32_TERMS)
-    partial, rest = jnp.sum(groups, axis=-1), jnp.sum(integers[..., grouped:], axis=-1)
-    with jax.enable_x64(True):
-        return jnp.sum(partial.astype(jnp.float64), axis=-1) + rest.astype(jnp.float64)

@@ -7,7 +7,7 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 from jax_privacy import clipping
 
-from dpjax import cipher, queries
+from dpjax import cipher, exact_sums, queries
 from dpjax.posterior import Posterior
 from dpjax.queries import GRID
 
@@ -191,16 +191,15 @@ def both_sums(data, clip=0.9):
     return float(ratio), np.asarray(gradient)
 
 
-@pytest.mark.parametrize("size", [5, 48, 290, 300])
+@pytest.mark.parametrize("size", [5, 144, 290, 300])
 def test_blocks_do_not_change_the_sums(monkeypatch, size):
-    # Rest only, one stretch, and stretches in a loop: of 3 blocks of 48 records, or of
-    # 16 for gradients of three components.
+    # Rest only, one stretch, and stretches in a loop, of 3 blocks of 48 records.
     data = dyadic(np.random.default_rng(3), (size, 3))
     whole = both_sums(data)
     monkeypatch.setattr(queries, "BLOCK", 48)
-    monkeypatch.setattr(queries, "UNROLLED", 3)
+    monkeypatch.setattr(exact_sums, "UNROLLED", 3)
     loops = str(jax.make_jaxpr(lambda d: gradient_sum(d, 1.0))(data))
-    assert ("scan" in loops or "while" in loops) == (size >= 48)
+    assert ("scan" in loops or "while" in loops) == (size >= 144)
     blocked = both_sums(data)
     assert whole[0] == blocked[0]
     np.testing.assert_array_equal(whole[1], blocked[1])
@@ -293,9 +292,8 @@ def test_pytree_positions_share_one_norm():
 
     posterior = Posterior(flat, loglikelihood, jnp.array([[6.0, 0.0, 8.0]]))
     position = {"a": jnp.zeros(2), "b": jnp.zeros(())}
-    cells = jax.tree.map(np.asarray, queries.gradient_sum(posterior, position, 1.0))
-    np.testing.assert_allclose(cells["a"] / GRID, [0.6, 0], atol=3e-5)
-    np.testing.assert_allclose(cells["b"] / GRID, 0.8, atol=3e-5)
+    cells = np.asarray(queries.gradient_sum(posterior, position, 1.0))
+    np.testing.assert_allclose(cells / GRID, [0.6, 0, 0.8], atol=3e-5)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
@@ -325,6 +323,11 @@ def test_sensitivity():
             queries.sensitivity(bad, Relation.REPLACE_ONE)
 
 
+def by_entries(position, record):
+    """Its gradient is taken apart, that of `linear`, a dot product, is not."""
+    return sum(position[j] * record[j] for j in range(3))
+
+
 def entered(words, prob, size=50):
     """Which records entered the sum: every one has a coordinate of its own."""
     data = jnp.eye(size)
@@ -344,10 +347,10 @@ def test_records_enter_a_sample_independently(prob):
         lambda w: queries.gradient_sum(
             Posterior(flat, linear, jnp.eye(50)), jnp.eye(50)[0], 1.0,
             sampling_prob=prob, words=w,
-        ) > 0,
+        ),
         words,
     )  # fmt: skip
-    included = np.asarray(included, float)
+    included = (np.asarray(included) > 0).astype(float)
     variance = prob * (1 - prob)
     # 50 means and 1225 correlations of 2000 draws: seven sds are below 1e-8 together,
     # nine for the correlations of rare records, whose tails are heavier.
@@ -363,7 +366,7 @@ def test_samples_do_not_depend_on_the_blocks(monkeypatch):
     whole = entered(words, 0.25)
     assert 0 < whole.sum() < 50
     monkeypatch.setattr(queries, "BLOCK", 50 * 16)
-    monkeypatch.setattr(queries, "UNROLLED", 2)
+    monkeypatch.setattr(exact_sums, "UNROLLED", 2)
     np.testing.assert_array_equal(entered(words, 0.25), whole)
     expected = cipher.expand(words, 0, 50) < 2**30
     np.testing.assert_array_equal(whole, expected)
@@ -374,3 +377,25 @@ def test_samples_do_not_depend_on_the_blocks(monkeypatch):
 def test_sampling_probabilities_must_be_exact(prob):
     with pytest.raises(ValueError, match="sampling_prob"):
         entered(jnp.zeros(8, jnp.uint32), prob)
+
+
+@pytest.mark.parametrize("loglikelihood", [linear, by_entries])
+@pytest.mark.parametrize("root", [[2.0, 0.5, 1.0], np.tril(np.full((3, 3), 0.7))])
+def test_gradients_in_the_coordinates_of_a_metric(loglikelihood, root):
+    data = jnp.array([[0.1, -0.2, 0.3], [0.2, 0.1, 0.0]])
+    root = jnp.asarray(root)
+    position = jnp.array([1.0, 2.0, 3.0])
+
+    def whitened(z, record):
+        matrix = jnp.diag(root) if root.ndim == 1 else root
+        return loglikelihood(position + matrix @ z, record)
+
+    expected = jax.vmap(jax.grad(whitened), (None, 0))(jnp.zeros(3), data).sum(0)
+    posterior = Posterior(flat, loglikelihood, data)
+    found = np.asarray(queries.gradient_sum(posterior, position, 2.0, root=root))
+    # Truncation to the grid takes at most a cell from each of the two records.
+    np.testing.assert_allclose(found * 2 / GRID, expected, atol=3 * 2 / GRID)
+    # Clipped in these coordinates.
+    tight = np.asarray(queries.gradient_sum(posterior, position, 1e-3, root=root))
+    assert np.linalg.norm(tight) > GRID
+    assert np.linalg.norm(tight) <= 2 * GRID

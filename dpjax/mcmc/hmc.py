@@ -21,7 +21,6 @@ function that is balanced in l keeps the posterior where no log ratio is clipped
 Reference: Raisa 2021 (thesis), chapter 4, with its errata.
 """
 
-import dataclasses
 import functools
 import math
 
@@ -56,9 +55,9 @@ def init(
 
 
 def _released_gradient(
-    posterior, position, words, l2_clip_norm, noise_multiplier, sampling_prob
+    posterior, position, root, words, l2_clip_norm, noise_multiplier, sampling_prob
 ):
-    """G of the module docstring.
+    """G of the module docstring at `position`, with W = `root`.
 
     Notes
     -----
@@ -67,11 +66,12 @@ def _released_gradient(
     ``2 * noise_multiplier * l2_clip_norm``.
     """
     if math.isinf(l2_clip_norm):
-        return jax.grad(posterior)(position)
+        return _whiten(root, jax.grad(posterior)(position))
     total = queries.gradient_sum(
         posterior,
         position,
         l2_clip_norm,
+        root=root,
         sampling_prob=sampling_prob,
         words=words[:KEY_WORDS],
     )
@@ -80,10 +80,17 @@ def _released_gradient(
         total = noise.gaussian_release(words[KEY_WORDS:], total, unit, noise_multiplier)
     else:
         with jax.enable_x64(True):
-            total = (total * unit).astype(position.dtype)
-    prior = jax.grad(posterior.logprior_fn)(position)
-    weight = posterior.tempering / sampling_prob
-    return weight * total.astype(position.dtype) + prior
+            total = total * unit
+    prior = _whiten(root, jax.grad(posterior.logprior_fn)(position))
+    return posterior.tempering / sampling_prob * total.astype(prior.dtype) + prior
+
+
+def _whiten(root, gradient):
+    """W^T g of a public gradient, or one of a run without privacy."""
+    flat, _ = ravel_pytree(gradient)
+    if root is None:
+        return flat
+    return root * flat if root.ndim == 1 else jnp.matmul(root.T, flat)
 
 
 def _dimension(inverse_mass_matrix) -> int:
@@ -112,21 +119,14 @@ def _leapfrog(
 
     def propose(words, position, walk, step_size):
         start, unravel = ravel_pytree(position)
-        if inverse_mass_matrix is None:
-            root = jnp.ones_like(start)
-        else:
+        root = None
+        if inverse_mass_matrix is not None:
             root = proposals.square_root(inverse_mass_matrix).astype(start.dtype)
 
         def at(z):
-            return unravel(start + proposals.stretch(root, z))
+            jump = z if root is None else proposals.stretch(root, z)
+            return unravel(start + jump)
 
-        whitened = dataclasses.replace(
-            posterior,
-            logprior_fn=lambda z: posterior.logprior_fn(at(z)),
-            loglikelihood_fn=lambda z, record: posterior.loglikelihood_fn(
-                at(z), record
-            ),
-        )
         momentum_words, jitter_word, words = jnp.split(
             words, [start.size, start.size + 1]
         )
@@ -137,7 +137,7 @@ def _leapfrog(
         def kick_and_drift(carry, point):
             z, p = carry
             words, kick, drift = point
-            p = p + kick * length * gradient_fn(whitened, z, words)
+            p = p + kick * length * gradient_fn(posterior, at(z), root, words)
             return (z + drift * length * p, p), None
 
         ones = jnp.ones(points, start.dtype)

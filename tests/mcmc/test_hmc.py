@@ -208,8 +208,8 @@ def test_the_path_is_that_of_blackjax(make_target, inverse_mass_matrix):
     for _ in range(7):
         final = integrate(final, 0.02)
 
-    def gradient_fn(whitened, z, words):
-        return hmc._released_gradient(whitened, z, words, np.inf, 0.0, 1.0)
+    def gradient_fn(posterior, position, root, words):
+        return hmc._released_gradient(posterior, position, root, words, np.inf, 0, 1)
 
     leapfrog = hmc._leapfrog(posterior, gradient_fn, 7, inverse_mass_matrix, 0.0)
     move = leapfrog.propose(words, start, (), 0.02)
@@ -252,7 +252,7 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
     position = jnp.zeros(2)
     for calm in (data, data.at[4].set(0.0), data.at[4].multiply(-1)):
         hmc._released_gradient(
-            Posterior(no_prior, linear, calm), position, words[0], *arguments
+            Posterior(no_prior, linear, calm), position, None, words[0], *arguments
         )
     (loud, unit, charged), (quiet, *_), (reverse, *_) = released
     assert charged == multiplier and unit == clip_norm / queries.GRID
@@ -262,7 +262,7 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
 
     def of_zeros(words):
         empty = Posterior(no_prior, linear, jnp.zeros((3, 2)))
-        return hmc._released_gradient(empty, position, words, *arguments)
+        return hmc._released_gradient(empty, position, None, words, *arguments)
 
     draws = np.asarray(jax.jit(jax.vmap(of_zeros))(words), np.float64) * sampling_prob
     sd = 2 * multiplier * clip_norm
