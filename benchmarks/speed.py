@@ -1,180 +1,271 @@
-"""Milliseconds per step of 20 chains, beside BlackJAX and hand-written passes.
+"""Milliseconds per step of 20 chains, beside passes over the data written by hand.
 
-    python -m benchmarks.speed [--memory]
+    python -m benchmarks.speed [--only NAME ...] [--repetitions N] [--memory]
 
-Every line is timed in the same process, in turn, several times over; the minimum is
-printed. ``rmh`` is BlackJAX's non-private random walk, vmapped over the chains on the
-same Posterior; ``by hand`` is a jitted loop that computes the clipped sums of the
-private step directly, for the current and the proposed position, and nothing else.
-``--memory`` instead prints the peak memory of a Barker run at n = 2e6, d = 10.
+Every kernel is timed next to the step of `benchmarks.by_hand` that makes the same
+passes, and ``rmh``, BlackJAX's non-private random walk vmapped over the chains on the
+same Posterior. The lines of a table take turns in one process, several times over; the
+minimum is printed. ``--memory`` instead prints the peak memory of a Barker run at
+n = 2e6, d = 10.
 """
 
 import argparse
 import functools
+import os
 import resource
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import blackjax
 import jax
 import jax.numpy as jnp
 
 import dpjax
+from benchmarks import by_hand
 from dpjax.models import banana, logistic_regression
-from dpjax.models.banana import simulate
+from dpjax.models.banana import Information, simulate
 
-CHAINS, STEPS = 20, 1000
-
-
-def banana_case(num_records=100_000, dim=2):
-    """Posterior, start, jump, clip bound and the pass written by hand."""
-    data = simulate(jax.random.key(0), num_records, dim)
-    posterior = banana(data)
-
-    def by_hand(first, second, data, bound):
-        x1, x2 = data[:, 0], data[:, 1]
-
-        def loglikelihood(position):
-            t1, t2 = position[:, :1], position[:, 1:2]
-            u = t2 + 20.0 * t1**2
-            return -0.025 * (x1[None] - t1) ** 2 - 0.2 * (x2[None] - u) ** 2
-
-        ratio = loglikelihood(second) - loglikelihood(first)
-        return jnp.sum(jnp.clip(ratio, -bound, bound), axis=1)
-
-    start = jnp.zeros(dim).at[1].set(3.0)
-    return posterior, start, 0.0112, 2.0, by_hand
+CHAINS = 20
 
 
-def logistic_case(num_records=48_842, dim=100):
-    """As `banana_case`, for rows of norm at most 1."""
+class Table(NamedTuple):
+    """Lines that are timed in turn.
+
+    posterior, start
+        What is sampled, and from where.
+    num_steps, repetitions
+        Length of a timed call, and the number of calls.
+    hand
+        Step of `by_hand`.
+    kernels
+        ``{name: posterior -> Algorithm}``.
+    rmh
+        Step size of BlackJAX's random walk, None for no such line.
+    """
+
+    posterior: dpjax.Posterior
+    start: jax.Array
+    num_steps: int
+    repetitions: int
+    hand: Callable
+    kernels: dict
+    rmh: float | None = None
+
+
+def banana_data(num_records, dim):
+    posterior = banana(simulate(jax.random.key(0), num_records, dim))
+    return posterior, jnp.zeros(dim).at[1].set(3.0)
+
+
+def logistic_data(num_records, dim):
+    """Rows of norm at most 1."""
     keys = jax.random.split(jax.random.key(0), 3)
     features = jax.random.normal(keys[0], (num_records, dim))
     features /= jnp.linalg.norm(features, axis=1, keepdims=True)
     truth = jax.random.normal(keys[1], (dim,))
     chance = jax.nn.sigmoid(features @ truth)
     labels = (jax.random.uniform(keys[2], (num_records,)) < chance).astype(float)
-    posterior = logistic_regression(features, labels)
-
-    def by_hand(first, second, data, bound):
-        features, labels = data
-        logits = jnp.concatenate([second, first]) @ features.T
-        value = labels[None] * logits - jax.nn.softplus(logits)
-        ratio = value[:CHAINS] - value[CHAINS:]
-        return jnp.sum(jnp.clip(ratio, -bound, bound), axis=1)
-
-    return posterior, jnp.zeros(dim), 0.05, 1.0, by_hand
+    return logistic_regression(features, labels), jnp.zeros(dim)
 
 
-def private(posterior, start, algorithm_fn):
-    """A call that runs STEPS steps of 20 chains through `dpjax.run`."""
-    starts = jnp.tile(start[None], (CHAINS, 1))
-    return lambda: dpjax.run(
+def random_walks(posterior, start, ratios, length, constant):
+    """Kernels that take one sum of log ratios, and BlackJAX's random walk."""
+    bound = dpjax.Lipschitz(constant)
+    barker = functools.partial(dpjax.barker, step_size=length, clip_bound=bound)
+    return Table(
+        posterior,
+        start,
+        num_steps=1000,
+        repetitions=7,
+        hand=by_hand.random_walk(ratios, length, constant * length),
+        kernels={
+            "barker": barker,
+            "penalty": functools.partial(
+                dpjax.penalty,
+                step_size=length / start.size**0.5,
+                clip_bound=bound,
+                noise_multiplier=0.1 * posterior.num_records**0.5,
+            ),
+            "lazy barker 0.2": functools.partial(barker, laziness=0.2),
+        },
+        rmh=length,
+    )
+
+
+def banana_walks():
+    posterior, start = banana_data(100_000, 2)
+    table = random_walks(posterior, start, by_hand.banana_ratios, 0.0112, 2.0)
+    information = Information(posterior.num_records)
+    # One posterior standard deviation, and a bound of four in a record's ratio.
+    walk = functools.partial(
+        dpjax.barker, step_size=1.0, clip_bound=4 / posterior.num_records**0.5
+    )
+    table.kernels["barker geodesic"] = functools.partial(
+        walk, proposal=dpjax.fisher.geodesic(information)
+    )
+    table.kernels["barker metric"] = functools.partial(
+        walk, inverse_mass_matrix=jnp.linalg.inv(information(start))
+    )
+    return table
+
+
+def logistic_walks():
+    posterior, start = logistic_data(48_842, 100)
+    return random_walks(posterior, start, by_hand.logistic_ratios, 0.05, 1.0)
+
+
+def minibatch(batch_size=1000):
+    """Kernels that read a batch."""
+    posterior, start = banana_data(100_000, 2)
+    hand = by_hand.batched_walk(
+        by_hand.banana_ratios, 0.001, 0.001, batch_size, posterior.num_records
+    )
+    kernels = {
+        "minibatch_penalty": functools.partial(
+            dpjax.minibatch_penalty,
+            step_size=0.001,
+            clip_bound=dpjax.Lipschitz(1.0),
+            noise_multiplier=0.7**0.5,
+            batch_size=batch_size,
+        ),
+        "minibatch_barker": functools.partial(
+            dpjax.minibatch_barker, step_size=0.001, batch_size=batch_size
+        ),
+    }
+    return Table(posterior, start, 500, 7, hand, kernels)
+
+
+def hamiltonian(num_records, dim, step_size, l2_clip_norm, clip_bound, **lengths):
+    """Ten leapfrog steps: eleven sums of gradients and one of log ratios."""
+    posterior, start = banana_data(num_records, dim)
+    path = dict(
+        step_size=step_size,
+        num_integration_steps=10,
+        l2_clip_norm=l2_clip_norm,
+        clip_bound=clip_bound,
+    )
+    hand = by_hand.hamiltonian(
+        by_hand.banana_gradient_sum, by_hand.banana_ratios, **path
+    )
+    noise = dict(gradient_noise_multiplier=100.0, noise_multiplier=30.0)
+    kernels = {"hmc": functools.partial(dpjax.hmc, **path, **noise)}
+    return Table(posterior, start, hand=hand, kernels=kernels, **lengths)
+
+
+TABLES = {
+    "banana": banana_walks,
+    "logistic": logistic_walks,
+    "minibatch": minibatch,
+    "hmc-2d": functools.partial(
+        hamiltonian, 100_000, 2, 5e-4, 1.0, 0.02, num_steps=20, repetitions=5
+    ),
+    "hmc-10d": functools.partial(
+        hamiltonian, 200_000, 10, 1.5e-4, 3.0, 0.02, num_steps=2, repetitions=4
+    ),
+}
+
+
+def private(posterior, start, algorithm_fn, num_steps):
+    """Run the kernel on all chains."""
+    dpjax.run(
         None,
         algorithm_fn,
         posterior,
-        STEPS,
-        initial_position=starts,
+        num_steps,
+        initial_position=jnp.tile(start[None], (CHAINS, 1)),
         num_chains=CHAINS,
         budget=None,
         verbose=False,
     )
 
 
-def competitors(case):
-    """Name and timed call of every line of the table."""
-    posterior, start, length, clip, by_hand = case()
-    bound = dpjax.Lipschitz(clip)
-    starts = jnp.tile(start[None], (CHAINS, 1))
-    barker = functools.partial(dpjax.barker, step_size=length, clip_bound=bound)
-    penalty = functools.partial(
-        dpjax.penalty,
-        step_size=length / start.size**0.5,
-        clip_bound=bound,
-        noise_multiplier=0.1 * posterior.num_records**0.5,
-    )
+def compiled(step, start, num_steps, data):
+    """A call that scans ``step(state, rng_key, data)`` from `start`."""
 
     @jax.jit
-    def rmh(posterior, key):
-        normal = blackjax.mcmc.random_walk.normal(jnp.full(start.shape, length))
+    def scan(data, key):
+        def one(state, key):
+            state = step(state, key, data)
+            return state, state
+
+        return jax.lax.scan(one, start, jax.random.split(key, num_steps))[1]
+
+    return lambda: jax.block_until_ready(scan(data, jax.random.key(1)))
+
+
+def lines(table):
+    """Name and timed call of every line of the table."""
+    posterior, start, num_steps = table.posterior, table.start, table.num_steps
+    starts = jnp.tile(start[None], (CHAINS, 1))
+    calls = {"by hand": compiled(table.hand, starts, num_steps, posterior.data)}
+    for name, algorithm_fn in table.kernels.items():
+        calls[name] = functools.partial(
+            private, posterior, start, algorithm_fn, num_steps
+        )
+    if table.rmh is not None:
+        normal = blackjax.mcmc.random_walk.normal(jnp.full(start.shape, table.rmh))
+
+        def step(states, key, posterior):
+            algorithm = blackjax.additive_step_random_walk(posterior, normal)
+            keys = jax.random.split(key, CHAINS)
+            return jax.vmap(algorithm.step)(keys, states)[0]
+
         algorithm = blackjax.additive_step_random_walk(posterior, normal)
         states = jax.vmap(algorithm.init)(starts)
-
-        def one(states, key):
-            keys = jax.random.split(key, CHAINS)
-            states, _ = jax.vmap(algorithm.step)(keys, states)
-            return states, states.position
-
-        return jax.lax.scan(one, states, jax.random.split(key, STEPS))[1]
-
-    @jax.jit
-    def hand(data, key):
-        def one(position, key):
-            jump = length * jax.random.normal(key, position.shape)
-            total = by_hand(position, position + jump, data, clip * length)
-            return position + 1e-9 * total[:, None] * jump, total
-
-        return jax.lax.scan(one, starts, jax.random.split(key, STEPS))[1]
-
-    key = jax.random.key(1)
-    return {
-        "barker": private(posterior, start, barker),
-        "penalty": private(posterior, start, penalty),
-        "lazy barker 0.2": private(
-            posterior, start, functools.partial(barker, laziness=0.2)
-        ),
-        "rmh (a)": lambda: jax.block_until_ready(rmh(posterior, key)),
-        "by hand (b)": lambda: jax.block_until_ready(hand(posterior.data, key)),
-    }
+        calls["rmh"] = compiled(step, states, num_steps, posterior)
+    return calls
 
 
-def table(repetitions):
-    for name, case in (("banana", banana_case), ("logistic", logistic_case)):
-        calls = competitors(case)
-        for call in calls.values():
+def show(name, repetitions):
+    table = TABLES[name]()
+    calls = lines(table)
+    for call in calls.values():
+        call()
+    best = dict.fromkeys(calls, float("inf"))
+    for _ in range(repetitions or table.repetitions):
+        for label, call in calls.items():
+            start = time.perf_counter()
             call()
-        best = dict.fromkeys(calls, float("inf"))
-        for _ in range(repetitions):
-            for label, call in calls.items():
-                start = time.perf_counter()
-                call()
-                best[label] = min(best[label], time.perf_counter() - start)
-        posterior = case()[0]
-        leaves = jax.tree.leaves(posterior.data)
-        print(f"{name}: records {[leaf.shape for leaf in leaves]}, {CHAINS} chains")
-        for label, seconds in best.items():
-            print(
-                f"  {label:<16}{1e3 * seconds / STEPS:8.3f} ms/step"
-                f"{seconds / best['barker']:8.2f} of barker"
-                f"{seconds / best['rmh (a)']:8.2f} of (a)"
-                f"{seconds / best['by hand (b)']:8.2f} of (b)",
-                flush=True,
-            )
+            best[label] = min(best[label], time.perf_counter() - start)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(table.posterior.data)]
+    load = os.getloadavg()[0]
+    print(f"{name}: records {shapes}, {CHAINS} chains; load average {load:.1f}")
+    for label, seconds in best.items():
+        print(
+            f"  {label:<18}{1e3 * seconds / table.num_steps:9.3f} ms/step"
+            f"{seconds / best['by hand']:8.2f} of by hand",
+            flush=True,
+        )
 
 
 def memory():
     def peak():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
-    posterior, start, length, clip, _ = banana_case(2_000_000, 10)
-    data = posterior.data.nbytes / 2**20
+    posterior, start = banana_data(2_000_000, 10)
     jax.block_until_ready(posterior.data)
     before = peak()
     barker = functools.partial(
-        dpjax.barker, step_size=length, clip_bound=dpjax.Lipschitz(clip)
+        dpjax.barker, step_size=0.0112, clip_bound=dpjax.Lipschitz(2.0)
     )
-    private(posterior, start, barker)()
+    private(posterior, start, barker, 1000)
     print(
-        f"n = 2e6, d = 10, 20 chains: data {data:.0f} MB, peak before the run "
-        f"{before:.0f} MB, added by the run {peak() - before:.0f} MB"
+        f"n = 2e6, d = 10, 20 chains: data {posterior.data.nbytes / 2**20:.0f} MB, peak "
+        f"before the run {before:.0f} MB, added by the run {peak() - before:.0f} MB"
     )
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repetitions", type=int, default=7)
+    parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--repetitions", type=int, help="timed calls of every line")
     parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
-    memory() if options.memory else table(options.repetitions)
+    if options.memory:
+        return memory()
+    for name in options.only:
+        show(name, options.repetitions)
 
 
 if __name__ == "__main__":
