@@ -1,0 +1,104 @@
+"""Steps written by hand: what the speed of the private kernels is held against.
+
+Each makes the passes over the data that a private step needs, in float32 and for all
+chains at once: formulas worked out for one model, clipped for every record and summed.
+It stops there: no exact integers, no noise, no accept test. A step is a function
+``(position, rng_key, data) -> position``, whose result hangs on every sum, so that XLA
+leaves none out; positions have shape ``(chains, d)``.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import minibatch
+
+CURVATURE = 20.0
+
+
+def banana_ratios(first, second, data):
+    """Log ratios ``(chains, n)``; the records ``(..., n, d)`` may differ by chain."""
+    x1, x2 = data[..., 0], data[..., 1]
+
+    def loglikelihood(position):
+        t1, t2 = position[:, :1], position[:, 1:2]
+        square = 0.05 * (x1 - t1) ** 2 + 0.4 * (x2 - t2 - CURVATURE * t1**2) ** 2
+        for j in range(2, data.shape[-1]):
+            square += (data[..., j] - position[:, j : j + 1]) ** 2
+        return -0.5 * square
+
+    return loglikelihood(second) - loglikelihood(first)
+
+
+def banana_gradient_sum(position, data, l2_clip_norm):
+    """Sum of the gradients, each clipped in norm, ``(chains, d)``."""
+    t1, t2 = position[:, :1], position[:, 1:2]
+    second = 0.4 * (data[:, 1] - t2 - CURVATURE * t1**2)
+    gradient = [0.05 * (data[:, 0] - t1) + 2 * CURVATURE * t1 * second, second]
+    for j in range(2, data.shape[1]):
+        gradient.append(data[:, j] - position[:, j : j + 1])
+    norm = jnp.sqrt(sum(g**2 for g in gradient))
+    shrink = jnp.minimum(1.0, l2_clip_norm / norm)
+    # Computed once, not again for every component.
+    shrink = jax.lax.optimization_barrier(shrink)
+    return jnp.stack([jnp.sum(g * shrink, axis=1) for g in gradient], axis=1)
+
+
+def logistic_ratios(first, second, data):
+    """As `banana_ratios`, both positions in one matrix product."""
+    features, labels = data
+    logits = jnp.concatenate([second, first]) @ features.T
+    value = labels * logits - jax.nn.softplus(logits)
+    return value[: len(first)] - value[len(first) :]
+
+
+def random_walk(ratios, length, clip_bound):
+    """Step with one sum of the log ratios to a position `length` away."""
+
+    def step(position, rng_key, data):
+        jump = length * jax.random.normal(rng_key, position.shape)
+        ratio = ratios(position, position + jump, data)
+        total = jnp.sum(jnp.clip(ratio, -clip_bound, clip_bound), axis=1)
+        return position + 1e-9 * total[:, None] * jump
+
+    return step
+
+
+def batched_walk(ratios, length, clip_bound, batch_size, num_records):
+    """As `random_walk` on a batch drawn for every chain: mean and variance."""
+    num_words = minibatch.num_words(batch_size, num_records)
+
+    def draw(words):
+        return minibatch.without_replacement(words, batch_size, num_records)
+
+    def step(position, rng_key, data):
+        jump_key, batch_key = jax.random.split(rng_key)
+        jump = length * jax.random.normal(jump_key, position.shape)
+        words = jax.random.bits(batch_key, (len(position), num_words), jnp.uint32)
+        ratio = ratios(position, position + jump, data[jax.vmap(draw)(words)])
+        ratio = jnp.clip(ratio, -clip_bound, clip_bound)
+        mean = jnp.mean(ratio, axis=1)
+        variance = jnp.mean(ratio**2, axis=1) - mean**2
+        return position + 1e-9 * (mean + variance)[:, None] * jump
+
+    return step
+
+
+def hamiltonian(
+    gradient_sum, ratios, step_size, num_integration_steps, l2_clip_norm, clip_bound
+):
+    """Leapfrog path with a pass for each of its L + 1 points, and one sum of ratios."""
+
+    def step(position, rng_key, data):
+        def kick_and_drift(carry, _):
+            z, p = carry
+            p = p + step_size * gradient_sum(z, data, l2_clip_norm)
+            return (z + step_size * p, p), None
+
+        start = position, jax.random.normal(rng_key, position.shape)
+        points = num_integration_steps + 1
+        (end, _), _ = jax.lax.scan(kick_and_drift, start, length=points)
+        ratio = ratios(position, end, data)
+        total = jnp.sum(jnp.clip(ratio, -clip_bound, clip_bound), axis=1)
+        return position + 1e-9 * total[:, None] * (end - position)
+
+    return step
