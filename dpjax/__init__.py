@@ -1,6 +1,6 @@
 """Posterior samples under differential privacy, in JAX."""
 
-from dpjax import acceptance, adaptation, privacy, proposals, queries
+from dpjax import acceptance, adaptation, baselines, fisher, privacy, proposals, queries
 from dpjax.algorithm import Algorithm
 from dpjax.mcmc.barker import barker
 from dpjax.mcmc.hmc import hmc
@@ -20,6 +20,8 @@ __all__ = [
     "acceptance",
     "adaptation",
     "barker",
+    "baselines",
+    "fisher",
     "hmc",
     "minibatch_barker",
     "minibatch_penalty",
