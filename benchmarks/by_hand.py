@@ -29,18 +29,31 @@ def banana_ratios(first, second, data):
     return loglikelihood(second) - loglikelihood(first)
 
 
-def banana_gradient_sum(position, data, l2_clip_norm):
-    """Sum of the gradients, each clipped in norm, ``(chains, d)``."""
-    t1, t2 = position[:, :1], position[:, 1:2]
-    second = 0.4 * (data[:, 1] - t2 - CURVATURE * t1**2)
-    gradient = [0.05 * (data[:, 0] - t1) + 2 * CURVATURE * t1 * second, second]
-    for j in range(2, data.shape[1]):
-        gradient.append(data[:, j] - position[:, j : j + 1])
-    norm = jnp.sqrt(sum(g**2 for g in gradient))
-    shrink = jnp.minimum(1.0, l2_clip_norm / norm)
-    # Computed once, not again for every component.
-    shrink = jax.lax.optimization_barrier(shrink)
-    return jnp.stack([jnp.sum(g * shrink, axis=1) for g in gradient], axis=1)
+def banana_gradient_sum(block_size):
+    """Sum of the gradients, each clipped in norm, ``(chains, d)``.
+
+    The number of records is a multiple of `block_size`. Blocks of 2000 records halve
+    the time for d = 10, where a whole pass does not fit the cache; for d = 2 one block
+    is fastest.
+    """
+
+    def gradient_sum(position, data, l2_clip_norm):
+        t1, t2, *others = position.T[:, :, None]
+        blocks = data.reshape(-1, block_size, data.shape[1]).transpose(0, 2, 1)
+
+        def add(total, block):
+            x1, x2, *rest = block
+            second = 0.4 * (x2 - t2 - CURVATURE * t1**2)
+            gradient = [0.05 * (x1 - t1) + 2 * CURVATURE * t1 * second, second]
+            gradient += [x - t for x, t in zip(rest, others, strict=True)]
+            norm = jnp.sqrt(sum(g**2 for g in gradient))
+            shrink = jnp.minimum(1.0, l2_clip_norm / norm)
+            found = jnp.sum(jnp.stack([g * shrink for g in gradient]), axis=2)
+            return total + found.T, None
+
+        return jax.lax.scan(add, jnp.zeros_like(position), blocks)[0]
+
+    return gradient_sum
 
 
 def logistic_ratios(first, second, data):
