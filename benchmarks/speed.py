@@ -5,9 +5,9 @@
 Every kernel is timed next to the step of `benchmarks.by_hand` that makes the same
 passes, and ``rmh``, BlackJAX's non-private random walk vmapped over the chains on the
 same Posterior. (On logistic regression the step by hand evaluates both positions, where
-the others remember the current one: about twice their data work.) The lines of a table take turns in one process, several times over; the
-minimum is printed. ``--memory`` instead prints the peak memory of a Barker run at
-n = 2e6, d = 10.
+the others remember the current one: about twice their data work.) The lines of a table
+take turns in one process, several times over; the minimum is printed. ``--memory``
+instead prints the peak memory of a Barker run at n = 2e6, d = 10.
 """
 
 import argparse
