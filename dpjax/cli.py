@@ -54,7 +54,7 @@ def cost_table(job: config.Job) -> str:
     budget, chains = job.budget, job.run["num_chains"]
     step = job.algorithm_fn(job.outline).privacy(1, budget.neighboring_relation)
     lines = [
-        f"one step of one chain releases {step[0][0]}",
+        *(f"one step of one chain releases {count} x {event}" for event, count in step),
         f"neighbours: {budget.neighboring_relation.name}, delta = {budget.delta}",
         f"{'epsilon':>9}{'steps, 1 chain':>17}{f'steps, {chains} chains':>19}",
     ]

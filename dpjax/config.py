@@ -7,9 +7,19 @@ Tables and keys; those without a default are required:
   `dpjax.models`, such as ``curvature``, ``prior_sd`` or ``tempering``.
 - ``[data]``: ``source``, either ``generated`` with ``num_records``, ``seed`` and
   ``dim``, or ``adult`` with ``columns`` (``compact`` or ``all``).
-- ``[algorithm]``: ``name`` (``barker`` or ``penalty``), ``step_size``, one of
-  ``clip_bound`` and ``clip_per_distance``, ``proposal``, and ``laziness`` (barker) or
-  ``noise_multiplier`` (penalty).
+- ``[algorithm]``: ``name`` (``barker``, ``penalty``, ``hmc``, ``minibatch_penalty`` or
+  ``minibatch_barker``), ``step_size`` and the keyword arguments of that function in
+  `dpjax`, such as ``laziness``, ``noise_multiplier``, ``batch_size`` or
+  ``num_integration_steps``. Of these, ``proposal`` is the name of one in
+  `dpjax.proposals`, and ``clip_per_distance`` may stand in for ``clip_bound``.
+  ``metric``, if given, is the Fisher information that the model expects of
+  ``num_records`` records: ``fisher`` is its inverse at ``start`` as the
+  ``inverse_mass_matrix``, ``geodesic`` (barker and penalty) walks along its geodesics
+  with `dpjax.fisher.geodesic`. Not for ``logistic_regression``.
+- ``[adaptation]``, if step size and metric are to be tuned: ``num_warmup``,
+  ``target_acceptance_rate`` and ``is_mass_matrix_diagonal`` (default: that of the
+  initial metric, if any) of `dpjax.adaptation.adapted`. What ``[algorithm]`` says is
+  where tuning begins.
 - ``[privacy]``: ``epsilon``, ``delta``, ``neighboring_relation`` (default
   ``REPLACE_ONE``), ``ledger`` (a file shared by the runs on one data set).
 - ``[run]``: ``num_chains``, ``start``, the initial position, with ``start_sd`` of
@@ -18,7 +28,6 @@ Tables and keys; those without a default are required:
 """
 
 import functools
-import inspect
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,33 +38,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import data, proposals
+from dpjax import config_model, fisher, proposals
+from dpjax.adaptation import adapted
+from dpjax.config_keys import ConfigError, choice, keywords, only
 from dpjax.mcmc.barker import barker
+from dpjax.mcmc.hmc import hmc
+from dpjax.mcmc.minibatch_barker import minibatch_barker
+from dpjax.mcmc.minibatch_penalty import minibatch_penalty
 from dpjax.mcmc.penalty import penalty
-from dpjax.models.banana import banana
-from dpjax.models.banana import simulate as simulate_banana
-from dpjax.models.circle import circle
-from dpjax.models.circle import simulate as simulate_circle
-from dpjax.models.gaussian import correlated_gaussian
-from dpjax.models.gaussian import simulate as simulate_gaussian
-from dpjax.models.logistic import logistic_regression
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget, NeighboringRelation
 from dpjax.queries import Lipschitz
 
 __all__ = ["ConfigError", "Job", "load"]
 
-GENERATED = {
-    "banana": (banana, simulate_banana),
-    "correlated_gaussian": (correlated_gaussian, simulate_gaussian),
-    "circle": (circle, simulate_circle),
+ALGORITHMS = {
+    "barker": barker,
+    "penalty": penalty,
+    "hmc": hmc,
+    "minibatch_penalty": minibatch_penalty,
+    "minibatch_barker": minibatch_barker,
 }
-ALGORITHMS = {"barker": barker, "penalty": penalty}
 PROPOSALS = ("fixed_length", "gaussian", "one_component", "guided_walk")
-
-
-class ConfigError(ValueError):
-    """The configuration file cannot be run as it stands."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Job:
     seed
         None for operating system entropy.
     outline
-        The posterior with one made-up record: all that accounting needs.
+        The posterior with made-up records: all that accounting needs.
     load
         Reads the data; returns the posterior, the parameters' names, and a held-out
         test set of records or None.
@@ -104,13 +108,19 @@ def load(path) -> Job:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     names = ("model", "data", "algorithm", "privacy", "run")
-    _only(tables, names, names, "the file")
+    only(tables, names, (*names, "adaptation"), "the file")
     try:
-        outline, loader = _model(tables["model"], tables["data"])
-        algorithm_fn = _algorithm(tables["algorithm"])
+        model = config_model.read(tables["model"], tables["data"])
         budget, ledger = _privacy(tables["privacy"])
-        run, seed = _run(tables["run"])
-        algorithm_fn(outline).privacy(1, budget.neighboring_relation)
+        run, start, seed = _run(tables["run"], model.dim)
+        sampler, options = _algorithm(tables["algorithm"], model.information_fn, start)
+        if "adaptation" in tables:
+            algorithm_fn = _adapted(tables["adaptation"], sampler, options)
+        else:
+            algorithm_fn = functools.partial(sampler, **options)
+        algorithm = algorithm_fn(model.outline)
+        algorithm.transition.num_words(algorithm.init(jnp.asarray(start)))
+        algorithm.privacy(1, budget.neighboring_relation)
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:
@@ -121,109 +131,94 @@ def load(path) -> Job:
         budget,
         {**run, "ledger": ledger},
         seed,
-        outline,
-        loader,
+        model.outline,
+        model.load,
     )
 
 
-def _only(table, required, allowed, where):
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table")
-    if unknown := sorted(set(table) - set(allowed)):
-        raise ConfigError(
-            f"unknown key {unknown[0]!r} in {where}; allowed are {', '.join(allowed)}"
-        )
-    if missing := [key for key in required if key not in table]:
-        raise ConfigError(f"{where} lacks the key {missing[0]!r}")
-
-
-def _choice(value, allowed, where):
-    if value not in allowed:
-        raise ConfigError(
-            f"{where} must be one of {', '.join(map(str, allowed))}, got {value!r}"
-        )
-    return value
-
-
-def _keywords(function):
-    return [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind == parameter.KEYWORD_ONLY
-    ]
-
-
-def _model(model, source):
-    name = _choice(
-        model.get("name"), (*GENERATED, "logistic_regression"), "[model] name"
-    )
-    options = {key: value for key, value in model.items() if key != "name"}
-    if name == "logistic_regression":
-        build = logistic_regression
-        _only(model, ["name"], ["name", *_keywords(build)], "[model]")
-        _only(source, ["source"], ["source", "columns"], "[data]")
-        _choice(source["source"], ("adult",), "[data] source")
-        columns = source.get("columns", "compact")
-
-        def load_adult():
-            splits = data.load_adult()
-            features, labels, names = data.adult_features(splits["train"], columns)
-            test = data.adult_features(splits["test"], columns)[:2]
-            posterior = build(jnp.asarray(features), jnp.asarray(labels), **options)
-            return posterior, names, test
-
-        return build(np.zeros((1, 1)), np.zeros(1), **options), load_adult
-
-    build, simulate = GENERATED[name]
-    _only(model, ["name"], ["name", *_keywords(build)], "[model]")
-    keys = ["source", "num_records", "seed", *(["dim"] if name != "circle" else [])]
-    _only(source, keys, keys, "[data]")
-    _choice(source["source"], ("generated",), "[data] source")
-    shape = [source["num_records"], *([source["dim"]] if name != "circle" else [])]
-    if not all(isinstance(size, int) and size > 0 for size in shape):
-        raise ConfigError("[data] num_records and dim must be positive integers")
-
-    def generate():
-        records = simulate(jax.random.key(source["seed"]), *shape)
-        dim = 2 if name == "circle" else source["dim"]
-        return build(records, **options), [f"theta[{i}]" for i in range(dim)], None
-
-    return build(np.zeros((1, *shape[1:])), **options), generate
-
-
-def _algorithm(table):
-    name = _choice(table.get("name"), tuple(ALGORITHMS), "[algorithm] name")
+def _algorithm(table, information_fn, start):
+    """The sampler and its keyword arguments."""
+    name = choice(table.get("name"), tuple(ALGORITHMS), "[algorithm] name")
     sampler = ALGORITHMS[name]
-    keywords = _keywords(sampler.as_top_level_api)
-    clips = [key for key in ("clip_bound", "clip_per_distance") if key in table]
-    _only(
+    arguments = ["step_size", *keywords(sampler.as_top_level_api)]
+    required = ["step_size", *keywords(sampler.as_top_level_api, required=True)]
+    clips = ["clip_bound", "clip_per_distance"] if "clip_bound" in arguments else []
+    only(
         table,
-        ["name", "step_size"],
-        ["name", "step_size", "clip_per_distance", *keywords],
+        ["name", *(key for key in required if key not in clips)],
+        ["name", "metric", *arguments, *clips[1:]],
         "[algorithm]",
     )
-    if len(clips) != 1:
+    if clips and sum(key in table for key in clips) != 1:
         raise ConfigError("[algorithm] needs clip_bound or clip_per_distance, not both")
-    options = {
-        key: value
-        for key, value in table.items()
-        if key not in ("name", "clip_per_distance")
-    }
+    options = {key: value for key, value in table.items() if key in arguments}
     if "clip_per_distance" in table:
         options["clip_bound"] = Lipschitz(table["clip_per_distance"])
     if "proposal" in table:
-        _choice(table["proposal"], PROPOSALS, "[algorithm] proposal")
+        choice(table["proposal"], PROPOSALS, "[algorithm] proposal")
         options["proposal"] = getattr(proposals, table["proposal"])
-    if name == "penalty" and "noise_multiplier" not in table:
-        raise ConfigError("[algorithm] lacks the key 'noise_multiplier'")
-    return functools.partial(sampler, **options)
+    if "inverse_mass_matrix" in table:
+        matrix = np.asarray(table["inverse_mass_matrix"], float)
+        if matrix.shape not in (start.shape, 2 * start.shape):
+            raise ConfigError(
+                f"[algorithm] inverse_mass_matrix must be {start.size} numbers, or as "
+                f"many rows of them, got shape {matrix.shape}"
+            )
+        options["inverse_mass_matrix"] = matrix
+    if "metric" in table:
+        options |= _metric(table, information_fn, start)
+    return sampler, options
+
+
+def _metric(table, information_fn, start):
+    kind = choice(table["metric"], ("fisher", "geodesic"), "[algorithm] metric")
+    if information_fn is None:
+        raise ConfigError(
+            "[algorithm] metric: the Fisher information of logistic_regression is an "
+            "expectation over features, of which no public law is known; give a public "
+            "inverse_mass_matrix, or tune one with [adaptation]"
+        )
+    if "inverse_mass_matrix" in table:
+        raise ConfigError("[algorithm] takes metric or inverse_mass_matrix, not both")
+    if kind == "geodesic":
+        choice(
+            table["name"],
+            ("barker", "penalty"),
+            "[algorithm] name with metric = 'geodesic'",
+        )
+        if "proposal" in table:
+            raise ConfigError(
+                "[algorithm] takes proposal or metric = 'geodesic', not both"
+            )
+        return {"proposal": fisher.geodesic(information_fn)}
+    with jax.enable_x64(True):
+        information = np.asarray(information_fn(jnp.asarray(start)))
+    return {"inverse_mass_matrix": np.linalg.inv(information)}
+
+
+def _adapted(table, sampler, options):
+    beginning = ("step_size", "inverse_mass_matrix")
+    initial = {f"initial_{key}": options[key] for key in beginning if key in options}
+    keys = [key for key in keywords(adapted) if not key.startswith("initial_")]
+    only(table, keywords(adapted, required=True), keys, "[adaptation]")
+    if "proposal" in options and options["proposal"].has_metric:
+        raise ConfigError(
+            "[adaptation] learns a metric; metric = 'geodesic' has one already"
+        )
+    is_diagonal = np.ndim(options.get("inverse_mass_matrix")) < 2
+    rest = {key: value for key, value in options.items() if key not in beginning}
+    return functools.partial(
+        adapted,
+        sampler=sampler,
+        **{"is_mass_matrix_diagonal": is_diagonal, **table, **initial, **rest},
+    )
 
 
 def _privacy(table):
     keys = ("epsilon", "delta", "neighboring_relation", "ledger")
-    _only(table, keys[:2], keys, "[privacy]")
+    only(table, keys[:2], keys, "[privacy]")
     relations = [relation.name for relation in NeighboringRelation]
-    relation = _choice(
+    relation = choice(
         table.get("neighboring_relation", "REPLACE_ONE"),
         relations,
         "[privacy] neighboring_relation",
@@ -232,7 +227,7 @@ def _privacy(table):
     return budget, table.get("ledger")
 
 
-def _run(table):
+def _run(table, dim):
     keys = (
         "num_chains",
         "start",
@@ -242,11 +237,13 @@ def _run(table):
         "warmup_fraction",
         "seed",
     )
-    _only(table, keys[:2], keys, "[run]")
+    only(table, keys[:2], keys, "[run]")
     chains = table["num_chains"]
     if not (isinstance(chains, int) and chains > 0):
         raise ConfigError("[run] num_chains must be a positive integer")
     start = np.atleast_1d(np.asarray(table["start"], float))
+    if start.shape != (dim,):
+        raise ConfigError(f"[run] start must be a list of {dim} numbers")
     jitter = np.random.default_rng(0).normal(size=(chains, start.size))
     run = {
         "num_chains": chains,
@@ -255,4 +252,4 @@ def _run(table):
     for key in ("num_steps", "thinning", "warmup_fraction"):
         if key in table:
             run[key] = table[key]
-    return run, table.get("seed")
+    return run, start, table.get("seed")

@@ -121,12 +121,12 @@ def test_the_checker_sees_reads_of_the_data(tmp_path):
 @pytest.mark.parametrize(
     ("module", "names"),
     [
-        ("metropolis_hastings", ["Lipschitz", "log_ratio_sum", "remember"]),
+        ("metropolis_hastings", ["log_ratio_sum", "remember"]),
         ("minibatch_step", ["batch_moments"]),
-        ("hmc", ["GRID", *2 * ["Lipschitz"], "gradient_sum", *3 * ["sensitivity"]]),
+        ("hmc", ["gradient_sum"]),
     ],
 )
-def test_kernels_call_queries_once(module, names):
+def test_kernels_read_the_data_once(module, names):
     kernels = ast.parse(FILES[f"mcmc/{module}"].read_text())
     calls = [
         node.attr
@@ -134,6 +134,7 @@ def test_kernels_call_queries_once(module, names):
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id == "queries"
+        and node.attr not in ("GRID", "Lipschitz", "sensitivity")
     ]
     assert sorted(calls) == names
 

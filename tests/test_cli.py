@@ -1,12 +1,18 @@
 """The commands: what they write, what they refuse, and that account reads no data."""
 
+import functools
 import json
 from pathlib import Path
 
 import arviz
+import jax
+import numpy as np
 import pytest
 
-from dpjax import cli, config, privacy
+import dpjax
+from dpjax import cli, config, config_model, fisher, privacy, proposals
+from dpjax.adaptation import adapted
+from dpjax.models.banana import Information
 
 ROOT = Path(__file__).parents[1]
 
@@ -64,14 +70,253 @@ def test_account_prints_the_table_without_data(toml, monkeypatch, capsys):
     def touched(*args, **kwargs):
         raise AssertionError("data were read")
 
-    monkeypatch.setattr(config, "simulate_banana", touched)
-    monkeypatch.setattr(config.data, "load_adult", touched)
+    banana, _, information = config_model.GENERATED["banana"]
+    touchy = (banana, touched, information)
+    monkeypatch.setitem(config_model.GENERATED, "banana", touchy)
+    monkeypatch.setattr(config_model.data, "load_adult", touched)
+    with pytest.raises(AssertionError, match="data were read"):
+        config.load(toml).load()
     assert cli.main(["account", str(toml)]) == 0
     printed = capsys.readouterr().out
     step = config.load(toml).algorithm_fn(config.load(toml).outline).privacy(2)
     steps = privacy.max_steps(step, epsilon=2.0, delta=1e-5)
     assert f"{steps}  <- budget" in printed
     assert cli.main(["account", str(ROOT / "configs/adult_logistic.toml")]) == 0
+
+
+SMALL = """
+[model]
+name = "banana"
+curvature = 5.0
+tempering = 0.5
+[data]
+source = "generated"
+num_records = 2000
+dim = 2
+seed = 1
+[privacy]
+epsilon = 8.0
+delta = 1e-5
+[run]
+num_chains = 2
+num_steps = 60
+start = [0.2, 2.8]
+seed = 4
+"""
+
+INFORMATION = Information(2000, curvature=5.0, tempering=0.5)
+
+
+def covariance():
+    with jax.enable_x64(True):
+        return np.linalg.inv(np.asarray(INFORMATION(jax.numpy.array([0.2, 2.8]))))
+
+
+METRIC = covariance()
+"""The inverse of the information at the start."""
+
+JOBS = {
+    "penalty": (
+        'proposal = "one_component"\nclip_per_distance = 1.5\nnoise_multiplier = 60.0',
+        functools.partial(
+            dpjax.penalty,
+            step_size=0.05,
+            proposal=proposals.one_component,
+            clip_bound=dpjax.Lipschitz(1.5),
+            noise_multiplier=60.0,
+        ),
+    ),
+    "hmc": (
+        "num_integration_steps = 2\nl2_clip_norm = 0.5\nclip_per_distance = 0.5\n"
+        "gradient_noise_multiplier = 15.0\nnoise_multiplier = 20.0",
+        functools.partial(
+            dpjax.hmc,
+            step_size=0.05,
+            num_integration_steps=2,
+            l2_clip_norm=0.5,
+            gradient_noise_multiplier=15.0,
+            clip_bound=dpjax.Lipschitz(0.5),
+            noise_multiplier=20.0,
+        ),
+    ),
+    "minibatch_penalty": (
+        "batch_size = 200\nclip_bound = 0.05\nnoise_multiplier = 5.0",
+        functools.partial(
+            dpjax.minibatch_penalty,
+            step_size=0.05,
+            batch_size=200,
+            clip_bound=0.05,
+            noise_multiplier=5.0,
+        ),
+    ),
+    "minibatch_barker": (
+        "batch_size = 200",
+        functools.partial(dpjax.minibatch_barker, step_size=0.05, batch_size=200),
+    ),
+    "barker fisher": (
+        'metric = "fisher"\nclip_bound = 0.05',
+        functools.partial(
+            dpjax.barker, step_size=0.05, clip_bound=0.05, inverse_mass_matrix=METRIC
+        ),
+    ),
+    "penalty geodesic": (
+        'metric = "geodesic"\nclip_bound = 0.05\nnoise_multiplier = 60.0',
+        functools.partial(
+            dpjax.penalty,
+            step_size=0.05,
+            clip_bound=0.05,
+            noise_multiplier=60.0,
+            proposal=fisher.geodesic(INFORMATION),
+        ),
+    ),
+    "barker adapted": (
+        "clip_bound = 0.05\nlaziness = 0.5\n"
+        "[adaptation]\nnum_warmup = 30\ntarget_acceptance_rate = 0.3",
+        functools.partial(
+            adapted,
+            sampler=dpjax.barker,
+            num_warmup=30,
+            initial_step_size=0.05,
+            target_acceptance_rate=0.3,
+            clip_bound=0.05,
+            laziness=0.5,
+        ),
+    ),
+    "minibatch_penalty adapted fisher": (
+        'metric = "fisher"\nbatch_size = 200\nclip_bound = 0.05\n'
+        "noise_multiplier = 5.0\n[adaptation]\nnum_warmup = 30\n"
+        "target_acceptance_rate = 0.05",
+        functools.partial(
+            adapted,
+            sampler=dpjax.minibatch_penalty,
+            target_acceptance_rate=0.05,
+            num_warmup=30,
+            is_mass_matrix_diagonal=False,
+            initial_inverse_mass_matrix=METRIC,
+            initial_step_size=0.05,
+            batch_size=200,
+            clip_bound=0.05,
+            noise_multiplier=5.0,
+        ),
+    ),
+}
+
+
+def written(name, lines):
+    return f'{SMALL}[algorithm]\nname = "{name}"\nstep_size = 0.05\n{lines}\n'
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
+    """Same seed, same draws, same price as the call that the file stands for."""
+    lines, algorithm_fn = JOBS[job]
+    path, out = tmp_path / "job.toml", tmp_path / "out"
+    path.write_text(written(job.split()[0], lines))
+    monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
+    monkeypatch.setattr(cli, "EPSILONS", ())
+    assert cli.main(["account", str(path)]) == 0
+    printed = capsys.readouterr().out
+    loaded = config.load(path)
+    posterior, _, _ = loaded.load()
+    for event, count in algorithm_fn(posterior).privacy(1):
+        assert f"releases {count} x {event}" in printed
+    assert cli.main(["run", str(path), "--out", str(out)]) == 0
+    direct = dpjax.run(
+        jax.random.key(4),
+        algorithm_fn,
+        posterior,
+        num_steps=60,
+        num_chains=2,
+        initial_position=np.array(2 * [[0.2, 2.8]]),
+        budget=dpjax.Budget(8.0, 1e-5),
+        verbose=False,
+    )
+    draws = arviz.from_netcdf(out / "draws.nc").posterior["position"]
+    np.testing.assert_array_equal(draws.values, direct.positions)
+    assert np.ptp(direct.positions, axis=1).any()
+    statement = json.loads((out / "privacy.json").read_text())
+    assert statement["epsilon"] == direct.statement.epsilon
+
+
+@pytest.mark.parametrize(
+    ("name", "lines", "message"),
+    [
+        ("nuts", "", "[algorithm] name must be one of"),
+        ("barker", "clip_bound = 0.05\nbatch_size = 9", "unknown key 'batch_size'"),
+        ("penalty", "clip_bound = 0.05", "lacks the key 'noise_multiplier'"),
+        ("hmc", "clip_bound = 0.05", "lacks the key 'num_integration_steps'"),
+        ("minibatch_barker", "", "lacks the key 'batch_size'"),
+        ("minibatch_barker", "batch_size = 1001", "batch"),
+        (
+            "minibatch_barker",
+            "batch_size = 9\nclip_per_distance = 1.0",
+            "unknown key 'clip_per_distance'",
+        ),
+        ("barker", 'clip_bound = 0.05\nmetric = "flat"', "metric must be one of"),
+        (
+            "barker",
+            'clip_bound = 0.05\nmetric = "fisher"\ninverse_mass_matrix = [1.0, 1.0]',
+            "metric or inverse_mass_matrix",
+        ),
+        ("barker", "clip_bound = 0.05\ninverse_mass_matrix = [1.0]", "2 numbers"),
+        (
+            "minibatch_barker",
+            'batch_size = 9\nmetric = "geodesic"',
+            "must be one of barker, penalty",
+        ),
+        (
+            "barker",
+            'clip_bound = 0.05\nmetric = "geodesic"\nproposal = "gaussian"',
+            "proposal or metric",
+        ),
+        (
+            "barker",
+            'clip_per_distance = 1.0\nmetric = "geodesic"',
+            "needs a proposal of constant length",
+        ),
+        (
+            "barker",
+            'clip_bound = 0.05\nmetric = "geodesic"\n[adaptation]\nnum_warmup = 9',
+            "has one already",
+        ),
+        ("barker", "clip_bound = 0.05\n[adaptation]", "lacks the key 'num_warmup'"),
+        (
+            "barker",
+            "clip_bound = 0.05\n[adaptation]\nnum_warmup = 9\ninitial_step_size = 1.0",
+            "unknown key 'initial_step_size'",
+        ),
+        (
+            "barker",
+            "clip_per_distance = 1.0\n[adaptation]\nnum_warmup = 9",
+            "give clip_bound in nats",
+        ),
+        (
+            "barker",
+            'clip_bound = 0.05\nmetric = "fisher"\n[adaptation]\nnum_warmup = 9\n'
+            "is_mass_matrix_diagonal = true",
+            "must have shape (2,)",
+        ),
+        (
+            "barker",
+            "clip_bound = 0.05\n[adaptation]\nnum_warmup = 9\n"
+            "target_acceptance_rate = 0.6",
+            "out of reach",
+        ),
+    ],
+)
+def test_bad_algorithms_are_refused(tmp_path, capsys, name, lines, message):
+    path = tmp_path / "job.toml"
+    path.write_text(written(name, lines))
+    assert cli.main(["account", str(path)]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_the_information_of_logistic_regression_is_refused(tmp_path, capsys):
+    path = tmp_path / "job.toml"
+    text = (ROOT / "configs/adult_logistic.toml").read_text()
+    path.write_text(text.replace("laziness", 'metric = "fisher"\nlaziness'))
+    assert cli.main(["account", str(path)]) == 1
+    assert "no public law is known" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -88,6 +333,7 @@ def test_account_prints_the_table_without_data(toml, monkeypatch, capsys):
         ("clip_bound = 0.05", "", "clip_bound or clip_per_distance"),
         ("num_records = 2000", "num_records = 0", "positive integers"),
         ("num_chains = 2", "num_chains = 0", "num_chains"),
+        ("[0.0, 3.0]", "[0.0]", "start must be a list of 2 numbers"),
         ("step_size = 0.05", "step_size = 0.05\nlaziness = 2.0", "laziness"),
         ("[run]", "[run", "not valid TOML"),
     ],
