@@ -28,7 +28,6 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from jax import lax
-from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
 from dpjax import acceptance, noise, privacy, proposals, queries
@@ -247,19 +246,15 @@ def as_top_level_api(
         )
     if not 0 <= jitter < 1:
         raise ValueError(f"jitter must be in [0, 1), got {jitter}")
-    if noise_multiplier is None:
-        if isinstance(clip_bound, queries.Lipschitz):
-            raise ValueError(
-                "a Lipschitz clip bound needs a noise_multiplier: the distance moved "
-                "varies, so the sensitivity of Barker's bit would have no bound"
-            )
-    elif not isinstance(noise_multiplier, Tracer) and not (
-        0 <= noise_multiplier < math.inf
-    ):
+    if noise_multiplier is not None:
+        family = mh.penalty_family(noise_multiplier)
+    elif isinstance(clip_bound, queries.Lipschitz):
         raise ValueError(
-            "noise_multiplier, the noise sd over the sensitivity, must be finite and "
-            f"not negative, got {noise_multiplier}"
+            "a Lipschitz clip bound needs a noise_multiplier: the distance moved "
+            "varies, so the sensitivity of Barker's bit would have no bound"
         )
+    else:
+        family = "barker"
     proposals.check_metric(inverse_mass_matrix)
     sampling_prob = math.ceil(sampling_prob * 2**32) / 2**32
     gradient_fn = functools.partial(
@@ -272,28 +267,23 @@ def as_top_level_api(
         posterior, gradient_fn, num_integration_steps, inverse_mass_matrix, jitter
     )
 
-    family = "barker" if noise_multiplier is None else "penalty"
-    if not isinstance(noise_multiplier, Tracer) and noise_multiplier == 0:
-        family = "metropolis"
-
     def noise_sd(bound):
         """Nats of noise in the accept test, for a clip bound in nats."""
-        if family == "barker":
+        if noise_multiplier is None:
             return 0.0
-        return posterior.tempering * noise_multiplier * 2.0 * bound
+        return mh.penalty_noise_sd(posterior, noise_multiplier, bound)
 
     transition = mh.transition(
         posterior, step_size, leapfrog, clip_bound, family, noise_sd
     )
 
     def accept_event(relation):
-        if isinstance(clip_bound, queries.Lipschitz):
-            multiplier = noise_multiplier * 2.0 / queries.sensitivity(1.0, relation)
-            return privacy.GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
+        if noise_multiplier is not None:
+            return mh.penalty_event(
+                posterior, noise_multiplier, clip_bound, None, relation
+            )
         moved = posterior.tempering * queries.sensitivity(clip_bound, relation)
-        if noise_multiplier is None:
-            return privacy.AcceptBit(acceptance.barker(), moved)
-        return privacy.AcceptBit(acceptance.penalty(noise_sd(clip_bound)), moved)
+        return privacy.AcceptBit(acceptance.barker(), moved)
 
     def gradient_event(relation):
         over_one_record = 2.0 * gradient_noise_multiplier
@@ -306,7 +296,7 @@ def as_top_level_api(
         )
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        if gradient_noise_multiplier == 0 or noise_multiplier == 0:
+        if gradient_noise_multiplier == 0:
             raise ValueError("without noise Hamiltonian Monte Carlo is not private")
         return [
             (accept_event(neighboring_relation), num_steps),

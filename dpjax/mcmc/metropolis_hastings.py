@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
-from dpjax import acceptance, queries
+from dpjax import acceptance, privacy, queries
 from dpjax.algorithm import Algorithm, Transition, take_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
@@ -25,6 +25,9 @@ __all__ = [
     "check_posterior",
     "clip_at",
     "init",
+    "penalty_event",
+    "penalty_family",
+    "penalty_noise_sd",
     "public_ratio",
     "stay",
     "transition",
@@ -64,12 +67,12 @@ def init(position, proposal: Proposal) -> MHState:
     return MHState(position, proposal.init(position))
 
 
-def algorithm(step: Transition, proposal: Proposal, privacy) -> Algorithm:
+def algorithm(step: Transition, proposal: Proposal, steps_fn) -> Algorithm:
     """The top-level algorithm of a transition and its cost."""
     return Algorithm(
         init=lambda position, rng_key=None: init(position, proposal),
         step=lambda rng_key, state: take_step(rng_key, state, step),
-        privacy=privacy,
+        privacy=steps_fn,
         transition=step,
     )
 
@@ -105,6 +108,49 @@ def check(step_size, clip_bound) -> None:
 
 def _traced(value) -> bool:
     return isinstance(value, Tracer)
+
+
+def penalty_family(noise_multiplier) -> str:
+    """The acceptance family of a noise multiplier, checked; without noise Metropolis's.
+
+    Raises
+    ------
+    ValueError
+        If it is negative or not finite.
+    """
+    if _traced(noise_multiplier):
+        return "penalty"
+    if not 0 <= noise_multiplier < float("inf"):
+        raise ValueError(
+            "noise_multiplier, the noise sd over the sensitivity, must be finite and "
+            f"not negative, got {noise_multiplier}"
+        )
+    return "penalty" if noise_multiplier > 0 else "metropolis"
+
+
+def penalty_noise_sd(posterior: Posterior, noise_multiplier, clip_bound):
+    """Nats of noise: the multiplier times the sensitivity under substitution."""
+    return posterior.tempering * noise_multiplier * 2.0 * clip_bound
+
+
+def penalty_event(
+    posterior: Posterior, noise_multiplier, clip_bound, distance, neighboring_relation
+) -> privacy.AcceptBit | privacy.GaussianRelease:
+    """What the accept test of one step of the penalty method releases.
+
+    A bit where the clip bound is constant; where it varies with the `distance`, here
+    None, the Gaussian release whose post-processing the bit is.
+    """
+    if noise_multiplier == 0:
+        raise ValueError("without noise the penalty method is not private")
+    if isinstance(clip_bound, queries.Lipschitz) and distance is None:
+        multiplier = noise_multiplier * 2.0
+        multiplier /= queries.sensitivity(1.0, neighboring_relation)
+        return privacy.GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
+    bound = clip_at(clip_bound, distance)
+    moved = posterior.tempering * queries.sensitivity(bound, neighboring_relation)
+    noise_sd = penalty_noise_sd(posterior, noise_multiplier, bound)
+    return privacy.AcceptBit(acceptance.penalty(noise_sd), moved)
 
 
 def transition(

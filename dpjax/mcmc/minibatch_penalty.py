@@ -20,7 +20,6 @@ and Dewing 1999; Wang, Balle and Kasiviswanathan 2019 (the batch's amplification
 
 import jax
 from dp_accounting import NeighboringRelation
-from jax.core import Tracer
 
 from dpjax import acceptance, privacy, proposals, queries
 from dpjax.algorithm import Algorithm, Sampler, take_step
@@ -59,14 +58,7 @@ def _transition(
     proposal,
     inverse_mass_matrix,
 ):
-    traced = isinstance(noise_multiplier, Tracer)
-    if not traced and not 0 <= noise_multiplier < float("inf"):
-        raise ValueError(
-            "noise_multiplier, the noise sd over the sensitivity, must be finite and "
-            f"not negative, got {noise_multiplier}"
-        )
-    noiseless = not traced and noise_multiplier == 0
-    family = "metropolis" if noiseless else "penalty"
+    family = mh.penalty_family(noise_multiplier)
 
     def probability(log_ratio, variance, bound):
         noise_sd = noise_multiplier * _sensitivity(posterior, batch_size, bound)

@@ -10,9 +10,8 @@ Reference: Raisa 2021 (thesis), sections 3.1 and 3.2, with its errata.
 
 import jax
 from dp_accounting import NeighboringRelation
-from jax.core import Tracer
 
-from dpjax import acceptance, privacy, proposals, queries
+from dpjax import proposals
 from dpjax.algorithm import Algorithm, Sampler, take_step
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
@@ -32,29 +31,16 @@ def init(
     return mh.init(position, proposal)
 
 
-def _noise_sd(posterior, noise_multiplier, clip_bound):
-    """Nats of noise: the multiplier times the sensitivity under substitution."""
-    return posterior.tempering * noise_multiplier * 2.0 * clip_bound
-
-
 def _transition(
     posterior, step_size, clip_bound, noise_multiplier, proposal, inverse_mass_matrix
 ):
-    if not isinstance(noise_multiplier, Tracer) and not (
-        0 <= noise_multiplier < float("inf")
-    ):
-        raise ValueError(
-            "noise_multiplier, the noise sd over the sensitivity, must be finite and "
-            f"not negative, got {noise_multiplier}"
-        )
-    noiseless = not isinstance(noise_multiplier, Tracer) and noise_multiplier == 0
     return mh.transition(
         posterior,
         step_size,
         proposals.in_metric(proposal, inverse_mass_matrix),
         clip_bound,
-        "metropolis" if noiseless else "penalty",
-        noise_sd=lambda bound: _noise_sd(posterior, noise_multiplier, bound),
+        mh.penalty_family(noise_multiplier),
+        noise_sd=lambda bound: mh.penalty_noise_sd(posterior, noise_multiplier, bound),
     )
 
 
@@ -138,17 +124,10 @@ def as_top_level_api(
     distance = proposal.longest(step_size)
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        if noise_multiplier == 0:
-            raise ValueError("without noise the penalty method is not private")
-        if isinstance(clip_bound, queries.Lipschitz) and distance is None:
-            unit = queries.sensitivity(clip_bound.constant, neighboring_relation)
-            multiplier = noise_multiplier * 2.0 * clip_bound.constant / unit
-            release = privacy.GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
-            return [(release, num_steps)]
-        bound = mh.clip_at(clip_bound, distance)
-        moved = posterior.tempering * queries.sensitivity(bound, neighboring_relation)
-        noise_sd = _noise_sd(posterior, noise_multiplier, bound)
-        return [(privacy.AcceptBit(acceptance.penalty(noise_sd), moved), num_steps)]
+        event = mh.penalty_event(
+            posterior, noise_multiplier, clip_bound, distance, neighboring_relation
+        )
+        return [(event, num_steps)]
 
     return mh.algorithm(transition, proposal, steps)
 
