@@ -54,7 +54,7 @@ def _parts(jaxpr) -> list:
     def visit(variable, start):
         made = None if isinstance(variable, Literal) else makers.get(variable)
         name = None if made is None else made.primitive.name
-        if name in ("add_any", "add"):
+        if name in ("add_any", "add") and _of_one_shape(made):
             for term in made.invars:
                 visit(term, start)
         elif name == "pad" and _pads_with_zeros(made):
@@ -68,6 +68,11 @@ def _parts(jaxpr) -> list:
 
     visit(jaxpr.outvars[0], 0)
     return parts
+
+
+def _of_one_shape(eqn) -> bool:
+    """Whether no term is a number that is added to every component."""
+    return all(term.aval.shape == eqn.outvars[0].aval.shape for term in eqn.invars)
 
 
 def _pads_with_zeros(eqn) -> bool:

@@ -71,6 +71,16 @@ def test_records_are_pytrees():
     np.testing.assert_allclose(jnp.stack(found), [2.0, 6.0])
 
 
+def test_a_number_added_to_every_component_is_left_whole():
+    @jax.custom_vjp
+    def shifted(x):
+        return jnp.sum(x)
+
+    shifted.defvjp(lambda x: (shifted(x), x), lambda x, g: (1.0 + g * x,))
+    found = components(lambda x, record: shifted(x) * record[0], jnp.ones(3), RECORD)
+    assert found is None
+
+
 def test_dot_products_and_large_positions_are_left_whole():
     posterior = logistic_regression(jnp.ones((2, 3)), jnp.ones(2))
     record = (jnp.ones(3), jnp.array(1.0))
