@@ -4,6 +4,8 @@ A sum does not depend on the order of the records, nor on how they are split: it
 are integers of at most `GRID`, which float32 adds exactly in groups and float64 beyond.
 """
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["BLOCK", "GRID", "exact_sum", "sum_over_records"]
+__all__ = ["BLOCK", "GRID", "clip_to_grid", "exact_sum", "sum_over_records"]
 
 GRID = 2**16
 """Cells of the public grid per clip bound. At n = 1e7 the rounding of all records
@@ -77,3 +79,50 @@ def exact_sum(integers: jax.Array) -> jax.Array:
     partial, rest = jnp.sum(groups, axis=-1), jnp.sum(integers[..., grouped:], axis=-1)
     with jax.enable_x64(True):
         return jnp.sum(partial.astype(jnp.float64), axis=-1) + rest.astype(jnp.float64)
+
+
+def clip_to_grid(
+    vectors: list[jax.Array], kept: jax.Array, l2_clip_norm
+) -> list[jax.Array]:
+    """Clip vectors in Euclidean norm, in integer cells of ``l2_clip_norm / GRID``.
+
+    Parameters
+    ----------
+    vectors
+        Pieces that make up each record's vector, ``(d_1, n), (d_2, n), ...`` of at
+        least float32: components lead, as a sum over a short last axis costs several
+        times as much.
+    kept
+        Records that count, ``(n,)``; the others' vectors, and those that are not
+        finite, become zero.
+
+    Raises
+    ------
+    ValueError
+        If the vectors have more than 2^21 components.
+
+    Notes
+    -----
+    *Formal guarantees.* The norm of every vector returned is at most GRID: it shrinks
+    to 1 - (d + 16) 2^-23 of the bound before it is truncated towards zero, which covers
+    the rounding of its norm in float32.
+    """
+    size = sum(len(piece) for piece in vectors)
+    if size > 2**21:
+        raise ValueError(
+            f"gradients of {size} components cannot be clipped exactly in float32; the "
+            "most is 2^21"
+        )
+    largest = GRID * (1.0 - (size + 16) * 2.0**-23)
+    # The squares of what is left cannot overflow.
+    ceiling = 1e19 / math.sqrt(size)
+    finite = [jnp.all(jnp.isfinite(piece), axis=0) for piece in vectors]
+    kept = functools.reduce(jnp.logical_and, finite, kept)
+    scale = GRID / jnp.maximum(l2_clip_norm, 1e-30)
+    cells = [jnp.where(kept[None], piece, 0) * scale for piece in vectors]
+    cells = [jnp.clip(piece, -ceiling, ceiling) for piece in cells]
+    norm = jnp.sqrt(sum(jnp.sum(piece**2, axis=0) for piece in cells))
+    shrink = jnp.minimum(1.0, largest / jnp.maximum(norm, 1.0))
+    # Computed once, not again for every component.
+    shrink = lax.optimization_barrier(shrink)[None]
+    return [jnp.trunc(piece * shrink) for piece in cells]

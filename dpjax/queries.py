@@ -12,7 +12,6 @@ Euclidean norm for gradients. The sums are secret until noise or an accept bit
 releases them.
 """
 
-import functools
 import math
 from dataclasses import dataclass
 
@@ -25,7 +24,13 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import cipher
 from dpjax.components import components
-from dpjax.exact_sums import BLOCK, GRID, exact_sum, sum_over_records
+from dpjax.exact_sums import (
+    BLOCK,
+    GRID,
+    clip_to_grid,
+    exact_sum,
+    sum_over_records,
+)
 from dpjax.posterior import Posterior
 
 __all__ = [
@@ -233,25 +238,16 @@ def gradient_sum(
     Notes
     -----
     *Formal guarantees.* Sensitivity ``sensitivity(GRID, relation)`` in these units, in
-    Euclidean norm, whatever the sample. A record's gradient shrinks to
-    1 - (d + 16) 2^-23 of the bound before it is truncated towards zero, which covers
-    the rounding of its norm in float32. Nothing is released here.
+    Euclidean norm, whatever the sample: see `exact_sums.clip_to_grid`. Nothing is
+    released here.
     """
     flat, unravel = ravel_pytree(position)
     size = flat.size
-    if size > 2**21:
-        raise ValueError(
-            f"gradients of {size} components cannot be clipped exactly in float32; the "
-            "most is 2^21"
-        )
     threshold = sampling_prob * 2**32
     if not (0 < threshold <= 2**32 and threshold == int(threshold)):
         raise ValueError(
             f"sampling_prob must be a multiple of 2^-32 in (0, 1], got {sampling_prob}"
         )
-    largest = GRID * (1.0 - (size + 16) * 2.0**-23)
-    # The squares of what is left cannot overflow.
-    ceiling = 1e19 / math.sqrt(size)
 
     def loglikelihood(vector, record):
         return posterior.loglikelihood_fn(unravel(vector), record)
@@ -267,21 +263,11 @@ def gradient_sum(
 
     def sums(block):
         records, numbers = block
-        # Components lead: a sum over a short last axis costs several times as much.
         parts = [_wide(g) for g in jax.vmap(gradient, out_axes=1)(records)]
-        finite = [jnp.all(jnp.isfinite(g), axis=0) for g in parts]
-        kept = functools.reduce(jnp.logical_and, finite)
+        kept = jnp.ones(numbers.size, bool)
         if sampling_prob < 1:
-            drawn = cipher.expand(words, numbers[0], numbers.size)
-            kept &= drawn < np.uint32(threshold)
-        scale = GRID / jnp.maximum(l2_clip_norm, 1e-30)
-        parts = [jnp.where(kept[None], g, 0) * scale for g in parts]
-        parts = [jnp.clip(cells, -ceiling, ceiling) for cells in parts]
-        norm = jnp.sqrt(sum(jnp.sum(cells**2, axis=0) for cells in parts))
-        shrink = jnp.minimum(1.0, largest / jnp.maximum(norm, 1.0))
-        # Computed once, not again for every component.
-        shrink = lax.optimization_barrier(shrink)[None]
-        found = [exact_sum(jnp.trunc(cells * shrink)) for cells in parts]
+            kept = cipher.expand(words, numbers[0], numbers.size) < np.uint32(threshold)
+        found = [exact_sum(part) for part in clip_to_grid(parts, kept, l2_clip_norm)]
         with jax.enable_x64(True):
             return jnp.concatenate(found)
 
