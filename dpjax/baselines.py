@@ -113,4 +113,4 @@ def _run(rng_key, posterior, num_steps, initial_position, start) -> Run:
     keys = jax.random.split(rng_key, num_chains)
     positions, rates = sample(posterior, initial_position, keys)
     statement = PrivacyStatement.none(num_chains, num_steps)
-    return Run(jax.tree.map(np.asarray, positions), np.asarray(rates), statement)
+    return Run(posterior.constrain(positions), np.asarray(rates), statement)

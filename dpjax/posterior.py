@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 __all__ = ["Posterior"]
 
@@ -31,6 +32,9 @@ class Posterior:
         Pytree of arrays with the records along the leading axis, ``(n, ...)``.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
+    constrain_fn
+        ``position -> parameters``: what runs return instead of positions. It must not
+        read the data.
 
     Raises
     ------
@@ -44,6 +48,9 @@ class Posterior:
     )
     data: Any
     tempering: float = field(default=1.0, metadata=dict(static=True))
+    constrain_fn: Callable[[Any], Any] | None = field(
+        default=None, metadata=dict(static=True)
+    )
 
     def __post_init__(self):
         leaves = jax.tree_util.tree_leaves_with_path(self.data)
@@ -71,6 +78,12 @@ class Posterior:
     @property
     def num_records(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
+
+    def constrain(self, draws):
+        """What `constrain_fn` makes of positions ``(chains, draws, ...)``, in NumPy."""
+        if self.constrain_fn is not None:
+            draws = jax.jit(jax.vmap(jax.vmap(self.constrain_fn)))(draws)
+        return jax.tree.map(np.asarray, draws)
 
     def __call__(self, position) -> jax.Array:
         """Exact log density, up to a constant: not private, for baselines only."""

@@ -84,7 +84,8 @@ class Run:
     """Draws of a private run.
 
     positions
-        Pytree of arrays ``(num_chains, num_draws, ...)``.
+        Pytree of arrays ``(num_chains, num_draws, ...)``; parameters instead if the
+        posterior has a `constrain_fn`.
     acceptance_rate
         Share of the steps since the draw before that moved,
         ``(num_chains, num_draws)``.

@@ -149,7 +149,7 @@ def run(
     )
     if checkpoint is not None:
         os.remove(checkpoint)
-    return Run(positions, acceptance_rate, statement)
+    return Run(posterior.constrain(positions), acceptance_rate, statement)
 
 
 def _key(rng_key) -> bytes:

@@ -19,10 +19,10 @@ RANKS = {
     "exact_sums": 0, "components": 0, "queries": 1, "noise": 2, "acceptance": 2,
     "proposals": 3, "privacy": 3, "models": 3, "evaluation": 3, "fisher": 4,
     "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "adaptation": 5, "results": 5,
-    "checkpoint": 5, "engine": 6, "baselines": 6, "run": 7, "numpyro": 8,
+    "checkpoint": 5, "engine": 6, "baselines": 6, "run": 7, "numpyro": 6,
     "config_keys": 0, "config_model": 4, "config": 8, "cli": 9, "__init__": 10,
 }  # fmt: skip
-WHOLE = {"privacy", "models", "evaluation"}
+WHOLE = {"privacy", "models", "evaluation", "numpyro"}
 KERNELS = {"mcmc", "sgmcmc", "vi", "ep"}
 SHARED = {"mcmc/metropolis_hastings", "mcmc/minibatch_step"}
 

@@ -1,0 +1,190 @@
+"""A NumPyro model read one record at a time, in unconstrained space.
+
+The plate of the records is pinned to the indices 0, ..., rows - 1 and the model called
+with that many records, so that it sees one and no other, whatever it does with its
+arguments. With z the unconstrained latents, theta = t(z) and x one record,
+
+    log prior(z) = sum over sites outside the plate of log p(theta) + log |dt / dz|,
+    log likelihood(z, x) = sum over sites inside the plate of log p(x | theta),
+
+whose sum over the records is minus NumPyro's potential energy. NumPyro scales the sites
+of a plate by its size over its subsample size; that factor is divided out, the user's
+`numpyro.handlers.scale` and `mask` are kept.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.primitives import Messenger
+
+__all__ = ["Model", "Rows", "in_plate", "is_latent"]
+
+
+class Rows(Messenger):
+    """Makes every plate full and the plate of the records `rows` long.
+
+    With `unobserved`, observations inside that plate are drawn instead of looked up.
+    """
+
+    def __init__(self, fn, plate: str, rows: int, unobserved: bool = False):
+        super().__init__(fn)
+        self.plate, self.rows, self.unobserved = plate, rows, unobserved
+        self.plates, self.subsamples, self.scale = [], False, 1.0
+        self.types = {}
+
+    def process_message(self, msg):
+        self.types[msg["type"]] = msg.get("name", "")
+        if msg["type"] == "plate":
+            size, subsample_size = msg["args"]
+            self.plates.append(msg["name"])
+            rows = size
+            if msg["name"] == self.plate:
+                rows, self.scale = self.rows, size / self.rows
+                self.subsamples = subsample_size not in (None, size)
+            msg["value"], msg["args"] = jnp.arange(rows), (size, rows)
+        elif msg["type"] == "subsample":
+            # Without it, plates leave the value as it is.
+            msg["kwargs"]["event_dim"] = None
+        elif (
+            self.unobserved
+            and msg["type"] == "sample"
+            and msg["is_observed"]
+            and in_plate(msg, self.plate)
+        ):
+            msg["value"], msg["is_observed"] = None, False
+
+
+def in_plate(site, plate: str) -> bool:
+    return any(frame.name == plate for frame in site.get("cond_indep_stack", ()))
+
+
+def is_latent(site) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A NumPyro model; see the module docstring and `dpjax.numpyro.posterior`.
+
+    function, plate, public
+        As given to `dpjax.numpyro.posterior`.
+    example
+        Made-up records, leading axis first.
+    observed
+        ``{site: name of the data that it observes}`` for the sites inside the plate;
+        None as the name if what is observed is a function of the data.
+    deterministics
+        Deterministic sites that read no data.
+    """
+
+    function: Callable
+    plate: str
+    public: dict[str, Any] = field(repr=False)
+    example: dict[str, Any] = field(repr=False)
+    observed: dict[str, str | None] = field(default_factory=dict, repr=False)
+    deterministics: tuple[str, ...] = field(default=(), repr=False)
+
+    def trace(self, records, position=None, rng_key=None, unobserved=False):
+        """Sites of the model on `records`; log-dets by site; the `Rows` handler.
+
+        Latents take their values from `position` or, without it, from the prior.
+        """
+        rows = Rows(self.function, self.plate, _num_rows(records), unobserved)
+        model, log_dets = rows, {}
+        if position is not None:
+
+            def constrained(site):
+                if site["type"] != "sample" or site["name"] not in position:
+                    return None
+                value, log_dets[site["name"]] = _constrain(site, position[site["name"]])
+                return value
+
+            model = handlers.substitute(model, substitute_fn=constrained)
+        if rng_key is not None:
+            model = handlers.seed(model, rng_key)
+        sites = handlers.trace(model).get_trace(**records, **self.public)
+        return sites, log_dets, rows
+
+    def log_probs(self, position, records):
+        """``{site: log p}`` inside the plate, ``{site: log p}`` outside, log-dets."""
+        sites, log_dets, rows = self.trace(records, position)
+        inside, outside = {}, {}
+        for name, site in sites.items():
+            if site["type"] == "sample":
+                is_inside = in_plate(site, self.plate)
+                log_prob = _log_prob(site, rows.scale if is_inside else 1.0)
+                (inside if is_inside else outside)[name] = log_prob
+        return inside, outside, log_dets
+
+    def logprior(self, position) -> jax.Array:
+        """Log prior density of the unconstrained `position`."""
+        _, outside, log_dets = self.log_probs(position, self._one_example())
+        return _total(outside) + _total(log_dets)
+
+    def loglikelihood(self, position, record) -> jax.Array:
+        """Log-likelihood of one record, a dict without the leading axis."""
+        inside, _, _ = self.log_probs(position, jax.tree.map(_as_row, record))
+        return _total(inside)
+
+    def constrain(self, position) -> dict[str, jax.Array]:
+        """Latents, and the deterministic sites that read no data."""
+        sites, _, _ = self.trace(self._one_example(), position)
+        return {
+            name: sites[name]["value"] for name in (*position, *self.deterministics)
+        }
+
+    def draw(self, rng_key) -> dict[str, jax.Array]:
+        """An unconstrained draw from the prior."""
+        sites, _, _ = self.trace(self._one_example(), rng_key=rng_key)
+        return {
+            name: biject_to(site["fn"].support).inv(site["value"])
+            for name, site in sites.items()
+            if is_latent(site)
+        }
+
+    def simulate(self, rng_key, position) -> dict[str, Any]:
+        """One record: observations drawn from the model, the rest from `example`."""
+        choice, noise = jax.random.split(rng_key)
+        row = jax.random.randint(choice, (), 0, _num_rows(self.example))
+        record = jax.tree.map(lambda leaf: jnp.asarray(leaf)[row], self.example)
+        rows = jax.tree.map(_as_row, record)
+        sites, _, _ = self.trace(rows, position, noise, unobserved=True)
+        for site, name in self.observed.items():
+            value = jnp.reshape(sites[site]["value"], jnp.shape(record[name]))
+            record[name] = value.astype(record[name].dtype)
+        return record
+
+    def _one_example(self):
+        return jax.tree.map(lambda leaf: leaf[:1], self.example)
+
+
+def _as_row(leaf):
+    return leaf[None]
+
+
+def _num_rows(records):
+    return jax.tree.leaves(records)[0].shape[0]
+
+
+def _constrain(site, value):
+    transform = biject_to(site["fn"].support)
+    constrained = transform(value)
+    return constrained, transform.log_abs_det_jacobian(value, constrained)
+
+
+def _log_prob(site, plate_scale):
+    log_prob = site["fn"].log_prob(site["value"])
+    scale = site["scale"]
+    if scale is None:
+        return log_prob
+    return log_prob * (scale / plate_scale)
+
+
+def _total(terms):
+    """A float scalar, also without terms."""
+    return sum((jnp.sum(term) for term in terms.values()), start=jnp.zeros(()))

@@ -1,0 +1,269 @@
+"""What of a NumPyro model cannot be protected, found without a look at the data.
+
+The model is traced on made-up records of the shapes of the data: what is refused does
+not depend on a value of the data. Sites and their kinds come from that trace, what
+reads what from its jaxpr (`numpyro.ops.provenance`), and what tracing cannot see, a
+record that depends on other records or a prior that counts them, from numbers.
+"""
+
+import functools
+import types
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.ops.provenance import eval_provenance
+
+from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
+
+__all__ = [
+    "check_dependencies",
+    "check_numbers",
+    "check_sites",
+    "dependencies",
+    "traced",
+    "warn_of_captured",
+]
+
+TOLERANCE = 1e-3
+"""Of sums over records in float32; dependence between records is far larger."""
+
+UNSUPPORTED = {
+    "param": "sites of numpyro.param are not sampled; give them a prior with "
+    "numpyro.sample",
+    "mutable": "mutable state may carry one record's values into another's; remove it",
+    "control_flow": "numpyro's scan and cond may link records, as a time series does; "
+    "use jax.lax.scan inside the log-likelihood of one record, or remove it",
+    "prng_key": "the likelihood must not be random; remove numpyro.prng_key and "
+    "dropout",
+}
+
+
+def traced(function, *arguments):
+    """`function` on abstract values; errors of the model say what to do."""
+    try:
+        return jax.eval_shape(function, *arguments)
+    except jax.errors.ConcretizationTypeError as error:
+        raise ValueError(
+            "the model branches in Python on, or takes out of JAX, a value of the data "
+            "or of a latent, which would make the program depend on it: use jnp.where "
+            f"or jax.lax.cond, and jax.numpy instead of numpy ({_first_line(error)})"
+        ) from error
+    except Exception as error:
+        raise ValueError(
+            "the model cannot be called on one record, as model(**data, **public) with "
+            "arrays that have one entry along their leading axis: "
+            f"{_first_line(error)}"
+        ) from error
+
+
+def check_sites(model: Model, sites: dict, rows: Rows) -> None:
+    """Refuse sites that have no per-record log-likelihood or no density."""
+    plate = model.plate
+    if plate not in rows.plates:
+        raise ValueError(
+            f"the model has no plate {plate!r}, only {sorted(set(rows.plates))}: put "
+            f"the records in `with numpyro.plate({plate!r}, n)` or name theirs as plate"
+        )
+    for kind, remedy in UNSUPPORTED.items():
+        if kind in rows.types:
+            raise ValueError(f"{kind} {rows.types[kind]!r}: {remedy}")
+    for name, site in sites.items():
+        if not is_latent(site):
+            continue
+        if in_plate(site, plate):
+            raise ValueError(
+                f"latent {name!r} is inside plate {plate!r}: a latent of one record is "
+                "drawn from that record's data alone, and its release is not private. "
+                "Marginalise it (e.g. MixtureSameFamily) or move it out of the plate; "
+                "if it is an observation, give it obs= and name it in data"
+            )
+        if site["fn"].support.is_discrete:
+            raise ValueError(
+                f"latent {name!r} is discrete: it has no unconstrained position. "
+                "Marginalise it (e.g. MixtureSameFamily)"
+            )
+    if not any(map(is_latent, sites.values())):
+        raise ValueError("the model has no latent site: there is nothing to sample")
+    if not any(
+        site["type"] == "sample" and in_plate(site, plate) for site in sites.values()
+    ):
+        raise ValueError(
+            f"no site is inside plate {plate!r}: move the observations into it"
+        )
+
+
+def dependencies(model: Model, position):
+    """``{part of the model: {site: names of the data that it reads}}``.
+
+    The parts are ``inside`` (log-likelihoods), ``outside`` (log priors and factors),
+    ``log_dets``, ``values`` and ``deterministics``.
+    """
+    records = jax.tree.map(lambda leaf: leaf[:1], model.example)
+
+    def parts(**inputs):
+        position = inputs.pop("")
+        inside, outside, log_dets = model.log_probs(position, inputs)
+        sites, _, _ = model.trace(inputs, position)
+        kinds = {
+            kind: {k: jnp.asarray(s["value"]) for k, s in sites.items() if test(s)}
+            for kind, test in (
+                ("values", lambda s: s["type"] == "sample" and s["is_observed"]),
+                ("deterministics", lambda s: s["type"] == "deterministic"),
+            )
+        }
+        return dict(inside=inside, outside=outside, log_dets=log_dets, **kinds)
+
+    # The position goes under a name that no argument of a model can have.
+    found = eval_provenance(parts, **{"": position}, **records)
+    return jax.tree.map(
+        lambda names: names - {""}, found, is_leaf=lambda x: isinstance(x, frozenset)
+    )
+
+
+def check_dependencies(model: Model, reads) -> None:
+    """Refuse densities outside the plate that read data, and inside that do not."""
+    for name, names in (*reads["outside"].items(), *reads["log_dets"].items()):
+        if names:
+            raise ValueError(
+                f"site {name!r} is outside plate {model.plate!r} but reads "
+                f"{_listed(names)}: the prior would depend on the records. Choose it "
+                "without the data, standardise with public constants before the model "
+                "is called, or move an observation or factor into the plate"
+            )
+    for name, names in reads["inside"].items():
+        if not names:
+            raise ValueError(
+                f"site {name!r} is inside plate {model.plate!r} but reads none of "
+                f"{_listed(model.example)}: if its data reached the model by closure, "
+                "name them in data; if not, move it out of the plate"
+            )
+
+
+def check_numbers(model: Model, position) -> None:
+    """Refuse records that depend on each other and priors that count them."""
+    records = jax.tree.map(jnp.asarray, model.example)
+    rows = jax.tree.leaves(records)[0].shape[0]
+
+    def check_entries(sites):
+        for name, site in sites.items():
+            if not (site["type"] == "sample" and in_plate(site, model.plate)):
+                continue
+            shape = jnp.shape(site["fn"].log_prob(site["value"]))
+            dims = {f.name: f.dim for f in site["cond_indep_stack"]}
+            if shape[dims[model.plate]] != 1:
+                raise ValueError(
+                    f"site {name!r} has a log-likelihood of shape {shape} for one "
+                    "record: other records reached the model by closure or as public; "
+                    "name all the data in data"
+                )
+
+    def alone(record):
+        one = jax.tree.map(lambda leaf: leaf[None], record)
+        check_entries(model.trace(one, position)[0])
+        return model.loglikelihood(position, record)
+
+    def together(records):
+        inside, outside, log_dets = model.log_probs(position, records)
+        return (
+            sum(jnp.sum(term) for term in inside.values()),
+            sum(jnp.sum(term) for term in (*outside.values(), *log_dets.values())),
+        )
+
+    traced(alone, jax.tree.map(lambda leaf: leaf[0], records))
+    each = np.asarray(jax.jit(jax.vmap(alone))(records), np.float64)
+    prior = float(jax.jit(model.logprior)(position))
+    try:
+        total, prior_of_all = map(float, jax.jit(together)(records))
+    except Exception as error:
+        raise ValueError(
+            f"the model takes one record but not {rows}: {_first_line(error)}"
+        ) from error
+    if np.isfinite(total) and np.isfinite(prior):
+        size = max(np.sum(np.abs(each)), 1.0)
+        if not abs(total - np.sum(each)) <= TOLERANCE * size:
+            raise ValueError(
+                f"the log-likelihood of {rows} made-up records is {total:.6g} together "
+                f"but {np.sum(each):.6g} one by one: a record's likelihood depends on "
+                "other records (standardisation inside the model, a time series). "
+                "Standardise with public constants, and let one entry of the data be "
+                "one independent series"
+            )
+        if not abs(prior_of_all - prior) <= TOLERANCE * max(abs(prior), 1.0):
+            raise ValueError(
+                f"the prior density is {prior_of_all:.6g} for {rows} records but "
+                f"{prior:.6g} for one: it depends on their number through the shape of "
+                "the data. Pass that number as public, or leave it out"
+            )
+    if not (np.all(np.isfinite(each)) and np.isfinite(prior)):
+        raise ValueError(
+            "the density of made-up records is not finite. Give example=, a few "
+            "made-up records in the form of data that the model could have produced"
+        )
+
+
+def warn_of_captured(function) -> None:
+    """Say which values the model captured, as they are treated as public."""
+    if names := _captured(function):
+        warnings.warn(
+            f"the model captured {_listed(names)} from outside: treated as public. "
+            "If they were computed from the data, no privacy is claimed for them; pass "
+            "records as data and constants as public",
+            stacklevel=3,
+        )
+
+
+def _captured(function) -> list[str]:
+    """Names of the numbers and arrays that a function gets other than as arguments."""
+    found, seen = [], set()
+
+    def visit(value, name):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, functools.partial):
+            visit(value.func, name)
+            for key, bound in {**dict(enumerate(value.args)), **value.keywords}.items():
+                visit(bound, str(key))
+        elif hasattr(value, "__wrapped__"):
+            visit(value.__wrapped__, name)
+        elif isinstance(value, types.FunctionType):
+            cells = zip(
+                value.__code__.co_freevars, value.__closure__ or (), strict=True
+            )
+            for key, cell in cells:
+                visit(cell.cell_contents, key)
+            for key, bound in (value.__kwdefaults__ or {}).items():
+                visit(bound, key)
+            if value.__module__ == root_module:
+                for key in _names(value.__code__):
+                    visit(value.__globals__.get(key), key)
+        elif isinstance(value, (list, tuple, dict)):
+            for part in value.values() if isinstance(value, dict) else value:
+                visit(part, name)
+        elif isinstance(value, (float, np.ndarray, np.generic, jax.Array)) or hasattr(
+            value, "__array__"
+        ):
+            found.append(name)
+
+    inner = function
+    while isinstance(inner, functools.partial) or hasattr(inner, "__wrapped__"):
+        inner = getattr(inner, "__wrapped__", None) or inner.func
+    root_module = getattr(inner, "__module__", None)
+    visit(function, "")
+    return sorted(set(found))
+
+
+def _names(code):
+    """Global names that a function or one inside it may look up."""
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return {*code.co_names, *(name for one in inner for name in _names(one))}
+
+
+def _listed(names):
+    return ", ".join(map(repr, sorted(names)))
+
+
+def _first_line(error):
+    return str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
