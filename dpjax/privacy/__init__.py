@@ -8,6 +8,7 @@ from dpjax.privacy.events import (
     BarkerTest,
     FixedBatch,
     GaussianRelease,
+    PoissonAcceptBit,
     PoissonGaussianRelease,
     event_from_json,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "FixedBatch",
     "GaussianRelease",
     "NeighboringRelation",
+    "PoissonAcceptBit",
     "PoissonGaussianRelease",
     "RdpFilter",
     "best_method",

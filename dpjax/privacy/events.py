@@ -11,10 +11,10 @@ from dpjax.acceptance import Acceptance
 from dpjax.privacy.releases import (
     AcceptBit,
     BarkerTest,
-    FixedBatch,
     GaussianRelease,
-    PoissonGaussianRelease,
+    PoissonAcceptBit,
 )
+from dpjax.privacy.sampled_releases import FixedBatch, PoissonGaussianRelease
 from dpjax.privacy.validate import check_count
 
 __all__ = [
@@ -23,12 +23,20 @@ __all__ = [
     "Event",
     "FixedBatch",
     "GaussianRelease",
+    "PoissonAcceptBit",
     "PoissonGaussianRelease",
     "check_events",
     "event_from_json",
 ]
 
-Event = AcceptBit | GaussianRelease | PoissonGaussianRelease | BarkerTest | FixedBatch
+Event = (
+    AcceptBit
+    | PoissonAcceptBit
+    | GaussianRelease
+    | PoissonGaussianRelease
+    | BarkerTest
+    | FixedBatch
+)
 
 
 def event_from_json(data: dict) -> Event:
@@ -46,9 +54,11 @@ def event_from_json(data: dict) -> Event:
     try:
         if kind == "gaussian":
             return GaussianRelease(**fields)
-        if kind == "accept_bit":
-            sensitivity = fields.pop("sensitivity")
-            return AcceptBit(Acceptance(**fields), sensitivity)
+        if kind in ("accept_bit", "poisson_accept_bit"):
+            names = ("family", "noise_sd", "laziness")
+            acceptance = Acceptance(**{name: fields.pop(name) for name in names})
+            bit = AcceptBit if kind == "accept_bit" else PoissonAcceptBit
+            return bit(acceptance, **fields)
         if kind == "poisson_gaussian":
             relation = NeighboringRelation[fields.pop("neighboring_relation")]
             return PoissonGaussianRelease(neighboring_relation=relation, **fields)
@@ -60,7 +70,7 @@ def event_from_json(data: dict) -> Event:
         raise ValueError(f"cannot read the event {data!r}: {error}") from None
     raise ValueError(
         f"unknown event type {kind!r}; use 'gaussian', 'accept_bit', "
-        "'poisson_gaussian', 'barker_test' or 'fixed_batch'"
+        "'poisson_accept_bit', 'poisson_gaussian', 'barker_test' or 'fixed_batch'"
     )
 
 

@@ -1,8 +1,10 @@
-"""The kinds of release: what one step publishes about the data."""
+"""The kinds of release: what one step publishes about the data.
+
+Those on a sample of the records are in `sampled_releases`, except `PoissonAcceptBit`,
+in which every record takes part.
+"""
 
 from dataclasses import dataclass
-
-from dp_accounting import NeighboringRelation
 
 from dpjax.acceptance import TOTAL_VARIATION, Acceptance
 from dpjax.privacy.validate import check_count, check_real
@@ -10,9 +12,8 @@ from dpjax.privacy.validate import check_count, check_real
 __all__ = [
     "AcceptBit",
     "BarkerTest",
-    "FixedBatch",
     "GaussianRelease",
-    "PoissonGaussianRelease",
+    "PoissonAcceptBit",
 ]
 
 
@@ -82,11 +83,7 @@ class AcceptBit:
     sensitivity: float
 
     def __post_init__(self):
-        if not isinstance(self.acceptance, Acceptance):
-            raise ValueError(
-                f"acceptance must be an Acceptance, got {self.acceptance!r}; "
-                "use dpjax.acceptance.barker() or penalty(noise_sd)"
-            )
+        _check_acceptance(self.acceptance)
         value = check_real("sensitivity", self.sensitivity, low=1e-50, high=1e50)
         object.__setattr__(self, "sensitivity", value)
 
@@ -107,14 +104,7 @@ class AcceptBit:
         return GaussianRelease(self.acceptance.noise_sd / self.sensitivity)
 
     def __str__(self):
-        noise = self.acceptance.noise_sd
-        details = f" with noise sd {noise:g}" if noise else ""
-        if self.acceptance.laziness < 1:
-            details += f", laziness {self.acceptance.laziness:g}"
-        return (
-            f"{self.acceptance.family} accept bit{details}, sensitivity "
-            f"{self.sensitivity:g} nats"
-        )
+        return f"{_name(self.acceptance)}, sensitivity {self.sensitivity:g} nats"
 
     def to_json(self) -> dict:
         """Return a dictionary for `event_from_json`."""
@@ -128,72 +118,66 @@ class AcceptBit:
 
 
 @dataclass(frozen=True)
-class PoissonGaussianRelease:
-    """A sum of clipped vectors over a Poisson sample of records, with Gaussian noise.
+class PoissonAcceptBit:
+    """The bit of a step that estimates its log ratio from Poisson counts; REPLACE_ONE.
+
+    A record whose log ratio is v adds s log(b/a) to the estimate, with s ~ Poisson(a),
+    a = (S - v) / 2, b = (S + v) / 2 and S = H (R + 1) / (R - 1).
 
     Parameters
     ----------
-    noise_multiplier
-        Noise standard deviation over the clip norm of *one* record, in [1e-50, 1e50].
-        `GaussianRelease` divides by the sensitivity instead, which is twice the clip
-        norm under substitution.
-    sampling_prob
-        Chance of each record, independently of the others, in (0, 1].
-    neighboring_relation
-        ADD_OR_REMOVE_ONE or REPLACE_ONE.
+    acceptance
+        The acceptance function and the laziness. Only Barker's has a finite Renyi
+        divergence; of the others the total variation is charged.
+    bound
+        H, the most |v| can be, in nats, [1e-50, 1e50]: after clipping, and about a
+        public centre if there is one. A substitution moves v by 2 H at most.
+    max_odds
+        R = max b/a > 1: with n records of the same H, and `lambda` draws a step where
+        no record says anything, 1 + n H / lambda. H, R and the centre must be public.
     total_variation
-        Distance in [0, 1] between what is released in floating point and the ideal.
+        Distance in [0, 1] between the bit drawn in floating point and the ideal one.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range.
+        If a parameter is out of range or of the wrong type.
     """
 
-    noise_multiplier: float
-    sampling_prob: float
-    neighboring_relation: NeighboringRelation
-    total_variation: float = 0.0
+    acceptance: Acceptance
+    bound: float
+    max_odds: float
+    total_variation: float = TOTAL_VARIATION
 
     def __post_init__(self):
-        value = check_real(
-            "noise_multiplier", self.noise_multiplier, low=1e-50, high=1e50
-        )
-        object.__setattr__(self, "noise_multiplier", value)
-        chance = check_real("sampling_prob", self.sampling_prob, low=1e-50, high=1.0)
-        object.__setattr__(self, "sampling_prob", chance)
-        if self.neighboring_relation not in (
-            NeighboringRelation.ADD_OR_REMOVE_ONE,
-            NeighboringRelation.REPLACE_ONE,
-        ):
-            raise ValueError(
-                "neighboring_relation must be ADD_OR_REMOVE_ONE or REPLACE_ONE of "
-                f"NeighboringRelation, got {self.neighboring_relation!r}"
-            )
+        _check_acceptance(self.acceptance)
+        bound = check_real("bound", self.bound, low=1e-50, high=1e50)
+        object.__setattr__(self, "bound", bound)
+        odds = check_real("max_odds", self.max_odds, low=1 + 2**-52, high=1e50)
+        object.__setattr__(self, "max_odds", odds)
         error = check_real("total_variation", self.total_variation, low=0.0, high=1.0)
         object.__setattr__(self, "total_variation", error)
 
     @property
-    def gaussian(self) -> GaussianRelease | None:
-        """The Gaussian release that it is if every record is sampled."""
-        if self.sampling_prob < 1:
-            return None
-        replace = self.neighboring_relation is NeighboringRelation.REPLACE_ONE
-        return GaussianRelease(self.noise_multiplier / (2 if replace else 1))
+    def gaussian(self) -> None:
+        """None: the counts are not Gaussian."""
+        return None
 
     def __str__(self):
         return (
-            f"Gaussian release with noise sd {self.noise_multiplier:g} clip norms, "
-            f"Poisson sample of rate {self.sampling_prob:g}"
+            f"{_name(self.acceptance)} of a Poisson minibatch, log ratios of a record "
+            f"within {self.bound:g} nats, odds within {self.max_odds:g}"
         )
 
     def to_json(self) -> dict:
         """Return a dictionary for `event_from_json`."""
         return {
-            "type": "poisson_gaussian",
-            "noise_multiplier": self.noise_multiplier,
-            "sampling_prob": self.sampling_prob,
-            "neighboring_relation": self.neighboring_relation.name,
+            "type": "poisson_accept_bit",
+            "family": self.acceptance.family,
+            "noise_sd": float(self.acceptance.noise_sd),
+            "laziness": float(self.acceptance.laziness),
+            "bound": self.bound,
+            "max_odds": self.max_odds,
             "total_variation": self.total_variation,
         }
 
@@ -238,64 +222,17 @@ class BarkerTest:
         return {"type": "barker_test", "batch_size": self.batch_size}
 
 
-@dataclass(frozen=True)
-class FixedBatch:
-    """An event computed on a secret batch drawn without replacement; REPLACE_ONE only.
+def _check_acceptance(acceptance) -> None:
+    if not isinstance(acceptance, Acceptance):
+        raise ValueError(
+            f"acceptance must be an Acceptance, got {acceptance!r}; "
+            "use dpjax.acceptance.barker() or penalty(noise_sd)"
+        )
 
-    Parameters
-    ----------
-    event
-        What is released of the batch: its sensitivity is that of the statistic of the
-        batch, to substitution of one record of the batch.
-    batch_size, num_records
-        Records in the batch, at most `num_records`, and records that it is drawn from.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range or of the wrong type.
-    """
-
-    event: AcceptBit | GaussianRelease | BarkerTest
-    batch_size: int
-    num_records: int
-
-    def __post_init__(self):
-        if not isinstance(self.event, (AcceptBit, GaussianRelease, BarkerTest)):
-            raise ValueError(
-                "event must be an AcceptBit, a GaussianRelease or a BarkerTest, got "
-                f"{self.event!r}"
-            )
-        for name in ("batch_size", "num_records"):
-            object.__setattr__(self, name, check_count(name, getattr(self, name)))
-        if self.batch_size > self.num_records:
-            raise ValueError(
-                f"batch_size {self.batch_size} exceeds num_records {self.num_records}"
-            )
-        if getattr(self.event, "batch_size", self.batch_size) != self.batch_size:
-            raise ValueError(
-                f"batch_size {self.batch_size} is not that of the {self.event}"
-            )
-
-    @property
-    def total_variation(self) -> float:
-        """Distance between what is released in floating point and the ideal."""
-        return self.event.total_variation
-
-    @property
-    def gaussian(self) -> GaussianRelease | None:
-        """That of the event if the batch holds every record."""
-        whole = self.batch_size == self.num_records
-        return self.event.gaussian if whole else None
-
-    def __str__(self):
-        return f"{self.event}, batch of {self.batch_size} of {self.num_records} records"
-
-    def to_json(self) -> dict:
-        """Return a dictionary for `event_from_json`."""
-        return {
-            "type": "fixed_batch",
-            "event": self.event.to_json(),
-            "batch_size": self.batch_size,
-            "num_records": self.num_records,
-        }
+def _name(acceptance: Acceptance) -> str:
+    noise = acceptance.noise_sd
+    details = f" with noise sd {noise:g}" if noise else ""
+    if acceptance.laziness < 1:
+        details += f", laziness {acceptance.laziness:g}"
+    return f"{acceptance.family} accept bit{details}"
