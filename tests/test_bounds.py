@@ -187,12 +187,12 @@ def test_ranges_hold_on_coarse_grids(monkeypatch):
 @pytest.mark.parametrize("bound", [MIXTURE, LOGISTIC])
 def test_ranges_are_compiled_in_float64_whatever_the_setting(bound):
     theta, other = jnp.array([0.5, -0.2]), jnp.array([0.5002, -0.2])
-    ranges = [bound(theta, other), jax.jit(bound)(theta, other)]
-    for low, high in ranges:
+    for low, high in (bound(theta, other), jax.jit(bound)(theta, other)):
         assert low.dtype == high.dtype == jnp.float64
-    np.testing.assert_allclose(ranges[0], ranges[1], rtol=1e-9)
-    low, high = bound(theta, theta)
-    assert low == high == 0
+        np.testing.assert_allclose(
+            (float(low), float(high)), nats(bound, theta, other), rtol=1e-9
+        )
+    assert nats(bound, theta, theta) == (0, 0)
 
 
 def test_refusals():
