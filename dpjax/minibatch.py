@@ -1,21 +1,37 @@
-"""Batches of records drawn without replacement from uniform words. Reads no data.
+"""Batches of records drawn from uniform words. Reads no data.
 
-Uniform integers below n are drawn in a pool a little larger than the batch; the first
-B distinct ones to arrive are a uniform subset of size B, because every rule that does
-not look at the values is symmetric in them. An integer is the high half of word * n,
-discarded if the low half is below 2^32 mod n, which makes it exactly uniform (Lemire
-2019). One sort finds the repetitions.
+Without replacement: uniform integers below n are drawn in a pool a little larger than
+the batch; the first B distinct ones to arrive are a uniform subset of size B, because
+every rule that does not look at the values is symmetric in them. An integer is the high
+half of word * n, discarded if the low half is below 2^32 mod n, which makes it exactly
+uniform (Lemire 2019). One sort finds the repetitions.
+
+Poisson: every record enters with chance q, independently of the others, and arrays have
+a public capacity that almost no sample exceeds. A small sample is a Binomial(n, q)
+number k, by inversion of its distribution function in 96 bits, and the first k records
+to arrive of a batch without replacement. A large one is a coin for every record.
 """
 
 import functools
 import math
+from decimal import Decimal, localcontext
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-__all__ = ["TOTAL_VARIATION", "num_words", "without_replacement"]
+from dpjax import cipher
+
+__all__ = [
+    "TOTAL_VARIATION",
+    "Sample",
+    "num_poisson_words",
+    "num_words",
+    "poisson",
+    "without_replacement",
+]
 
 TOTAL_VARIATION = 2.0**-70
 """Bound on the distance of a drawn batch from a uniform subset: the chance that the
@@ -67,7 +83,8 @@ def without_replacement(
 
     Returns
     -------
-    uint32 ``(batch_size,)``, distinct, in an order without meaning.
+    uint32 ``(batch_size,)``, distinct, in order of arrival: the first k of them are a
+    uniform subset of size k.
 
     Notes
     -----
@@ -90,3 +107,136 @@ def without_replacement(
         place = jnp.where(fresh, jnp.cumsum(fresh, dtype=jnp.int32) - 1, batch_size)
         batch = jnp.zeros(batch_size, jnp.uint32)
         return batch.at[place].set(value.astype(jnp.uint32), mode="drop")
+
+
+class Sample(NamedTuple):
+    """A Poisson sample of the records. Secret.
+
+    indices
+        Numbers of records, uint32 ``(capacity,)``.
+    is_drawn
+        Which of them are in the sample, ``(capacity,)``: distinct ones, in an order
+        without meaning.
+    """
+
+    indices: jax.Array
+    is_drawn: jax.Array
+
+
+def num_poisson_words(sampling_prob: float, num_records: int) -> int:
+    """Uniform uint32 words that `poisson` needs.
+
+    Raises
+    ------
+    ValueError
+        If `sampling_prob` is not a multiple of 2^-32 in (0, 1].
+    """
+    if sampling_prob == 1:
+        return 0
+    capacity = _counts(sampling_prob, num_records)[1]
+    if _is_large(capacity, num_records):
+        return 8
+    return 3 + num_words(capacity, num_records)
+
+
+def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
+    """Draw every one of the numbers below `num_records` with chance `sampling_prob`.
+
+    Parameters
+    ----------
+    words
+        Uniform uint32, ``(num_poisson_words(sampling_prob, num_records),)``, secret:
+        the sample amplifies privacy only while nobody knows it, or its size.
+    sampling_prob, num_records
+        Python numbers; q is a multiple of 2^-32 in (0, 1].
+
+    Returns
+    -------
+    Sample
+        Of a capacity that is public: about ten standard deviations above the mean.
+
+    Raises
+    ------
+    ValueError
+        If `sampling_prob` is no such multiple.
+
+    Notes
+    -----
+    *Formal guarantees.* The sample has its ideal law up to 2 `TOTAL_VARIATION`: one for
+    the chance of numbers outside the table, of which those beyond the capacity are
+    truncated, and one for that of a pool that is too small.
+    """
+    if sampling_prob == 1:
+        return Sample(
+            jnp.arange(num_records, dtype=jnp.uint32), jnp.ones(num_records, bool)
+        )
+    smallest, capacity, thresholds = _counts(sampling_prob, num_records)
+    slots = jnp.arange(capacity)
+    if _is_large(capacity, num_records):
+        coins = cipher.expand(words, 0, num_records)
+        heads = coins < np.uint32(sampling_prob * 2**32)
+        indices = jnp.nonzero(heads, size=capacity, fill_value=0)[0]
+        return Sample(indices.astype(jnp.uint32), slots < jnp.sum(heads))
+    high, middle, low = (words[i] for i in range(3))
+    reached = (middle == thresholds[1]) & (low >= thresholds[2])
+    reached = (high == thresholds[0]) & ((middle > thresholds[1]) | reached)
+    count = smallest + jnp.sum((high > thresholds[0]) | reached)
+    indices = without_replacement(words[3:], capacity, num_records)
+    return Sample(indices, slots < count)
+
+
+def _is_large(capacity: int, num_records: int) -> bool:
+    """Whether coins for all records take less time than a pool of this size."""
+    return 8 * capacity > num_records
+
+
+@functools.lru_cache
+def _counts(sampling_prob: float, num_records: int) -> tuple[int, int, np.ndarray]:
+    """The law of a Poisson sample's size, but for tails of `TOTAL_VARIATION` in all.
+
+    Returns
+    -------
+    The smallest and the largest size k, and P(size <= k) for all k but the largest, in
+    three uint32 words, the most significant first.
+
+    Notes
+    -----
+    The ratio of the chances of neighbouring sizes falls away from the mode, so beyond a
+    size of chance p whose neighbour has chance r p lies at most r p / (1 - r).
+    """
+    scaled = sampling_prob * 2**32
+    if not (0 < scaled < 2**32 and scaled == int(scaled)):
+        raise ValueError(
+            f"sampling_prob must be a multiple of 2^-32 in (0, 1], got {sampling_prob}"
+        )
+    with localcontext(prec=50):
+        odds = Decimal(sampling_prob) / (1 - Decimal(sampling_prob))
+        mode = int((num_records + 1) * sampling_prob)
+        negligible = Decimal(TOTAL_VARIATION) / 4
+
+        def side(sizes, ratio_fn):
+            """Chances over that of the mode, until the rest is negligible."""
+            chances, chance = [], Decimal(1)
+            for size in sizes:
+                ratio = ratio_fn(size)
+                if chance * ratio <= negligible * (1 - ratio):
+                    break
+                chance *= ratio
+                chances.append(chance)
+            return chances
+
+        above = side(
+            range(mode, num_records),
+            lambda k: odds * (num_records - k) / (k + 1),
+        )
+        below = side(range(mode, 0, -1), lambda k: k / (odds * (num_records - k + 1)))
+        chances = [*reversed(below), Decimal(1), *above]
+        total = sum(chances)
+        reached, words = Decimal(0), []
+        for chance in chances[:-1]:
+            reached += chance
+            threshold = int(reached / total * 2**96)
+            words.append([threshold >> 64, threshold >> 32, threshold])
+    low_bits = np.array([[w % 2**32 for w in row] for row in words], np.uint32)
+    smallest = mode - len(below)
+    return smallest, mode + len(above), low_bits.reshape(-1, 3).T

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax import minibatch
+from dpjax import cipher, minibatch
 from dpjax.acceptance import TOTAL_VARIATION
 
 # Few and many repetitions; almost half of the words discarded in the last.
@@ -97,3 +97,112 @@ def test_bad_batch_sizes_raise(batch_size):
 def test_too_few_words_raise():
     with pytest.raises(ValueError, match="shape"):
         minibatch.without_replacement(jnp.zeros(5, jnp.uint32), 5, 30)
+
+
+# The first two toss a coin for every record, the others draw how many enter.
+POISSON = [(0.5, 7), (0.125, 900), (0.01, 3000), (2.0**-20, 10**6), (0.05, 20_000)]
+
+
+def rounded(sampling_prob):
+    return np.ceil(sampling_prob * 2**32) / 2**32
+
+
+def poisson(sampling_prob, num_records, count, seed=0):
+    q = float(rounded(sampling_prob))
+    width = minibatch.num_poisson_words(q, num_records)
+    words = np.random.default_rng(seed).integers(0, 2**32, (count, width), np.uint32)
+    draws = jax.jit(jax.vmap(lambda row: minibatch.poisson(row, q, num_records)))
+    return words, jax.tree.map(np.asarray, draws(words))
+
+
+@pytest.mark.parametrize(("sampling_prob", "num_records"), POISSON)
+def test_poisson_samples_are_sets_of_binomial_size(sampling_prob, num_records):
+    _, (indices, is_drawn) = poisson(sampling_prob, num_records, 2000)
+    assert indices.dtype == np.uint32 and indices.max() < num_records
+    sizes = is_drawn.sum(axis=1)
+    sets = [set(row[kept]) for row, kept in zip(indices, is_drawn, strict=True)]
+    np.testing.assert_array_equal(sizes, [len(members) for members in sets])
+    law = stats.binom(num_records, rounded(sampling_prob))
+    edges = np.unique(law.ppf(np.linspace(0, 1, 9)[1:-1]))
+    counts = np.bincount(np.searchsorted(edges, sizes), minlength=len(edges) + 1)
+    expected = 2000 * np.diff(law.cdf(edges), prepend=0, append=1)
+    # A false alarm has probability 5e-8 over the five cases.
+    assert stats.chisquare(counts, expected).pvalue > 1e-8
+
+
+@pytest.mark.parametrize(("sampling_prob", "num_records"), [(0.3, 5), (0.02, 300)])
+def test_every_record_is_as_likely_and_pairs_independent(sampling_prob, num_records):
+    repetitions = 40_000
+    _, (indices, is_drawn) = poisson(sampling_prob, num_records, repetitions, seed=1)
+    q = rounded(sampling_prob)
+    row, slot = np.nonzero(is_drawn)
+    member = np.zeros((repetitions, num_records), np.float32)
+    member[row, indices[row, slot]] = 1
+    together = (member.T @ member)[np.triu_indices(num_records)]
+    single = np.eye(num_records, dtype=bool)[np.triu_indices(num_records)]
+    for counts, chance in ((together[single], q), (together[~single], q**2)):
+        law = stats.binom(repetitions, chance)
+        pvalue = min(law.cdf(counts.min()), law.sf(counts.max() - 1))
+        # A false alarm has probability 1e-8 at most, by the union bound.
+        assert pvalue * 2 * counts.size > 1e-8
+
+
+@pytest.mark.parametrize(("sampling_prob", "num_records"), POISSON)
+def test_sizes_have_the_binomial_law(sampling_prob, num_records):
+    q = float(rounded(sampling_prob))
+    smallest, capacity, words = minibatch._counts(q, num_records)
+    law = stats.binom(num_records, q)
+    outside = law.sf(capacity) + (law.cdf(smallest - 1) if smallest else 0.0)
+    assert outside <= minibatch.TOTAL_VARIATION / 2
+    assert law.sf(0.97 * capacity - 2) > minibatch.TOTAL_VARIATION / 100
+    reached = words.astype(np.float64).T @ [2.0**-32, 2.0**-64, 2.0**-96]
+    np.testing.assert_allclose(
+        reached,
+        law.cdf(np.arange(smallest, capacity)),
+        rtol=1e-10,
+        atol=minibatch.TOTAL_VARIATION / 2,
+    )
+
+
+@pytest.mark.parametrize("place", [0, 1, 100, -1])
+def test_sizes_are_drawn_by_inversion(place):
+    q, num_records = float(rounded(0.01)), 3000
+    smallest, capacity, thresholds = minibatch._counts(q, num_records)
+    width = minibatch.num_poisson_words(q, num_records)
+    rest = np.random.default_rng(0).integers(0, 2**32, width - 3, np.uint32)
+    place %= thresholds.shape[1]
+    high, middle, low = map(int, thresholds[:, place])
+    at = high << 64 | middle << 32 | low
+    for number, size in (
+        (0, smallest),
+        (at - 1, smallest + place),
+        (at, smallest + place + 1),
+        (2**96 - 1, capacity),
+    ):
+        first = np.array([number >> 64, number >> 32 & 0xFFFFFFFF, number & 0xFFFFFFFF])
+        words = jnp.asarray(np.concatenate([first.astype(np.uint32), rest]))
+        indices, is_drawn = minibatch.poisson(words, q, num_records)
+        np.testing.assert_array_equal(is_drawn, np.arange(capacity) < size)
+        batch = minibatch.without_replacement(words[3:], capacity, num_records)
+        np.testing.assert_array_equal(indices, batch)
+
+
+def test_coins_are_the_cipher_of_the_words():
+    q = float(rounded(0.3))
+    words, (indices, is_drawn) = poisson(q, 200, 5)
+    for key, row, kept in zip(words, indices, is_drawn, strict=True):
+        heads = np.asarray(cipher.expand(jnp.asarray(key), 0, 200)) < q * 2**32
+        np.testing.assert_array_equal(row[kept], np.nonzero(heads)[0])
+
+
+def test_all_records():
+    assert minibatch.num_poisson_words(1.0, 5) == 0
+    indices, is_drawn = minibatch.poisson(jnp.zeros(0, jnp.uint32), 1.0, 5)
+    np.testing.assert_array_equal(indices, np.arange(5))
+    assert is_drawn.all()
+
+
+@pytest.mark.parametrize("sampling_prob", [0.0, -0.5, 1.5, 0.1, float("nan")])
+def test_bad_sampling_probs_raise(sampling_prob):
+    with pytest.raises(ValueError, match="multiple of 2"):
+        minibatch.num_poisson_words(sampling_prob, 1000)

@@ -1,0 +1,69 @@
+"""The door to the data for gradients of a Poisson sample of the records.
+
+As in `dpjax.queries`, every record's gradient is clipped and rounded to a public grid,
+so that sums are exact integers and their sensitivity is what it says. Only the records
+in the sample are read: a gradient costs what the sample holds, not what the data hold.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from dpjax.exact_sums import BLOCK, clip_to_grid, exact_sum, sum_over_records
+from dpjax.minibatch import Sample
+from dpjax.posterior import Posterior
+
+__all__ = ["sampled_gradient_sum"]
+
+
+def sampled_gradient_sum(
+    posterior: Posterior,
+    sample: Sample,
+    position,
+    l2_clip_norm: float,
+    function: Callable | None = None,
+) -> jax.Array:
+    """Sum over a sample of the records of their gradients, each clipped in norm.
+
+    Parameters
+    ----------
+    sample
+        Of `minibatch.poisson`.
+    position
+        Where gradients are taken, a public pytree of d numbers in all.
+    l2_clip_norm
+        Bound on the Euclidean norm of one record's gradient.
+    function
+        ``(position, record) -> scalar`` that is differentiated; by default the
+        log-likelihood of one record.
+
+    Raises
+    ------
+    ValueError
+        If the position has more than 2^21 components.
+
+    Returns
+    -------
+    Float64 integers ``(d,)``, in the order of the flattened position: the sum in units
+    of ``l2_clip_norm / GRID``, not divided by the chance of being drawn.
+
+    Notes
+    -----
+    *Formal guarantees.* Sensitivity ``sensitivity(GRID, relation)`` in these units, in
+    Euclidean norm, for whichever sample: see `exact_sums.clip_to_grid`. Memory holds
+    the gradients of one block of records. Nothing is released here.
+    """
+    flat, unravel = ravel_pytree(position)
+    function = function or posterior.loglikelihood_fn
+    gradient = jax.grad(lambda vector, record: function(unravel(vector), record))
+
+    def sums(block):
+        records = jax.tree.map(lambda leaf: leaf[block.indices], posterior.data)
+        vectors = jax.vmap(gradient, (None, 0))(flat, records)
+        vectors = vectors.astype(jnp.promote_types(vectors.dtype, jnp.float32))
+        (cells,) = clip_to_grid([vectors], block.is_drawn, l2_clip_norm, axis=1)
+        return exact_sum(cells, axis=0)
+
+    return sum_over_records(sums, sample, max(BLOCK // max(flat.size // 8, 1), 1))
