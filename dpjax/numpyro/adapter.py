@@ -79,6 +79,11 @@ def posterior(
     data = {name: jnp.asarray(value) for name, value in data.items()}
     Posterior(abs, abs, data)
     example = _made_up(data) if example is None else _like(data, example)
+    # A NumPy array could not be indexed by rows that are traced.
+    public, example = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
+        (public, example),
+    )
     adapted = Model(model, plate, public, example)
     refusals.warn_of_captured(model)
     position = _look(adapted)
@@ -160,13 +165,18 @@ def _first(example):
 
 def _observed(model: Model, position, reads):
     """Which data each site inside the plate observes."""
-    sites, _, _ = model.trace(_first(model.example), position)
+
+    @jax.jit
+    def values(records):
+        sites, _, _ = model.trace(records, position)
+        return {name: sites[name]["value"] for name in reads["inside"]}
+
     found = {}
-    for name in reads["inside"]:
-        names, value = reads["values"][name], np.asarray(sites[name]["value"])
+    for name, value in values(_first(model.example)).items():
+        names = reads["values"][name]
         key = next(iter(names)) if len(names) == 1 else None
         same = key is not None and np.array_equal(
-            value.ravel(), np.ravel(model.example[key][:1])
+            np.ravel(value), np.ravel(model.example[key][:1])
         )
         found[name] = key if same else None
     return found

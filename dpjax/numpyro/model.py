@@ -110,26 +110,33 @@ class Model:
         sites = handlers.trace(model).get_trace(**records, **self.public)
         return sites, log_dets, rows
 
-    def log_probs(self, position, records):
-        """``{site: log p}`` inside the plate, ``{site: log p}`` outside, log-dets."""
+    def log_probs(self, position, records, inside: bool):
+        """``{site: log p}`` of the sites inside the plate or outside, and log-dets."""
         sites, log_dets, rows = self.trace(records, position)
-        inside, outside = {}, {}
-        for name, site in sites.items():
-            if site["type"] == "sample":
-                is_inside = in_plate(site, self.plate)
-                log_prob = _log_prob(site, rows.scale if is_inside else 1.0)
-                (inside if is_inside else outside)[name] = log_prob
-        return inside, outside, log_dets
+        scale = rows.scale if inside else 1.0
+        chosen = {
+            name: _log_prob(site, scale)
+            for name, site in sites.items()
+            if site["type"] == "sample" and in_plate(site, self.plate) == inside
+        }
+        return chosen, log_dets
 
     def logprior(self, position) -> jax.Array:
         """Log prior density of the unconstrained `position`."""
-        _, outside, log_dets = self.log_probs(position, self._one_example())
+        return self.logprior_among(position, self._one_example())
+
+    def logprior_among(self, position, records) -> jax.Array:
+        """The same where the model is called with `records`."""
+        outside, log_dets = self.log_probs(position, records, inside=False)
         return _total(outside) + _total(log_dets)
 
     def loglikelihood(self, position, record) -> jax.Array:
         """Log-likelihood of one record, a dict without the leading axis."""
-        inside, _, _ = self.log_probs(position, jax.tree.map(_as_row, record))
-        return _total(inside)
+        return self.loglikelihood_of_all(position, jax.tree.map(_as_row, record))
+
+    def loglikelihood_of_all(self, position, records) -> jax.Array:
+        """The sum over `records`, leading axis first, if they are independent."""
+        return _total(self.log_probs(position, records, inside=True)[0])
 
     def constrain(self, position) -> dict[str, jax.Array]:
         """Latents, and the deterministic sites that read no data."""

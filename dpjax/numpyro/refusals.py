@@ -44,7 +44,10 @@ def traced(function, *arguments):
     """`function` on abstract values; errors of the model say what to do."""
     try:
         return jax.eval_shape(function, *arguments)
-    except jax.errors.ConcretizationTypeError as error:
+    except (
+        jax.errors.ConcretizationTypeError,
+        jax.errors.TracerArrayConversionError,
+    ) as error:
         raise ValueError(
             "the model branches in Python on, or takes out of JAX, a value of the data "
             "or of a latent, which would make the program depend on it: use jnp.where "
@@ -104,7 +107,8 @@ def dependencies(model: Model, position):
 
     def parts(**inputs):
         position = inputs.pop("")
-        inside, outside, log_dets = model.log_probs(position, inputs)
+        inside, log_dets = model.log_probs(position, inputs, inside=True)
+        outside, _ = model.log_probs(position, inputs, inside=False)
         sites, _, _ = model.trace(inputs, position)
         kinds = {
             kind: {k: jnp.asarray(s["value"]) for k, s in sites.items() if test(s)}
@@ -164,18 +168,18 @@ def check_numbers(model: Model, position) -> None:
         check_entries(model.trace(one, position)[0])
         return model.loglikelihood(position, record)
 
+    @jax.jit
     def together(records):
-        inside, outside, log_dets = model.log_probs(position, records)
         return (
-            sum(jnp.sum(term) for term in inside.values()),
-            sum(jnp.sum(term) for term in (*outside.values(), *log_dets.values())),
+            model.loglikelihood_of_all(position, records),
+            model.logprior_among(position, records),
         )
 
     traced(alone, jax.tree.map(lambda leaf: leaf[0], records))
     each = np.asarray(jax.jit(jax.vmap(alone))(records), np.float64)
     prior = float(jax.jit(model.logprior)(position))
     try:
-        total, prior_of_all = map(float, jax.jit(together)(records))
+        total, prior_of_all = map(float, together(records))
     except Exception as error:
         raise ValueError(
             f"the model takes one record but not {rows}: {_first_line(error)}"

@@ -1,0 +1,351 @@
+"""Posteriors of NumPyro models: NumPyro's own density, and every refusal."""
+
+import dataclasses
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro import handlers
+from numpyro.contrib.control_flow import scan
+from numpyro.infer.util import potential_energy
+from numpyro.primitives import mutable
+
+import dpjax
+from dpjax.numpyro import posterior
+from tests.numpyro_models import RECORDS, logistic, table
+
+MODELS = table()
+SUBSAMPLED = ("hierarchical", "subsampled")
+rng = np.random.default_rng(1)
+VECTOR, MATRIX = rng.normal(size=RECORDS), rng.normal(size=(RECORDS, 3))
+BITS = rng.integers(0, 2, RECORDS)
+
+
+@pytest.fixture(autouse=True)
+def rank_promotion():
+    """NumPyro's own code broadcasts arrays of different ranks."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def adapted(name):
+    model, data, options = MODELS[name]
+    if name not in SUBSAMPLED:
+        return posterior(model, data, plate="data", **options)
+    with pytest.warns(UserWarning, match="subsample_size of plate 'data' is ignored"):
+        return posterior(model, data, plate="data", **options)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.filterwarnings("ignore:subsample_size does not match")
+def test_the_density_is_numpyros_own(name):
+    model, _, options = MODELS[name]
+    target = adapted(name)
+    if name in SUBSAMPLED:
+        model = handlers.substitute(model, data={"data": jnp.arange(RECORDS)})
+
+    @jax.jit
+    def densities(target, position):
+        arrays = {**target.data, **options.get("public", {})}
+        return target(position), -potential_energy(model, (), arrays, position)
+
+    shapes = jax.eval_shape(target.logprior_fn.__self__.draw, jax.random.key(0))
+    for _ in range(3):
+        position = jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s.shape)), shapes)
+        ours, theirs = densities(target, position)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+def test_records_enter_one_by_one():
+    """A record's log-likelihood is that of the data set with that record alone."""
+    target = adapted("logistic")
+    position = {"b": jnp.array([0.5, -1.0, 2.0])}
+    record = jax.tree.map(lambda leaf: leaf[7], target.data)
+    logit = np.asarray(record["X"], float) @ [0.5, -1.0, 2.0]
+    expected = float(record["y"]) * logit - np.logaddexp(0, logit)
+    found = target.loglikelihood_fn(position, record)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_values_of_the_data_are_not_looked_at():
+    data = dict(X=np.full((RECORDS, 3), np.nan), y=np.full(RECORDS, 7))
+    target = posterior(logistic, data, plate="data")
+    assert target.num_records == RECORDS
+
+
+def test_draws_are_constrained_and_keep_what_reads_no_data():
+    target = adapted("hierarchical")
+    start = target.logprior_fn.__self__.draw(jax.random.key(0))
+    result = dpjax.run(
+        jax.random.key(1),
+        lambda p: dpjax.barker(p, step_size=0.3, clip_bound=jnp.inf),
+        target,
+        60,
+        initial_position=jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), start),
+        num_chains=2,
+        budget=None,
+        verbose=False,
+    )
+    draws = result.positions
+    assert set(draws) == {"tau", "upper", "a", "sigma", "a0"}
+    assert draws["a"].shape == (2, 30, 4)
+    assert np.all(draws["tau"] > 0) and np.all(draws["sigma"] > 0)
+    assert np.all((draws["upper"] > 0) & (draws["upper"] < 1 + draws["tau"]))
+    np.testing.assert_array_equal(draws["a0"], draws["a"][..., 0])
+    assert {"tau", "a[3]"} <= set(result.summary().index)
+    assert result.to_arviz().groups() == ["posterior", "sample_stats"]
+
+
+def test_other_data_take_the_place_of_these():
+    target = adapted("logistic")
+    other = dataclasses.replace(target, data=jax.tree.map(jnp.zeros_like, target.data))
+    assert other.logprior_fn == target.logprior_fn
+    assert jax.tree.structure(other) == jax.tree.structure(target)
+
+
+def test_an_example_stands_for_records_outside_the_default_range():
+    def compositions(x):
+        a = numpyro.sample("a", dist.Gamma(2.0, 1.0).expand([3]).to_event(1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Pareto(2.0, a[0]), obs=x)
+
+    with pytest.raises(ValueError, match=r"not finite\. Give example="):
+        posterior(compositions, dict(x=VECTOR), plate="data", example=dict(x=[0, 0]))
+    example = dict(x=[20.0, 30.0])
+    posterior(compositions, dict(x=VECTOR), plate="data", example=example)
+    with pytest.raises(ValueError, match="two or more records in the form of data"):
+        posterior(compositions, dict(x=VECTOR), plate="data", example=dict(x=[2.0]))
+
+
+def normal(x, **options):
+    numpyro.sample("obs", dist.Normal(options.get("mean", 0.0), 1.0), obs=x)
+
+
+def mean():
+    return numpyro.sample("mean", dist.Normal(0, 1))
+
+
+def no_plate(x):
+    normal(x, mean=mean())
+
+
+def local_latent(x):
+    m = mean()
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=numpyro.sample("u", dist.Normal(m, 1)))
+
+
+def local_discrete(x):
+    m = mean()
+    with numpyro.plate("data", x.shape[0]):
+        k = numpyro.sample("k", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+        normal(x, mean=m * k)
+
+
+def global_discrete(x):
+    k = numpyro.sample("k", dist.Poisson(2.0))
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=mean() * k)
+
+
+def prior_of_data(x):
+    m = numpyro.sample("m", dist.Normal(x.mean(), 1))
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+def support_of_data(x):
+    m = numpyro.sample("m", dist.Uniform(0, 2 + x.max()))
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+def standardised(x):
+    m = mean()
+    scaled = (x - x.mean()) / (x.std() + 0.1)
+    with numpyro.plate("data", x.shape[0]):
+        normal(scaled, mean=m)
+
+
+def autoregressive(x):
+    m = mean()
+    before = jnp.concatenate([jnp.zeros(1, x.dtype), x[:-1]])
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m * before)
+
+
+def chained(x):
+    m = mean()
+
+    def transition(before, now):
+        numpyro.sample("obs", dist.Normal(m * before, 1), obs=now)
+        return now, None
+
+    with numpyro.plate("data", 1):
+        pass
+    scan(transition, jnp.zeros(()), x)
+
+
+def observed_outside(x, z):
+    m = mean()
+    numpyro.sample("other", dist.Normal(m, 1).expand(z.shape), obs=z)
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+def features_by_closure(y):
+    b = numpyro.sample("b", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("obs", dist.Bernoulli(logits=MATRIX @ b), obs=y)
+
+
+def all_by_closure(x):
+    m = mean()
+    with numpyro.plate("data", x.shape[0]):
+        normal(VECTOR, mean=m)
+
+
+def statistic_by_closure(x):
+    m = numpyro.sample("m", dist.Normal(0, 2.5 * SPREAD))
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+SPREAD = float(VECTOR.std())
+
+
+def prior_counts(x):
+    m = numpyro.sample("m", dist.Normal(0, x.shape[0] ** -0.5))
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+def factor_outside(x):
+    m = mean()
+    numpyro.factor("extra", -jnp.sum((x - m) ** 2))
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+def parameter(x):
+    m = mean() + numpyro.param("shift", 0.0)
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+def mutates(x):
+    m = mean()
+    mutable("count", {"value": 0.0})["value"] = m
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+def random(x):
+    m = mean() + jax.random.normal(numpyro.prng_key())
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+def unobserved(x):
+    m = mean()
+    with numpyro.plate("data", x.shape[0]):
+        normal(None, mean=m + x)
+
+
+def branches(x):
+    m = mean()
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m if x.sum() > 0 else -m)
+
+
+def leaves_jax(x):
+    m = mean()
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m + np.asarray(x))
+
+
+def no_latent(x):
+    with numpyro.plate("data", x.shape[0]):
+        normal(x)
+
+
+def empty_plate(x):
+    m = mean()
+    with numpyro.plate("data", x.shape[0]):
+        pass
+    normal(jnp.zeros(()), mean=m)
+
+
+def other_argument(z):
+    no_plate(z)
+
+
+REFUSED = {
+    no_plate: (dict(x=VECTOR), "no plate 'data'.*name theirs as plate"),
+    local_latent: (dict(x=VECTOR), "latent 'u' is inside plate.*Marginalise it"),
+    local_discrete: (dict(x=VECTOR), "latent 'k' is inside plate.*Marginalise it"),
+    global_discrete: (dict(x=VECTOR), "latent 'k' is discrete.*Marginalise it"),
+    prior_of_data: (dict(x=VECTOR), "'m' is outside.*reads 'x'.*without the data"),
+    support_of_data: (dict(x=VECTOR), "'m' is outside.*reads 'x'.*without the data"),
+    standardised: (dict(x=VECTOR), "depends on other records.*public constants"),
+    autoregressive: (dict(x=VECTOR), "depends on other records.*independent series"),
+    chained: (dict(x=VECTOR), "link records, as a time series.*use jax.lax.scan"),
+    observed_outside: (dict(x=VECTOR, z=MATRIX), "'other' is outside.*into the plate"),
+    features_by_closure: (dict(y=BITS), "other records reached.*name all the data"),
+    all_by_closure: (dict(x=VECTOR), "reads none of 'x'.*name them in data"),
+    prior_counts: (dict(x=VECTOR), "depends on their number.*as public"),
+    factor_outside: (dict(x=VECTOR), "'extra' is outside.*factor into the plate"),
+    parameter: (dict(x=VECTOR), "'shift': sites of numpyro.param.*give them a prior"),
+    mutates: (dict(x=VECTOR), "mutable 'count'.*remove it"),
+    random: (dict(x=VECTOR), "must not be random; remove"),
+    unobserved: (dict(x=VECTOR), "'obs' is inside.*give it obs="),
+    branches: (dict(x=VECTOR), "branches in Python.*use jnp.where"),
+    leaves_jax: (dict(x=VECTOR), "takes out of JAX.*jax.numpy instead"),
+    no_latent: (dict(x=VECTOR), "nothing to sample"),
+    empty_plate: (dict(x=VECTOR), "no site is inside plate.*move the observations"),
+    other_argument: (dict(x=VECTOR), "cannot be called on one record"),
+}
+CAPTURES = (features_by_closure, all_by_closure)
+
+
+@pytest.mark.parametrize("model", REFUSED, ids=lambda model: model.__name__)
+@pytest.mark.filterwarnings("ignore:the model captured")
+def test_what_cannot_be_protected_is_refused(model):
+    data, message = REFUSED[model]
+    with pytest.raises(ValueError, match=message):
+        posterior(model, data, plate="data")
+
+
+def test_what_the_model_captured_is_named():
+    with pytest.warns(UserWarning, match="captured 'SPREAD' .*treated as public"):
+        posterior(statistic_by_closure, dict(x=VECTOR), plate="data")
+    spread = VECTOR.std()
+
+    def inside(x):
+        def law():
+            return dist.Normal(0, spread)
+
+        m = numpyro.sample("m", law())
+        with numpyro.plate("data", x.shape[0]):
+            normal(x, mean=m)
+
+    with pytest.warns(UserWarning, match="captured 'spread'"):
+        posterior(inside, dict(x=VECTOR), plate="data")
+
+
+def test_arguments_are_checked():
+    data = dict(X=MATRIX, y=BITS)
+    with pytest.raises(ValueError, match=r"'X'.*in data and in public"):
+        posterior(logistic, data, plate="data", public=dict(X=MATRIX))
+    with pytest.raises(ValueError, match="one entry per record"):
+        posterior(logistic, dict(X=MATRIX, y=BITS[1:]), plate="data")
+
+
+def test_dpjax_alone_does_not_import_numpyro():
+    code = "import sys, dpjax.cli; sys.exit('numpyro' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
