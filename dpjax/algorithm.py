@@ -18,7 +18,8 @@ class Transition(NamedTuple):
         ``state -> memory``: reads the data; what `move` may use instead of evaluating
         the current position again. Secret, hence outside the state.
     move
-        ``(words, state, memory) -> (state, info, memory)``: reads the data.
+        ``(words, state, memory) -> (state, info, memory)``: reads the data. If the info
+        has the field ``is_accepted``, a run keeps the rate, else it keeps the infos.
     stay
         ``state -> info`` of a lazy step that does nothing.
     laziness
@@ -47,12 +48,16 @@ class Algorithm(NamedTuple):
         steps release. It never reads the data.
     transition
         The same step for `dpjax.run`.
+    sample
+        ``(rng_key, parameters, num_samples) -> positions`` of an algorithm that fits a
+        distribution and whose infos hold its `parameters`; a run draws from their mean.
     """
 
     init: Callable[..., Any]
     step: Callable[[jax.Array, Any], tuple[Any, Any]]
     privacy: Callable[..., list]
     transition: Transition
+    sample: Callable[[jax.Array, Any, int], Any] | None = None
 
 
 class Sampler(NamedTuple):

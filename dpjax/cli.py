@@ -96,7 +96,8 @@ def write_run(job: config.Job, out: Path) -> None:
     summary.to_csv(out / "summary.csv")
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     print(summary.to_string())
-    print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")
+    if result.acceptance_rate is not None:
+        print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")
     if "r_hat" in summary and summary["r_hat"].max() > MIXED:
         print(
             f"R-hat is up to {summary['r_hat'].max():.2f}: the chains have not mixed. "

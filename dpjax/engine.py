@@ -130,26 +130,35 @@ def advance(recipe, posterior, states, words, active):
             return jnp.where(mask, new, old)
 
         states = jax.tree.map(keep, moved, states)
-        return (states, memory), (states.position, info.is_accepted & active)
+        draw, bit = _kept(states, info)
+        return (states, memory), (draw, None if bit is None else bit & active)
 
     memory = jax.vmap(transition.recall)(states)
     (states, _), history = jax.lax.scan(one, (states, memory), (words, active))
     return states, history
 
 
-def outline(states):
-    """The structure of a checkpoint's progress."""
-    return states, states.position, 0
+def _kept(states, info):
+    """What a run keeps of a step: position and info, or position and accept bit."""
+    if hasattr(info, "is_accepted"):
+        return (states.position, None), info.is_accepted
+    return (states.position, info), None
 
 
-def begin(key: bytes, num_steps: int, states, plan: Schedule) -> Checkpoint:
+def outline(transition: Transition, states):
+    """The structure of a checkpoint's progress, with one draw."""
+    return states, *_kept(states, jax.vmap(transition.stay)(states))
+
+
+def begin(key: bytes, num_steps: int, outlined, plan: Schedule) -> Checkpoint:
     """The checkpoint of a run that has not made a step."""
+    states, draw, bit = outlined
     draws = jax.tree.map(
         lambda leaf: np.array(np.broadcast_to(leaf, (len(plan.kept), *leaf.shape))),
-        states.position,
+        draw,
     )
     rows = math.ceil(plan.clock[-1].max() / plan.chunk) * plan.chunk + 1
-    bits = np.zeros((rows, plan.clock.shape[1]), bool)
+    bits = None if bit is None else np.zeros((rows, plan.clock.shape[1]), bool)
     return Checkpoint(key, num_steps, 0, (states, draws, bits))
 
 
@@ -166,8 +175,8 @@ def sample(
 
     Returns
     -------
-    Positions, a pytree of ``(chains, draws, ...)``, and accept rates,
-    ``(chains, draws)``.
+    Positions, a pytree of ``(chains, draws, ...)``; accept rates, ``(chains, draws)``,
+    and None, or, of a kernel without accept bits, None and infos like the positions.
     """
     transition: Transition = recipe(posterior).transition
     key, num_steps, begun, (states, draws, bits) = checkpoint
@@ -181,14 +190,15 @@ def sample(
             stop = start + chunk
             words = noise.tape(key, 1 + start, (chunk, counts.size, width))
             active = np.arange(start, stop)[:, None] < counts
-            states, (positions, accepted) = advance(
+            states, (found, accepted) = advance(
                 recipe, posterior, states, words, active
             )
-            bits[start + 1 : stop + 1] = accepted
+            if bits is not None:
+                bits[start + 1 : stop + 1] = accepted
             row, chain = np.nonzero((read_at > start) & (read_at <= stop))
             source = read_at[row, chain] - start - 1
             for store, leaf in zip(
-                jax.tree.leaves(draws), jax.tree.leaves(positions), strict=True
+                jax.tree.leaves(draws), jax.tree.leaves(found), strict=True
             ):
                 store[row, chain] = np.asarray(leaf)[source, chain]
             if path is not None:
@@ -196,9 +206,11 @@ def sample(
                 checkpoints.save(path, done, fingerprint)
             bar.update(min(1, CHUNKS - bar.n))
         bar.update(CHUNKS - bar.n)
+    positions, infos = jax.tree.map(lambda leaf: np.moveaxis(leaf, 0, 1), draws)
+    if bits is None:
+        return positions, None, infos
     moves = np.cumsum(bits, axis=0)
     gained = np.take_along_axis(moves, read_at, 0) - np.take_along_axis(
         moves, clock[earlier], 0
     )
-    positions = jax.tree.map(lambda leaf: np.moveaxis(leaf, 0, 1), draws)
-    return positions, (gained / (kept - earlier)[:, None]).T
+    return positions, (gained / (kept - earlier)[:, None]).T, None

@@ -88,14 +88,18 @@ class Run:
         posterior has a `constrain_fn`.
     acceptance_rate
         Share of the steps since the draw before that moved,
-        ``(num_chains, num_draws)``.
+        ``(num_chains, num_draws)``; None if steps are not accepted or rejected.
     statement
         What it cost.
+    infos
+        The infos of the steps of the draws if they are not accepted or rejected, such
+        as noisy gradients: leaves ``(num_chains, num_draws, ...)``. Otherwise None.
     """
 
     positions: Any
-    acceptance_rate: np.ndarray
+    acceptance_rate: np.ndarray | None
     statement: PrivacyStatement
+    infos: Any = None
 
     def to_arviz(self, component_names: list[str] | None = None):
         """The draws as `arviz.InferenceData`, the statement in its attributes.
@@ -122,7 +126,9 @@ class Run:
             posterior=dict(positions),
             coords=None if component_names is None else {"component": component_names},
             dims=None if component_names is None else {"position": ["component"]},
-            sample_stats={"acceptance_rate": self.acceptance_rate},
+            sample_stats=None
+            if self.acceptance_rate is None
+            else {"acceptance_rate": self.acceptance_rate},
             attrs=self.statement._asdict(),
         )
 
@@ -130,5 +136,5 @@ class Run:
         """Mean, sd, interval, effective sample size and R-hat of every component."""
         import arviz
 
-        kind = "all" if self.acceptance_rate.shape[0] > 1 else "stats"
+        kind = "all" if self.statement.num_chains > 1 else "stats"
         return arviz.summary(self.to_arviz(), kind=kind)

@@ -15,13 +15,16 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 from dpjax import checkpoint as checkpoints
-from dpjax import engine, privacy
+from dpjax import engine, noise, privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.privacy import ledger as ledgers
 from dpjax.results import PrivacyStatement, Run
 
 __all__ = ["run"]
+
+DRAWS = 2**95
+"""Stream of the tape for draws of what was fitted, beyond those of the steps."""
 
 SEEDED = "a JAX key: whoever knows it can undo the privacy"
 
@@ -107,18 +110,20 @@ def run(
     if not (num_steps is None or (isinstance(num_steps, int) and num_steps >= 1)):
         raise ValueError(f"num_steps must be a positive integer, got {num_steps}")
     recipe = engine.recipe(algorithm_fn)
+    algorithm = algorithm_fn(posterior)
+    transition = algorithm.transition
+    outline = engine.outline(transition, states)
     settings = (recipe, num_steps, num_chains, budget, thinning, warmup_fraction)
     fingerprint = _fingerprint(settings, rng_key, states, posterior)
     resumed = None
     if checkpoint is not None:
-        resumed = checkpoints.load(checkpoint, engine.outline(states), fingerprint)
+        resumed = checkpoints.load(checkpoint, outline, fingerprint)
     if resumed is not None:
         num_steps = resumed.num_steps
     elif budget is not None:
         num_steps = _affordable(step_events, num_steps, num_chains, budget, ledger)
     if num_steps is None:
         raise ValueError("without a budget, num_steps must be given")
-    transition = algorithm_fn(posterior).transition
     if (left_out := math.floor(num_steps * warmup_fraction)) < transition.num_warmup:
         raise ValueError(
             f"the first {transition.num_warmup} steps tune the kernel, but of "
@@ -141,15 +146,26 @@ def run(
         key, transition.laziness, num_steps, num_chains, warmup_fraction, thinning
     )
     if resumed is None:
-        resumed = engine.begin(key, num_steps, states, plan)
+        resumed = engine.begin(key, num_steps, outline, plan)
         if checkpoint is not None:
             checkpoints.save(checkpoint, resumed, fingerprint)
-    positions, acceptance_rate = engine.sample(
+    positions, acceptance_rate, infos = engine.sample(
         recipe, posterior, resumed, plan, checkpoint, fingerprint, verbose
     )
     if checkpoint is not None:
         os.remove(checkpoint)
-    return Run(posterior.constrain(positions), acceptance_rate, statement)
+    if algorithm.sample is not None:
+        positions = _draws(key, algorithm.sample, infos.parameters)
+    return Run(posterior.constrain(positions), acceptance_rate, statement, infos)
+
+
+def _draws(key: bytes, sample, parameters):
+    """As many draws of every chain's mean fit as steps were kept."""
+    num_chains, num_draws = jax.tree.leaves(parameters)[0].shape[:2]
+    seed = noise.tape(key, DRAWS, (num_chains, 2))
+    keys = jax.random.wrap_key_data(jnp.asarray(seed), impl="threefry2x32")
+    fitted = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=1), parameters)
+    return jax.vmap(lambda key, fit: sample(key, fit, num_draws))(keys, fitted)
 
 
 def _key(rng_key) -> bytes:
