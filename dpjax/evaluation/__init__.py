@@ -6,5 +6,13 @@ from dpjax.evaluation.mmd import (
     mmd_squared,
     reference_bandwidth,
 )
+from dpjax.evaluation.symmetric_kl import histogram, symmetric_kl
 
-__all__ = ["median_bandwidth", "mmd", "mmd_squared", "reference_bandwidth"]
+__all__ = [
+    "histogram",
+    "median_bandwidth",
+    "mmd",
+    "mmd_squared",
+    "reference_bandwidth",
+    "symmetric_kl",
+]

@@ -4,6 +4,7 @@ from dpjax.models.banana import banana
 from dpjax.models.circle import circle
 from dpjax.models.gaussian import correlated_gaussian
 from dpjax.models.logistic import logistic_regression
+from dpjax.models.mixture import gaussian_mixture
 from dpjax.models.thesis import THESIS_MODELS, ThesisModel, thesis_model
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "banana",
     "circle",
     "correlated_gaussian",
+    "gaussian_mixture",
     "logistic_regression",
     "thesis_model",
 ]
