@@ -14,7 +14,7 @@ to arrive of a batch without replacement. A large one is a coin for every record
 
 import functools
 import math
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from typing import NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from dpjax import cipher
+from dpjax import cipher, inversion
 
 __all__ = [
     "TOTAL_VARIATION",
@@ -133,10 +133,10 @@ def num_poisson_words(sampling_prob: float, num_records: int) -> int:
     """
     if sampling_prob == 1:
         return 0
-    capacity = _counts(sampling_prob, num_records)[1]
+    capacity = _counts(sampling_prob, num_records).largest
     if _is_large(capacity, num_records):
         return 8
-    return 3 + num_words(capacity, num_records)
+    return inversion.WORDS + num_words(capacity, num_records)
 
 
 def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
@@ -170,18 +170,16 @@ def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
         return Sample(
             jnp.arange(num_records, dtype=jnp.uint32), jnp.ones(num_records, bool)
         )
-    smallest, capacity, thresholds = _counts(sampling_prob, num_records)
+    sizes = _counts(sampling_prob, num_records)
+    capacity = sizes.largest
     slots = jnp.arange(capacity)
     if _is_large(capacity, num_records):
         coins = cipher.expand(words, 0, num_records)
         heads = coins < np.uint32(sampling_prob * 2**32)
         indices = jnp.nonzero(heads, size=capacity, fill_value=0)[0]
         return Sample(indices.astype(jnp.uint32), slots < jnp.sum(heads))
-    high, middle, low = (words[i] for i in range(3))
-    reached = (middle == thresholds[1]) & (low >= thresholds[2])
-    reached = (high == thresholds[0]) & ((middle > thresholds[1]) | reached)
-    count = smallest + jnp.sum((high > thresholds[0]) | reached)
-    indices = without_replacement(words[3:], capacity, num_records)
+    count = inversion.draw(words, sizes)
+    indices = without_replacement(words[inversion.WORDS :], capacity, num_records)
     return Sample(indices, slots < count)
 
 
@@ -191,52 +189,24 @@ def _is_large(capacity: int, num_records: int) -> bool:
 
 
 @functools.lru_cache
-def _counts(sampling_prob: float, num_records: int) -> tuple[int, int, np.ndarray]:
-    """The law of a Poisson sample's size, but for tails of `TOTAL_VARIATION` in all.
-
-    Returns
-    -------
-    The smallest and the largest size k, and P(size <= k) for all k but the largest, in
-    three uint32 words, the most significant first.
-
-    Notes
-    -----
-    The ratio of the chances of neighbouring sizes falls away from the mode, so beyond a
-    size of chance p whose neighbour has chance r p lies at most r p / (1 - r).
-    """
+def _counts(sampling_prob: float, num_records: int) -> inversion.Table:
+    """The law of a Poisson sample's size, but for tails of `TOTAL_VARIATION` / 2."""
     scaled = sampling_prob * 2**32
     if not (0 < scaled < 2**32 and scaled == int(scaled)):
         raise ValueError(
             f"sampling_prob must be a multiple of 2^-32 in (0, 1], got {sampling_prob}"
         )
-    with localcontext(prec=50):
-        odds = Decimal(sampling_prob) / (1 - Decimal(sampling_prob))
-        mode = int((num_records + 1) * sampling_prob)
-        negligible = Decimal(TOTAL_VARIATION) / 4
+    mode = int((num_records + 1) * sampling_prob)
+    chance = Decimal(sampling_prob)
 
-        def side(sizes, ratio_fn):
-            """Chances over that of the mode, until the rest is negligible."""
-            chances, chance = [], Decimal(1)
-            for size in sizes:
-                ratio = ratio_fn(size)
-                if chance * ratio <= negligible * (1 - ratio):
-                    break
-                chance *= ratio
-                chances.append(chance)
-            return chances
+    def above():
+        odds = chance / (1 - chance)
+        for k in range(mode, num_records):
+            yield odds * (num_records - k) / (k + 1)
 
-        above = side(
-            range(mode, num_records),
-            lambda k: odds * (num_records - k) / (k + 1),
-        )
-        below = side(range(mode, 0, -1), lambda k: k / (odds * (num_records - k + 1)))
-        chances = [*reversed(below), Decimal(1), *above]
-        total = sum(chances)
-        reached, words = Decimal(0), []
-        for chance in chances[:-1]:
-            reached += chance
-            threshold = int(reached / total * 2**96)
-            words.append([threshold >> 64, threshold >> 32, threshold])
-    low_bits = np.array([[w % 2**32 for w in row] for row in words], np.uint32)
-    smallest = mode - len(below)
-    return smallest, mode + len(above), low_bits.reshape(-1, 3).T
+    def below():
+        odds = chance / (1 - chance)
+        for k in range(mode, 0, -1):
+            yield k / (odds * (num_records - k + 1))
+
+    return inversion.tabulate(mode, above(), below(), TOTAL_VARIATION / 2)

@@ -16,7 +16,7 @@ FILES = {
 # a package of one subject.
 RANKS = {
     "posterior": 0, "algorithm": 0, "cipher": 0, "data": 0, "minibatch": 1,
-    "exact_sums": 0, "components": 0, "bounds": 0, "queries": 1, "gradient_queries": 2, "noise": 2, "acceptance": 2,
+    "exact_sums": 0, "components": 0, "inversion": 0, "bounds": 0, "queries": 1, "gradient_queries": 2, "noise": 2, "acceptance": 2,
     "proposals": 3, "privacy": 3, "models": 3, "evaluation": 3, "fisher": 4,
     "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "adaptation": 5, "results": 5,
     "checkpoint": 5, "engine": 6, "baselines": 6, "run": 7, "numpyro": 6,
