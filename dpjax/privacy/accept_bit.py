@@ -16,7 +16,7 @@ splits the cells that could hold the maximum. Source: this project.
 
 import math
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from dpjax.privacy import bit_cells
 from dpjax.privacy.events import AcceptBit
 from dpjax.privacy.validate import check_real
 
-__all__ = ["one_bit_delta", "rdp"]
+__all__ = ["NEARLY_SURE", "check_orders", "one_bit_delta", "rdp", "supremum"]
 
 TOLERANCE = 5e-4
 NEARLY_SURE = 1e-6
@@ -57,11 +57,15 @@ def rdp(event: AcceptBit, orders) -> np.ndarray:
     """
     if not isinstance(event, AcceptBit):
         raise ValueError(f"rdp needs an AcceptBit, got {event!r}")
-    orders = np.atleast_1d(orders)
-    checked = [
-        check_real("order", float(order), low=1 + 1e-6, high=1e6) for order in orders
-    ]
-    return np.array(_cached_rdp(event, tuple(checked)))
+    return np.array(_cached_rdp(event, check_orders(orders)))
+
+
+def check_orders(orders) -> tuple[float, ...]:
+    """Return Renyi orders as floats in (1, 1e6]."""
+    return tuple(
+        check_real("order", float(order), low=1 + 1e-6, high=1e6)
+        for order in np.atleast_1d(orders)
+    )
 
 
 @lru_cache(maxsize=256)
@@ -87,8 +91,12 @@ def _cached_rdp(event: AcceptBit, orders: tuple[float, ...]) -> tuple[float, ...
             certifiable &= (order - 1) * sensitivity <= 12 * s
     bound = ceiling
     if certifiable.any():
+        certified = order[certifiable]
+        edges = bit_cells.grid(event, certified.max())
+        tails = bit_cells.tails(event, certified, edges[0], edges[-1])
+        describe = partial(bit_cells.describe, event)
         bound[certifiable] = np.minimum(
-            _certified(event, order[certifiable]), ceiling[certifiable]
+            supremum(certified, edges, tails, describe), ceiling[certifiable]
         )
     # The last factor covers the rounding of the closed forms.
     bound = bound * (1 + 1e-12)
@@ -97,26 +105,42 @@ def _cached_rdp(event: AcceptBit, orders: tuple[float, ...]) -> tuple[float, ...
     return tuple(bound.tolist())
 
 
-def _certified(event: AcceptBit, order: np.ndarray) -> np.ndarray:
+def supremum(order, edges, tails, describe, tolerance: float = TOLERANCE):
     """Supremum over cells and tails; sound whatever cells are dropped early.
 
-    A cell is dropped once its upper bound is within `TOLERANCE` of a divergence found
+    A cell is dropped once its upper bound is within `tolerance` of a divergence found
     elsewhere; its upper bound still counts. A pair is one (order, cell).
+
+    Parameters
+    ----------
+    order
+        Renyi orders, ``(m,)``.
+    edges
+        Of the first cells, increasing, ``(k,)``.
+    tails
+        Bounds on the divergences beyond the first and the last edge, ``(m,)``.
+    describe
+        ``edges -> (middle, width, gap, least_gap)``, as `bit_cells.describe` does.
+    tolerance
+        Relative; finer takes longer.
+
+    Returns
+    -------
+    Nats, ``(m,)``.
     """
-    edges = bit_cells.grid(event, order.max())
-    bound = bit_cells.tails(event, order, edges[0], edges[-1])
+    bound = tails.copy()
     attained = np.zeros_like(bound)
     edges = edges[None]
     row, column = np.indices((order.size, edges.size - 1)).reshape(2, -1)
     for level in range(MAX_LEVELS):
-        middle, width, gap, least_gap = bit_cells.describe(event, edges)
+        middle, width, gap, least_gap = describe(edges)
         value = divergence(middle[column], gap[column], order[row])
         upper = np.exp(width[column] / 2) * value
         upper = np.minimum(upper, gap[column])
         upper = np.minimum(upper, order[row] * gap[column] ** 2 / 8)
         lower = value * np.exp(-width / 2)[column] * ((least_gap / gap) ** 2)[column]
         np.maximum.at(attained, row, lower)
-        threshold = np.maximum((1 + TOLERANCE) * attained, bound)
+        threshold = np.maximum((1 + tolerance) * attained, bound)
         keep = upper > threshold[row]
         if level == MAX_LEVELS - 1 or np.count_nonzero(keep) * SPLIT > MAX_PAIRS:
             keep[:] = False

@@ -3,7 +3,11 @@
 Methods, each an upper bound that holds when events are chosen adaptively among those
 listed:
 
-- ``"rdp"``: any events, by the sum of their Renyi divergences.
+- ``"rdp"``: any events, by the sum of their Renyi divergences, that of infinite order
+  included.
+- ``"tv"``: any events, with bits that have no Renyi divergence (Metropolis's) among
+  them: the total variation of those beside the others' delta (see
+  `dpjax.privacy.bare`).
 - ``"gdp"``: exact, where every event is Gaussian or post-processing of a Gaussian.
 - ``"zcdp"``: the plain bound for Gaussian releases and bits.
 - ``"pld"``: Gaussian releases, penalty bits as what they process, Poisson samples, and
@@ -23,7 +27,7 @@ answer includes that.
 import math
 from collections.abc import Callable
 
-from dpjax.privacy import exact, methods
+from dpjax.privacy import bare, exact, methods
 from dpjax.privacy.events import Event, check_events
 from dpjax.privacy.validate import check_delta, check_epsilon, check_real
 
@@ -220,8 +224,12 @@ def _with_error(ideal: float, events, epsilon: float) -> float:
 
 
 def total_variation(events) -> float:
-    """Numerical error of checked events, added up."""
-    return sum(count * event.total_variation for event, count in events)
+    """Numerical error of checked events, added up; `bare` counts that of its bits."""
+    return sum(
+        count * event.total_variation
+        for event, count in events
+        if bare.variation(event) is None
+    )
 
 
 def _epsilons(events, delta: float, method: str) -> dict[str, float]:

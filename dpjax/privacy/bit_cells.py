@@ -13,7 +13,7 @@ import numpy as np
 
 from dpjax.privacy.events import AcceptBit
 
-__all__ = ["describe", "grid", "tails"]
+__all__ = ["describe", "grid", "lazy_fall", "left_tail", "logit", "tails"]
 
 RELATIVE_SLACK = 1 + 1e-9
 
@@ -54,7 +54,7 @@ def describe(event: AcceptBit, edges: np.ndarray):
     log_a, log_b = acceptance.log_accept(edges), acceptance.log_reject(edges)
     up_a = acceptance.log_accept(edges + sensitivity)
     up_b = acceptance.log_reject(edges + sensitivity)
-    y = _logit(log_a, log_b, c)
+    y = logit(log_a, log_b, c)
     u = up_a - log_a
     with np.errstate(invalid="ignore"):
         v = np.nan_to_num(log_b - up_b, nan=np.inf, posinf=np.inf)
@@ -67,8 +67,8 @@ def describe(event: AcceptBit, edges: np.ndarray):
     fall = v[:, 1:] + slack
     least_fall = v[:, :-1]
     if c < 1:
-        fall = np.minimum(fall, _lazy_fall(c, log_a[:, 1:], rise, up_a[:, 1:]))
-        least_fall = _lazy_fall(
+        fall = np.minimum(fall, lazy_fall(c, log_a[:, 1:], rise, up_a[:, 1:]))
+        least_fall = lazy_fall(
             c, log_a[:, :-1], np.maximum(u[:, 1:], 0.0), up_a[:, :-1]
         )
     gap = rise + fall
@@ -95,19 +95,27 @@ def tails(event: AcceptBit, order: np.ndarray, low: float, high: float) -> np.nd
             np.array([high, high + event.sensitivity])
         )
         rise = np.minimum(max(up_a - log_a, 0.0) + 1e-13, event.sensitivity)
-        gap = (rise + _lazy_fall(c, 0.0, rise, 0.0)) * RELATIVE_SLACK
+        gap = (rise + lazy_fall(c, 0.0, rise, 0.0)) * RELATIVE_SLACK
         right = np.minimum(right, np.minimum(gap, order * gap**2 / 8))
     return np.maximum(_left_tail(event, order, low), right)
 
 
 def _left_tail(event, order, low):
-    """l < low: A increases and A''(t) <= e^t."""
+    """l < low."""
     c, sensitivity = event.acceptance.laziness, event.sensitivity
     log_a, up_a = event.acceptance.log_accept(np.array([low, low + sensitivity]))
     # log a(l) <= l; the rounding of log_a moves y by far less than 1e-9.
-    fall = _lazy_fall(c, log_a, sensitivity, up_a)
+    fall = lazy_fall(c, log_a, sensitivity, up_a)
     gap = (sensitivity + fall) * RELATIVE_SLACK
     y = math.log(c) + log_a - math.log1p(-c * math.exp(log_a)) + 1e-9
+    return left_tail(y, gap, order)
+
+
+def left_tail(y: float, gap: float, order: np.ndarray) -> np.ndarray:
+    """Bound the divergences of all pairs with logits below `y` and gaps up to `gap`.
+
+    A increases and A''(t) <= e^t.
+    """
     forward = np.minimum(
         np.logaddexp(0.0, y + order * gap) / (order - 1) + math.exp(y),
         order / 2 * gap**2 * np.exp(np.minimum(y + order * gap, 500.0)),
@@ -120,17 +128,8 @@ def _right_tail(event, order, high):
     """l > high at c = 1."""
     acceptance, sensitivity = event.acceptance, event.sensitivity
     if acceptance.family == "barker":
-        # Mirror image of the left tail: y > high, G = D and A''(t) <= e^-t.
-        forward = order / 2 * sensitivity**2 * math.exp(-high)
-        back = np.minimum(
-            np.logaddexp(0.0, (order - 1) * sensitivity - high) / (order - 1)
-            + math.exp(-high - sensitivity),
-            order
-            / 2
-            * sensitivity**2
-            * np.exp(np.minimum((order - 1) * sensitivity - high, 500.0)),
-        )
-        return np.minimum(np.maximum(forward, back), sensitivity) * RELATIVE_SLACK
+        # Mirror image of the left tail: G = D, and the bits say reject.
+        return left_tail(-high - sensitivity, sensitivity, order) * RELATIVE_SLACK
     # h = log(1 - a) is concave with h'' >= -1/s^2 (a Gaussian of variance s^2 is
     # convolved in). Forward, p^alpha q^(1 - alpha) <= 1, and the exponent below falls
     # with l once -h' >= (alpha - 1) D / s^2. Backward, the divergence is at most
@@ -149,12 +148,12 @@ def _right_tail(event, order, high):
     return np.where(covered & np.isfinite(bound), bound, np.inf)
 
 
-def _lazy_fall(c, log_a, rise, up_a):
+def lazy_fall(c, log_a, rise, up_a):
     """Bound on v: c a(l) <= c e^log_a, u <= rise and a(l + D) <= e^up_a."""
     return np.log1p(c * np.exp(log_a) * np.expm1(rise) / -np.expm1(up_a + math.log(c)))
 
 
-def _logit(log_a, log_b, c):
+def logit(log_a, log_b, c):
     """logit(c a) from log a and log(1 - a)."""
     if c == 1:
         return log_a - log_b

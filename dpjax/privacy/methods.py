@@ -3,23 +3,33 @@
 `accountant` describes them.
 """
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from dpjax.privacy import accept_bit, conversions, exact, pld, subsampling
+from dpjax.privacy import (
+    accept_bit,
+    bare,
+    conversions,
+    exact,
+    minibatch_bit,
+    pld,
+    subsampling,
+)
 from dpjax.privacy.events import (
     AcceptBit,
     BarkerTest,
     FixedBatch,
+    PoissonAcceptBit,
     PoissonGaussianRelease,
 )
 
 __all__ = ["Bound", "bounds", "choose", "only_bit", "other_profiles", "renyi_curve"]
 
-METHODS = ("best", "rdp", "gdp", "zcdp", "pld", "exact")
+METHODS = ("best", "tv", "rdp", "gdp", "zcdp", "pld", "exact")
 AFFORDABLE_BITS = 5_000
 
 
@@ -39,6 +49,8 @@ def choose(events, method: str) -> list[str]:
             raise ValueError(f"method {method!r} {reason}; use 'rdp' or 'best'")
         return [method]
     names = [name for name in METHODS[1:] if not _refusal(name, events)]
+    if "tv" in names:
+        return ["tv"]
     bits = sum(n for event, n in events if isinstance(event, AcceptBit))
     if "gdp" in names:
         if not bits:
@@ -53,17 +65,21 @@ def _refusal(method: str, events) -> str:
     """Why a method does not apply to the events; empty if it does."""
     kinds = [event for event, _ in events]
     bits = [event for event in kinds if isinstance(event, AcceptBit)]
+    has_bare = any(_is_bare(event) for event in kinds)
+    if method == "tv" and not has_bare:
+        return "is for bits that no other method bounds, such as Metropolis's"
     if method == "gdp" and any(event.gaussian is None for event in kinds):
         return "needs events that are Gaussian releases or penalty bits"
     if method == "zcdp":
-        if any(bit.acceptance.family == "metropolis" for bit in bits):
+        if has_bare:
             return "does not apply because the Metropolis bit has no finite zCDP cost"
-        if any(event.gaussian is None and event not in bits for event in kinds):
+        test_bits = (AcceptBit, PoissonAcceptBit)
+        if not all(event.gaussian or isinstance(event, test_bits) for event in kinds):
             return "needs events on all records"
     if method == "pld" and not all(pld.applies(event) for event in kinds):
         return "needs Gaussian releases, subsampled or not, or penalty bits"
     if method == "exact":
-        if len(bits) != 1 or bits[0].acceptance.family == "metropolis":
+        if len(bits) != 1 or has_bare:
             return "needs one kind of accept bit, Barker's or penalty"
         if not all(pld.applies(event) for event in kinds if event not in bits):
             return "needs other events that method 'pld' takes"
@@ -89,6 +105,29 @@ def _inverted(delta: Callable[[float], float]) -> Bound:
     return Bound(delta, lambda value: conversions.invert_delta(delta, value))
 
 
+def _tv(events) -> Bound:
+    lost = bare.compose([pair for pair in events if _is_bare(pair[0])])
+    rest = tuple(pair for pair in events if not _is_bare(pair[0]))
+    if not rest:
+        return Bound(lambda _: lost, lambda delta: 0.0 if lost <= delta else math.inf)
+    names = [name for name in choose(rest, "best") if name != "exact"]
+    found = [BOUNDS[name](rest) for name in names]
+
+    def epsilon(delta: float) -> float:
+        left = delta - lost
+        if not left >= 1e-100:
+            return math.inf
+        return min(bound.epsilon(left) for bound in found)
+
+    return Bound(
+        lambda epsilon: min(1.0, lost + min(b.delta(epsilon) for b in found)), epsilon
+    )
+
+
+def _is_bare(event) -> bool:
+    return bare.variation(event) is not None
+
+
 def _gdp(events) -> Bound:
     mu_squared = sum(n / event.gaussian.noise_multiplier**2 for event, n in events)
 
@@ -104,7 +143,7 @@ def _zcdp(events) -> Bound:
 
 
 def _rho(event) -> float:
-    """zCDP cost of one event; alpha D^2 / 8 for Barker's bit as A'' <= 1/4."""
+    """zCDP cost of one event; D^2 / 8 for Barker's bit as A'' <= 1/4."""
     if event.gaussian is not None:
         return 1 / (2 * event.gaussian.noise_multiplier**2)
     return event.sensitivity**2 / 8
@@ -112,10 +151,21 @@ def _rho(event) -> float:
 
 def _rdp(events) -> Bound:
     curve = np.sum([n * _curve(event) for event, n in events], axis=0)
+    # The divergence of infinite order: pure differential privacy.
+    pure = sum(n * _pure_epsilon(event) for event, n in events)
     return Bound(
-        lambda epsilon: conversions.rdp_delta(curve, epsilon),
-        lambda delta: conversions.rdp_epsilon(curve, delta),
+        lambda epsilon: (
+            0.0 if pure <= epsilon else conversions.rdp_delta(curve, epsilon)
+        ),
+        lambda delta: min(pure, conversions.rdp_epsilon(curve, delta)),
     )
+
+
+def _pure_epsilon(event) -> float:
+    if isinstance(event, PoissonAcceptBit):
+        return minibatch_bit.pure_epsilon(event)
+    barker = isinstance(event, AcceptBit) and event.acceptance.family == "barker"
+    return event.sensitivity if barker else math.inf
 
 
 @lru_cache(maxsize=256)
@@ -128,6 +178,8 @@ def renyi_curve(event, orders) -> np.ndarray:
     orders = np.asarray(orders, np.float64)
     if isinstance(event, AcceptBit):
         return accept_bit.rdp(event, orders)
+    if isinstance(event, PoissonAcceptBit):
+        return minibatch_bit.rdp(event, orders)
     if isinstance(event, PoissonGaussianRelease):
         return subsampling.poisson_rdp(event, orders)
     if isinstance(event, BarkerTest):
@@ -167,4 +219,11 @@ def _exact(events) -> Bound:
     return _inverted(lambda epsilon: profile.delta(epsilon, *others))
 
 
-BOUNDS = {"rdp": _rdp, "gdp": _gdp, "zcdp": _zcdp, "pld": _pld, "exact": _exact}
+BOUNDS = {
+    "tv": _tv,
+    "rdp": _rdp,
+    "gdp": _gdp,
+    "zcdp": _zcdp,
+    "pld": _pld,
+    "exact": _exact,
+}

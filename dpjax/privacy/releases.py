@@ -159,6 +159,11 @@ class PoissonAcceptBit:
         object.__setattr__(self, "total_variation", error)
 
     @property
+    def sensitivity(self) -> float:
+        """That of an `AcceptBit` with the same acceptance that costs no less, nats."""
+        return self.bound * (1 + self.max_odds)
+
+    @property
     def gaussian(self) -> None:
         """None: the counts are not Gaussian."""
         return None

@@ -170,7 +170,7 @@ def test_epsilon_leaves_room_for_the_numerical_error():
 def test_metropolis_bits_are_never_private():
     events = [(privacy.AcceptBit(acceptance.metropolis(), 0.1), 1)]
     assert privacy.epsilon(events, 0.01) == math.inf
-    assert privacy.delta(events, 10.0) == 1.0
+    assert privacy.delta(events, 10.0, "rdp") == 1.0
     assert privacy.max_steps(events, epsilon=5.0, delta=0.01) == 0
     with pytest.raises(ValueError, match="Metropolis"):
         privacy.epsilon(events, 0.01, "zcdp")
