@@ -12,19 +12,15 @@ https://doi.org/10.24432/C5XW20.
 
 import csv
 import gzip
-import hashlib
 import io
-import os
-import sys
-import tempfile
-import urllib.request
 import zipfile
 import zlib
-from pathlib import Path
 
 import numpy as np
 from sklearn.compose import ColumnTransformer
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
+
+from dpjax import data_files
 
 __all__ = ["adult_features", "load_adult"]
 
@@ -96,16 +92,14 @@ def load_adult() -> dict[str, dict[str, np.ndarray]]:
     RuntimeError
         If a file found or downloaded is not the published one.
     """
-    folders = [Path(os.environ["DPJAX_DATA"])] if os.environ.get("DPJAX_DATA") else []
-    folders.append(_cache_folder())
     names = {split: f"adult_{split}.csv.gz" for split in _ORIGINALS}
-    for folder in folders:
-        if all((folder / name).is_file() for name in names.values()):
+    for folder in data_files.folders():
+        paths = {split: folder / name for split, name in names.items()}
+        if all(path.is_file() for path in paths.values()):
             break
     else:
-        folder = folders[-1]
-        _download(folder, names, folders)
-    return {split: _read(folder / name, split) for split, name in names.items()}
+        paths = _download(names)
+    return {split: _read(path, split) for split, path in paths.items()}
 
 
 def adult_features(columns_of_split, columns="all"):
@@ -172,21 +166,12 @@ def adult_features(columns_of_split, columns="all"):
     return features.astype(np.float32), labels.astype(np.float32), names
 
 
-def _cache_folder():
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "dpjax"
-    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
-        return Path(os.environ["LOCALAPPDATA"]) / "dpjax"
-    inside_home = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path.home() / inside_home / "dpjax"
-
-
 def _read(path, split):
     try:
         content = gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
         raise RuntimeError(f"{path} cannot be read: {error}") from error
-    _check(content, _CSV_SHA256[split], path)
+    data_files.check(content, _CSV_SHA256[split], path)
     header, *rows = csv.reader(io.StringIO(content.decode()))
     return {
         name: np.array(values, dtype=np.int64 if name in _INTEGERS else None)
@@ -194,38 +179,27 @@ def _read(path, split):
     }
 
 
-def _download(folder, names, searched):
+def _download(names):
     try:
-        with urllib.request.urlopen(_URL, timeout=60) as response:
-            archive = zipfile.ZipFile(io.BytesIO(response.read()))
+        content = data_files.download(_URL, " and ".join(names.values()))
+        archive = zipfile.ZipFile(io.BytesIO(content))
         originals = {s: archive.read(member) for s, (member, _) in _ORIGINALS.items()}
-        folder.mkdir(parents=True, exist_ok=True)
-    except (OSError, KeyError, zipfile.BadZipFile) as error:
+    except (KeyError, zipfile.BadZipFile) as error:
         raise FileNotFoundError(
-            f"{' and '.join(names.values())} are not in "
-            f"{' or '.join(map(str, searched))}, and {_URL} could not be downloaded "
-            f"there: {error}"
+            f"{_URL} is not the archive of Adult: {error}"
         ) from error
+    paths = {}
     for split, original in originals.items():
         member, sha256 = _ORIGINALS[split]
-        _check(original, sha256, f"{member} of {_URL}")
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(gzip.compress(_to_csv(original)))
-        os.replace(file.name, folder / names[split])
+        data_files.check(original, sha256, f"{member} of {_URL}")
+        paths[split] = data_files.store(names[split], gzip.compress(_to_csv(original)))
+    return paths
 
 
 def _to_csv(original):
     lines = original.decode().splitlines()
     rows = [line.rstrip(".").replace(", ", ",") for line in lines if "," in line]
     return "\n".join([",".join(_COLUMNS), *rows, ""]).encode()
-
-
-def _check(content, sha256, source):
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        raise RuntimeError(
-            f"{source} is not the published file: SHA-256 is {found}, not {sha256}"
-        )
 
 
 def _scaled(values, centre, half_range):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpjax import data
+from dpjax import data_files
 from dpjax.data import adult_features, load_adult
 
 NAMES = ("adult_train.csv.gz", "adult_test.csv.gz")
@@ -75,12 +75,12 @@ def test_downloads_and_converts_the_originals(nowhere, monkeypatch):
     monkeypatch.delenv("DPJAX_DATA")
     with monkeypatch.context() as patch:
         patch.setattr(
-            data.urllib.request,
+            data_files.urllib.request,
             "urlopen",
             lambda *args, **kwargs: io.BytesIO(archive.getvalue()),
         )
         load_adult()
-    monkeypatch.setattr(data.urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(data_files.urllib.request, "urlopen", refuse)
     cached = load_adult()
     assert sorted(path.name for path in nowhere.iterdir()) == sorted(NAMES)
     for split, columns in expected.items():
@@ -98,7 +98,7 @@ def refuse(*args, **kwargs):
 
 
 def test_absent_data_is_one_clear_error(nowhere, monkeypatch):
-    monkeypatch.setattr(data.urllib.request, "urlopen", refuse)
+    monkeypatch.setattr(data_files.urllib.request, "urlopen", refuse)
     with pytest.raises(FileNotFoundError, match="no network"):
         load_adult()
 
