@@ -81,7 +81,7 @@ def test_altered_data_is_refused_and_not_kept(nowhere, monkeypatch):
             "urlopen",
             lambda *args, content=content, **kwargs: io.BytesIO(content),
         )
-        with pytest.raises(RuntimeError, match="SHA-256|cannot be read"):
+        with pytest.raises(RuntimeError, match=r"SHA-256|cannot be read"):
             load_mnist()
     assert not nowhere.exists()
 
