@@ -1,0 +1,132 @@
+"""The noisy gradient of a log-likelihood, as DP-SGD releases it: clip, sum, add noise.
+
+    G = T/q (sum over the sample of clip(grad l_i) + N(0, (noise_multiplier C)^2 I)),
+
+C the clip norm, T the tempering, and q the chance with which each record enters the
+sample, estimates the gradient of the tempered log-likelihood of all records. The
+divisor is public, the number of records in the sample is not.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
+from jax.flatten_util import ravel_pytree
+
+from dpjax import gradient_queries, minibatch, noise, privacy, queries
+from dpjax.posterior import Posterior
+
+__all__ = ["GradientRelease"]
+
+
+@dataclass(frozen=True)
+class GradientRelease:
+    """How gradients are released, and what a release costs.
+
+    Parameters
+    ----------
+    l2_clip_norm
+        C, the bound on the norm of one record's gradient.
+    noise_multiplier
+        Sd of the noise on the sum of clipped gradients over C, as in DP-SGD; zero is
+        not private.
+    sampling_prob
+        q in (0, 1], rounded up to a multiple of 2^-32.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    l2_clip_norm: float
+    noise_multiplier: float
+    sampling_prob: float = 1.0
+
+    def __post_init__(self):
+        if not 0 < self.l2_clip_norm < math.inf:
+            raise ValueError(
+                f"l2_clip_norm must be positive and finite, got {self.l2_clip_norm}"
+            )
+        if not 0 <= self.noise_multiplier <= 2 * noise.LOUDEST:
+            raise ValueError(
+                f"noise_multiplier must be from 0 to {2 * noise.LOUDEST:g}, got "
+                f"{self.noise_multiplier}"
+            )
+        if not 0 < self.sampling_prob <= 1:
+            raise ValueError(
+                f"sampling_prob must be in (0, 1], got {self.sampling_prob}"
+            )
+        rounded = math.ceil(self.sampling_prob * 2**32) / 2**32
+        object.__setattr__(self, "sampling_prob", rounded)
+
+    def num_words(self, size: int, num_records: int) -> int:
+        """Uniform words for one release of `size` numbers."""
+        return minibatch.num_poisson_words(self.sampling_prob, num_records) + 2 * size
+
+    def __call__(
+        self,
+        words: jax.Array,
+        posterior: Posterior,
+        position,
+        function: Callable | None = None,
+    ):
+        """Release G at `position`.
+
+        Parameters
+        ----------
+        words
+            ``(num_words(size, num_records),)``, size the components of the position.
+        position
+            Where the gradient is taken, a public pytree.
+        function
+            ``(position, record) -> scalar`` that stands for the log-likelihood.
+
+        Returns
+        -------
+        A pytree like the position.
+
+        Notes
+        -----
+        *Formal guarantees.* What is returned is post-processing of one release of
+        `event`; without noise it is not private.
+        """
+        flat, unravel = ravel_pytree(position)
+        sample_words, noise_words = jnp.split(words, [len(words) - 2 * flat.size])
+        sample = minibatch.poisson(
+            sample_words, self.sampling_prob, posterior.num_records
+        )
+        total = gradient_queries.sampled_gradient_sum(
+            posterior, sample, position, self.l2_clip_norm, function
+        )
+        unit = self.l2_clip_norm / queries.GRID
+        if self.noise_multiplier > 0:
+            # Counted in sensitivities under substitution, two clip norms.
+            multiplier = self.noise_multiplier / 2
+            total = noise.gaussian_release(noise_words, total, unit, multiplier)
+        else:
+            with jax.enable_x64(True):
+                total = total * unit
+        scale = posterior.tempering / self.sampling_prob
+        return unravel((scale * total).astype(flat.dtype))
+
+    def event(self, size: int, neighboring_relation: NeighboringRelation):
+        """What one release of `size` numbers costs.
+
+        Raises
+        ------
+        ValueError
+            If there is no noise.
+        """
+        if self.noise_multiplier == 0:
+            raise ValueError("a gradient without noise is not private")
+        error = size * noise.TOTAL_VARIATION + 2 * minibatch.TOTAL_VARIATION
+        if self.sampling_prob == 1:
+            sensitivity = queries.sensitivity(1.0, neighboring_relation)
+            return privacy.GaussianRelease(self.noise_multiplier / sensitivity, error)
+        return privacy.PoissonGaussianRelease(
+            self.noise_multiplier, self.sampling_prob, neighboring_relation, error
+        )
