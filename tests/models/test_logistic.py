@@ -55,3 +55,12 @@ def test_refuses_bad_arguments():
         logistic_regression(jnp.ones((3, 2)), jnp.ones(2))
     with pytest.raises(ValueError, match="prior_sd"):
         logistic_regression(jnp.ones((3, 2)), jnp.ones(3), prior_sd=0.0)
+    with pytest.raises(ValueError, match="radius"):
+        logistic_regression(jnp.ones((3, 2)), jnp.ones(3), radius=0.0)
+
+
+def test_the_prior_ends_at_the_radius():
+    features, labels = jnp.asarray(FEATURES), jnp.asarray(LABELS)
+    logprior = logistic_regression(features, labels, radius=5.0).logprior_fn
+    assert logprior(jnp.array([3.0, 4.0, 0.0])) == -12.5
+    assert logprior(jnp.array([3.0, 4.1, 0.0])) == -jnp.inf
