@@ -3,13 +3,15 @@
 from dpjax import acceptance, adaptation, baselines, fisher, privacy, proposals, queries
 from dpjax.algorithm import Algorithm
 from dpjax.mcmc.barker import barker
+from dpjax.mcmc.fast_mh import fast_mh
 from dpjax.mcmc.hmc import hmc
 from dpjax.mcmc.minibatch_barker import minibatch_barker
 from dpjax.mcmc.minibatch_penalty import minibatch_penalty
 from dpjax.mcmc.penalty import penalty
+from dpjax.mcmc.tuna import tuna
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
-from dpjax.queries import Lipschitz
+from dpjax.queries import Lipschitz, Range
 from dpjax.run import run
 
 __all__ = [
@@ -17,10 +19,12 @@ __all__ = [
     "Budget",
     "Lipschitz",
     "Posterior",
+    "Range",
     "acceptance",
     "adaptation",
     "barker",
     "baselines",
+    "fast_mh",
     "fisher",
     "hmc",
     "minibatch_barker",
@@ -30,4 +34,5 @@ __all__ = [
     "proposals",
     "queries",
     "run",
+    "tuna",
 ]

@@ -10,9 +10,14 @@ Poisson: every record enters with chance q, independently of the others, and arr
 a public capacity that almost no sample exceeds. A small sample is a Binomial(n, q)
 number k, by inversion of its distribution function in 96 bits, and the first k records
 to arrive of a batch without replacement. A large one is a coin for every record.
+
+With replacement: every record arrives Poisson(r) times, independently of the others.
+That is a Poisson number of arrivals, by inversion too, of uniform record numbers: a
+number is word // w with w = 2^32 // n, and words from n w on are arrivals of nobody.
 """
 
 import functools
+import itertools
 import math
 from decimal import Decimal
 from typing import NamedTuple
@@ -25,8 +30,12 @@ from jax import lax
 from dpjax import cipher, inversion
 
 __all__ = [
+    "ARRIVAL_WORDS",
     "TOTAL_VARIATION",
+    "Arrivals",
     "Sample",
+    "arrivals",
+    "capacity",
     "num_poisson_words",
     "num_words",
     "poisson",
@@ -37,6 +46,9 @@ TOTAL_VARIATION = 2.0**-70
 """Bound on the distance of a drawn batch from a uniform subset: the chance that the
 pool holds fewer than B distinct integers. It is 2e6 times less than
 `dpjax.acceptance.TOTAL_VARIATION`, whose slack covers it."""
+
+ARRIVAL_WORDS = inversion.WORDS + 8
+"""Uniform uint32 words that `arrivals` needs."""
 
 
 @functools.lru_cache
@@ -210,3 +222,86 @@ def _counts(sampling_prob: float, num_records: int) -> inversion.Table:
             yield k / (odds * (num_records - k + 1))
 
     return inversion.tabulate(mode, above(), below(), TOTAL_VARIATION / 2)
+
+
+class Arrivals(NamedTuple):
+    """Arrivals of records, one an entry, in any order. Secret.
+
+    indices
+        Numbers of records, uint32 ``(capacity,)``.
+    is_drawn
+        Which entries are arrivals, ``(capacity,)``.
+    coins
+        Uniform uint32 ``(capacity,)``, independent of all else, to thin them with.
+    """
+
+    indices: jax.Array
+    is_drawn: jax.Array
+    coins: jax.Array
+
+
+def arrivals(words: jax.Array, rate: float, num_records: int) -> Arrivals:
+    """Let each of the numbers below `num_records` arrive Poisson(`rate`) times.
+
+    Parameters
+    ----------
+    words
+        Uniform uint32, ``(ARRIVAL_WORDS,)``, secret.
+    rate, num_records
+        Python numbers.
+
+    Raises
+    ------
+    ValueError
+        As `capacity`.
+
+    Notes
+    -----
+    *Formal guarantees.* The law is the ideal one up to `TOTAL_VARIATION`, as far as
+    ChaCha20 makes uniform words.
+    """
+    numbers, width = _arrivals(rate, num_records)
+    size = numbers.largest
+    bits = cipher.expand(words[inversion.WORDS :], 0, 2 * size)
+    indices = bits[:size] // np.uint32(width)
+    is_drawn = jnp.arange(size) < inversion.draw(words, numbers)
+    return Arrivals(
+        jnp.minimum(indices, np.uint32(num_records - 1)),
+        is_drawn & (indices < num_records),
+        bits[size:],
+    )
+
+
+def capacity(rate: float, num_records: int) -> int:
+    """Entries of `arrivals`, public: about ten standard deviations above the mean.
+
+    Raises
+    ------
+    ValueError
+        If no arrivals are expected, or more than 2^22.
+    """
+    return _arrivals(rate, num_records)[0].largest
+
+
+@functools.lru_cache
+def _arrivals(rate: float, num_records: int) -> tuple[inversion.Table, int]:
+    """The law of their number, but for tails of `TOTAL_VARIATION` / 2, and w."""
+    width = 2**32 // num_records
+    mean = rate * 2**32 / width
+    if not 0 < mean <= 2**22:
+        raise ValueError(
+            f"a minibatch of {mean:.4g} records is expected, and at most 2^22 can be "
+            "drawn: lower the clip bound, the step size or the expected batch size"
+        )
+    mode = int(mean)
+    exact = Decimal(rate) * 2**32
+
+    def above():
+        for k in itertools.count(mode + 1):
+            yield exact / (width * k)
+
+    def below():
+        for k in range(mode, 0, -1):
+            yield k * width / exact
+
+    return inversion.tabulate(mode, above(), below(), TOTAL_VARIATION / 2), width

@@ -13,7 +13,9 @@ releases them.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +38,7 @@ from dpjax.posterior import Posterior
 __all__ = [
     "GRID",
     "Lipschitz",
+    "Range",
     "batch_moments",
     "gradient_sum",
     "log_ratio_sum",
@@ -56,6 +59,26 @@ class Lipschitz:
     """
 
     constant: float
+
+
+@dataclass(frozen=True)
+class Range:
+    """A public range of the log ratio of all records that there could be.
+
+    Parameters
+    ----------
+    bounds_fn
+        ``(position, proposed) -> (low, high)``: no record of the public domain has
+        a log ratio log p(x | proposed) - log p(x | position), without tempering,
+        outside; one that has is clipped. It reads no data, and exchanging the positions
+        must give ``(-high, -low)``. `dpjax.bounds` has some.
+    half_range
+        Bound on (high - low) / 2 per unit of the proposal's distance, for what a step
+        costs: a wider range is clipped to it about its centre.
+    """
+
+    bounds_fn: Callable[[Any, Any], tuple]
+    half_range: float
 
 
 def sensitivity(clip_bound: float, neighboring_relation: NeighboringRelation) -> float:
