@@ -21,7 +21,7 @@ class RdpFilter:
     order stays below a constant, the whole run keeps the budget even though each event
     depends on earlier outputs [Feldman and Zrnic 2021, Theorem 3.1]. Choosing the order
     afterwards would not be sound. Bits whose sensitivity changes every step are charged
-    as ones on a grid, 0.3 % above, so that most of their costs are looked up.
+    as ones on a grid, up to 0.6 % above, so that most of their costs are looked up.
 
     Parameters
     ----------
@@ -124,11 +124,11 @@ def _rounded_up(event):
     """A bit that costs no less and is one of few: `minibatch_bit`, *Monotone*."""
     match event:
         case AcceptBit():
-            return replace(event, sensitivity=_up(event.sensitivity, 512))
+            return replace(event, sensitivity=_up(event.sensitivity, 256))
         case PoissonAcceptBit():
             # k goes up too, as it need not come out the same every step.
             kappa = _up(event.bound / (event.max_odds - 1), 2**20)
-            excess = _up(event.max_odds - 1, 512)
+            excess = _up(event.max_odds - 1, 256)
             return replace(event, bound=kappa * excess, max_odds=1 + excess)
     return event
 

@@ -102,22 +102,26 @@ def _cached_rdp(event: PoissonAcceptBit, orders: tuple) -> tuple[float, ...]:
     acceptance = event.acceptance
     if acceptance.family != "barker":
         return (math.inf,) * len(orders)
-    widest = event.sensitivity
-    if event.max_odds < 1.001 or widest > 10:
-        return tuple(accept_bit.rdp(AcceptBit(acceptance, widest), orders).tolist())
-    if acceptance.laziness > 1 - accept_bit.NEARLY_SURE:
-        event = replace(event, acceptance=replace(acceptance, laziness=1.0))
-    order = np.array(orders)
-    reach = 15 + math.log(order.max()) + widest
-    bound = accept_bit.supremum(
+    if event.max_odds < 1.001 or event.sensitivity > 10:
+        bound = accept_bit.rdp(AcceptBit(acceptance, event.sensitivity), orders)
+    else:
+        bound = _certified(event, np.array(orders))
+    # The last factor covers the rounding of the closed forms.
+    return tuple((np.minimum(bound, pure_epsilon(event)) * (1 + 1e-12)).tolist())
+
+
+def _certified(event: PoissonAcceptBit, order: np.ndarray) -> np.ndarray:
+    if event.acceptance.laziness > 1 - accept_bit.NEARLY_SURE:
+        # As in `accept_bit`: the lazy bit is post-processing.
+        event = replace(event, acceptance=replace(event.acceptance, laziness=1.0))
+    reach = 15 + math.log(order.max()) + event.sensitivity
+    return accept_bit.supremum(
         order,
         np.linspace(-reach, reach, 193),
         _tails(event, order, reach),
         partial(_describe, event),
         tolerance=5e-4 if event.max_odds <= TURN else TOLERANCE,
     )
-    # The last factor covers the rounding of the closed forms.
-    return tuple((np.minimum(bound, pure_epsilon(event)) * (1 + 1e-12)).tolist())
 
 
 def _describe(event: PoissonAcceptBit, edges: np.ndarray):

@@ -51,7 +51,7 @@ def test_reference_counts(name):
 
 @pytest.mark.parametrize(
     ("sensitivity", "printed"),
-    [(0.001, 0.178), (0.005, 1.01), (0.01, 2.17), (0.02, 4.73)],
+    [(0.001, 0.178), (0.002, 0.375), (0.005, 1.01), (0.01, 2.17), (0.02, 4.73)],
 )
 def test_printed_epsilons_of_ten_thousand_barker_bits(sensitivity, printed):
     events = [(privacy.AcceptBit(BARKER, sensitivity), 10_000)]

@@ -15,6 +15,7 @@ POISSON = privacy.PoissonGaussianRelease(
     3.0, 0.01, privacy.NeighboringRelation.REPLACE_ONE, 1e-12
 )
 BATCH = privacy.FixedBatch(BIT, 100, 1000)
+MINIBATCH = privacy.PoissonAcceptBit(acceptance.barker(0.3), 0.1, 1.5, 1e-14)
 BAD = [math.nan, math.inf, 0, 0.0, -1.0, True, "1", None, 1e300, 1e-300]
 
 
@@ -24,6 +25,10 @@ def test_bad_events_raise(value):
         privacy.GaussianRelease(value)
     with pytest.raises(ValueError, match="sensitivity"):
         privacy.AcceptBit(acceptance.barker(), value)
+    with pytest.raises(ValueError, match="bound"):
+        privacy.PoissonAcceptBit(acceptance.barker(), value, 2.0)
+    with pytest.raises(ValueError, match="max_odds"):
+        privacy.PoissonAcceptBit(acceptance.barker(), 0.1, value)
     relation = privacy.NeighboringRelation.REPLACE_ONE
     with pytest.raises(ValueError, match="noise_multiplier"):
         privacy.PoissonGaussianRelease(value, 0.1, relation)
@@ -62,6 +67,10 @@ def test_numerical_error_of_a_batch_is_that_of_its_event():
 def test_wrong_acceptance_raises():
     with pytest.raises(ValueError, match="acceptance"):
         privacy.AcceptBit("barker", 0.1)
+    with pytest.raises(ValueError, match="acceptance"):
+        privacy.PoissonAcceptBit("barker", 0.1, 2.0)
+    with pytest.raises(ValueError, match="max_odds"):
+        privacy.PoissonAcceptBit(acceptance.barker(), 0.1, 1.0)
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, 1.0, math.nan, True, "1", None, 10**16])
@@ -112,6 +121,7 @@ def test_gaussian_behind_a_bit():
         privacy.AcceptBit(acceptance.metropolis(), np.float64(0.1)),
         POISSON,
         BATCH,
+        MINIBATCH,
         privacy.FixedBatch(GAUSSIAN, np.int64(10), 100),
         privacy.FixedBatch(privacy.BarkerTest(10), 10, 100),
     ],
@@ -136,6 +146,8 @@ def test_json_round_trip(event):
         {**POISSON.to_json(), "neighboring_relation": "neither"},
         {**POISSON.to_json(), "neighboring_relation": None},
         {**POISSON.to_json(), "sampling_prob": math.nan},
+        {**MINIBATCH.to_json(), "max_odds": 1.0},
+        {**MINIBATCH.to_json(), "sensitivity": 0.1},
         {**BATCH.to_json(), "event": POISSON.to_json()},
         {**BATCH.to_json(), "event": {}},
         {**BATCH.to_json(), "extra": 1},
