@@ -2,29 +2,35 @@
 
 Tables and keys; those without a default are required:
 
-- ``[model]``: ``name`` (``banana``, ``correlated_gaussian``, ``circle`` or
-  ``logistic_regression``) and the keyword arguments of that function in
-  `dpjax.models`, such as ``curvature``, ``prior_sd`` or ``tempering``.
+- ``[model]``: ``name`` (``banana``, ``correlated_gaussian``, ``circle``,
+  ``gaussian_mixture`` or ``logistic_regression``) and the keyword arguments of that
+  function in `dpjax.models`, such as ``curvature``, ``prior_sd`` or ``tempering``.
 - ``[data]``: ``source``, either ``generated`` with ``num_records``, ``seed`` and
-  ``dim``, or ``adult`` with ``columns`` (``compact`` or ``all``).
-- ``[algorithm]``: ``name`` (``barker``, ``penalty``, ``hmc``, ``minibatch_penalty`` or
-  ``minibatch_barker``), ``step_size`` and the keyword arguments of that function in
-  `dpjax`, such as ``laziness``, ``noise_multiplier``, ``batch_size`` or
-  ``num_integration_steps``. Of these, ``proposal`` is the name of one in
-  `dpjax.proposals`, and ``clip_per_distance`` may stand in for ``clip_bound``.
+  ``dim``, ``adult`` with ``columns`` (``compact`` or ``all``), or ``mnist`` with the
+  two ``digits`` to tell apart and ``features`` (``cosine``, the default, or
+  ``published``, principal components, which no budget covers).
+- ``[algorithm]``: ``name`` (``barker``, ``penalty``, ``hmc``, ``minibatch_penalty``,
+  ``minibatch_barker``, ``fast_mh`` or ``tuna``), ``step_size`` and the keyword
+  arguments of that function in `dpjax`, such as ``laziness``, ``noise_multiplier``,
+  ``batch_size`` or ``num_integration_steps``. Of these, ``proposal`` is the name of one in
+  `dpjax.proposals`; ``clip_bound`` is a number of nats, or for ``gaussian_mixture`` and
+  ``logistic_regression`` the bound of `dpjax.bounds` that is called ``lipschitz`` or
+  (minibatches of Poisson size) ``range``; ``clip_per_distance`` may stand in for it.
   ``metric``, if given, is the Fisher information that the model expects of
   ``num_records`` records: ``fisher`` is its inverse at ``start`` as the
   ``inverse_mass_matrix``, ``geodesic`` (barker and penalty) walks along its geodesics
-  with `dpjax.fisher.geodesic`. Not for ``logistic_regression``.
+  with `dpjax.fisher.geodesic`. Not for ``logistic_regression`` and
+  ``gaussian_mixture``.
 - ``[adaptation]``, if step size and metric are to be tuned: ``num_warmup``,
   ``target_acceptance_rate`` and ``is_mass_matrix_diagonal`` (default: that of the
   initial metric, if any) of `dpjax.adaptation.adapted`. What ``[algorithm]`` says is
   where tuning begins.
 - ``[privacy]``: ``epsilon``, ``delta``, ``neighboring_relation`` (default
   ``REPLACE_ONE``), ``ledger`` (a file shared by the runs on one data set).
-- ``[run]``: ``num_chains``, ``start``, the initial position, with ``start_sd`` of
-  jitter (default 0), ``num_steps`` (default: what the budget pays), ``thinning``,
-  ``warmup_fraction``, ``seed`` (default: operating system entropy).
+- ``[run]``: ``num_chains``, ``start``, the initial position (one number: the same for
+  all components), with ``start_sd`` of jitter (default 0), ``num_steps`` (default: what
+  the budget pays), ``thinning``, ``warmup_fraction``, ``seed`` (default: operating
+  system entropy).
 """
 
 import functools
@@ -42,13 +48,15 @@ from dpjax import config_model, fisher, proposals
 from dpjax.adaptation import adapted
 from dpjax.config_keys import ConfigError, choice, keywords, only
 from dpjax.mcmc.barker import barker
+from dpjax.mcmc.fast_mh import fast_mh
 from dpjax.mcmc.hmc import hmc
 from dpjax.mcmc.minibatch_barker import minibatch_barker
 from dpjax.mcmc.minibatch_penalty import minibatch_penalty
 from dpjax.mcmc.penalty import penalty
+from dpjax.mcmc.tuna import tuna
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget, NeighboringRelation
-from dpjax.queries import Lipschitz
+from dpjax.queries import Lipschitz, Range
 
 __all__ = ["ConfigError", "Job", "load"]
 
@@ -58,6 +66,8 @@ ALGORITHMS = {
     "hmc": hmc,
     "minibatch_penalty": minibatch_penalty,
     "minibatch_barker": minibatch_barker,
+    "fast_mh": fast_mh,
+    "tuna": tuna,
 }
 PROPOSALS = ("fixed_length", "gaussian", "one_component", "guided_walk")
 
@@ -113,7 +123,7 @@ def load(path) -> Job:
         model = config_model.read(tables["model"], tables["data"])
         budget, ledger = _privacy(tables["privacy"])
         run, start, seed = _run(tables["run"], model.dim)
-        sampler, options = _algorithm(tables["algorithm"], model.information_fn, start)
+        sampler, options = _algorithm(tables["algorithm"], model, start)
         if "adaptation" in tables:
             algorithm_fn = _adapted(tables["adaptation"], sampler, options)
         else:
@@ -136,7 +146,7 @@ def load(path) -> Job:
     )
 
 
-def _algorithm(table, information_fn, start):
+def _algorithm(table, model, start):
     """The sampler and its keyword arguments."""
     name = choice(table.get("name"), tuple(ALGORITHMS), "[algorithm] name")
     sampler = ALGORITHMS[name]
@@ -152,6 +162,8 @@ def _algorithm(table, information_fn, start):
     if clips and sum(key in table for key in clips) != 1:
         raise ConfigError("[algorithm] needs clip_bound or clip_per_distance, not both")
     options = {key: value for key, value in table.items() if key in arguments}
+    if isinstance(table.get("clip_bound"), str):
+        options["clip_bound"] = _public_bound(table, model.bounds)
     if "clip_per_distance" in table:
         options["clip_bound"] = Lipschitz(table["clip_per_distance"])
     if "proposal" in table:
@@ -166,17 +178,35 @@ def _algorithm(table, information_fn, start):
             )
         options["inverse_mass_matrix"] = matrix
     if "metric" in table:
-        options |= _metric(table, information_fn, start)
+        options |= _metric(table, model.information_fn, start)
     return sampler, options
+
+
+def _public_bound(table, bounds):
+    """The model's own bound that the table names."""
+    kinds = ["lipschitz"]
+    if "expected_batch_size" in keywords(ALGORITHMS[table["name"]].as_top_level_api):
+        kinds.append("range")
+    kind = choice(table["clip_bound"], kinds, "[algorithm] clip_bound, if no number,")
+    if bounds is None or "metric" in table or "inverse_mass_matrix" in table:
+        raise ConfigError(
+            f"[algorithm] clip_bound = {kind!r}: there is no public bound for this "
+            "model and these data, or not in a metric; give a number, or "
+            "clip_per_distance"
+        )
+    if kind == "range":
+        return Range(bounds, bounds.half_range)
+    return Lipschitz(bounds.lipschitz)
 
 
 def _metric(table, information_fn, start):
     kind = choice(table["metric"], ("fisher", "geodesic"), "[algorithm] metric")
     if information_fn is None:
         raise ConfigError(
-            "[algorithm] metric: the Fisher information of logistic_regression is an "
-            "expectation over features, of which no public law is known; give a public "
-            "inverse_mass_matrix, or tune one with [adaptation]"
+            "[algorithm] metric: of this model no Fisher information is at hand (for "
+            "logistic_regression it is an expectation over features, of which no "
+            "public law is known); give a public inverse_mass_matrix, or tune one with "
+            "[adaptation]"
         )
     if "inverse_mass_matrix" in table:
         raise ConfigError("[algorithm] takes metric or inverse_mass_matrix, not both")
@@ -241,7 +271,8 @@ def _run(table, dim):
     chains = table["num_chains"]
     if not (isinstance(chains, int) and chains > 0):
         raise ConfigError("[run] num_chains must be a positive integer")
-    start = np.atleast_1d(np.asarray(table["start"], float))
+    start = np.asarray(table["start"], float)
+    start = np.full(dim, start) if start.ndim == 0 else start
     if start.shape != (dim,):
         raise ConfigError(f"[run] start must be a list of {dim} numbers")
     jitter = np.random.default_rng(0).normal(size=(chains, start.size))

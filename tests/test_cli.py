@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax import cli, config, config_model, fisher, privacy, proposals
+from dpjax import bounds, cli, config, config_model, fisher, privacy, proposals
 from dpjax.adaptation import adapted
 from dpjax.models.banana import Information
 
@@ -252,6 +252,8 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
             "batch_size = 9\nclip_per_distance = 1.0",
             "unknown key 'clip_per_distance'",
         ),
+        ("barker", 'clip_bound = "lipschitz"', "there is no public bound"),
+        ("barker", 'clip_bound = "range"', "must be one of lipschitz, got 'range'"),
         ("barker", 'clip_bound = 0.05\nmetric = "flat"', "metric must be one of"),
         (
             "barker",
@@ -307,6 +309,63 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
 def test_bad_algorithms_are_refused(tmp_path, capsys, name, lines, message):
     path = tmp_path / "job.toml"
     path.write_text(written(name, lines))
+    assert cli.main(["account", str(path)]) == 1
+    assert message in capsys.readouterr().err
+
+
+MIXTURE = """
+[model]
+name = "gaussian_mixture"
+half_width = 1.0
+[data]
+source = "generated"
+num_records = 500
+seed = 1
+[algorithm]
+name = "barker"
+step_size = 0.1
+clip_bound = "lipschitz"
+[privacy]
+epsilon = 20.0
+delta = 1e-5
+[run]
+num_chains = 1
+start = 0.5
+num_steps = 5
+"""
+
+
+def test_public_bounds_are_those_of_the_model(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(MIXTURE)
+    job = config.load(path)
+    known = bounds.GaussianMixture(half_width=1.0)
+    assert job.algorithm_fn.keywords["clip_bound"] == dpjax.Lipschitz(known.lipschitz)
+    assert job.run["initial_position"].tolist() == [[0.5, 0.5]]
+    posterior, names, _ = job.load()
+    assert posterior.num_records == job.outline.num_records and len(names) == 2
+    digits = MIXTURE.replace("gaussian_mixture", "logistic_regression")
+    digits = digits.replace("half_width", "radius").replace("generated", "mnist")
+    digits = digits.replace("num_records = 500\nseed = 1", "digits = [7, 9]")
+    path.write_text(digits)
+    job = config.load(path)
+    assert job.algorithm_fn.keywords["clip_bound"] == dpjax.Lipschitz(1.0)
+    assert job.outline.data[0].shape == (12_214, 50)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("step_size", "inverse_mass_matrix = [1.0, 1.0]\nstep_size", "not in a metric"),
+        ("0.1", '0.1\nmetric = "fisher"', "not in a metric"),
+        ("num_records = 500", "num_records = 500\ndim = 2", "unknown key 'dim'"),
+    ],
+)
+def test_public_bounds_are_refused_where_they_do_not_hold(
+    tmp_path, capsys, old, new, message
+):
+    path = tmp_path / "job.toml"
+    path.write_text(MIXTURE.replace(old, new, 1))
     assert cli.main(["account", str(path)]) == 1
     assert message in capsys.readouterr().err
 
