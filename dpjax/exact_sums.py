@@ -4,8 +4,6 @@ A sum does not depend on the order of the records, nor on how they are split: it
 are integers of at most `GRID`, which float32 adds exactly in groups and float64 beyond.
 """
 
-import functools
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -97,8 +95,8 @@ def clip_to_grid(
         Pieces that make up each record's vector, ``(d_1, n), (d_2, n), ...``, of at
         least float32.
     kept
-        Records that count, ``(n,)``; the others' vectors, and those that are not
-        finite, become zero.
+        Records that count, ``(n,)``; the others' vectors become zero, as do those that
+        are not finite, or longer than 2^48 clip norms, whose square may overflow.
     axis
         Where the components are. They lead by default: a sum over a short last axis
         costs several times as much. Over a long one it costs half as much.
@@ -121,16 +119,12 @@ def clip_to_grid(
             "most is 2^21"
         )
     largest = GRID * (1.0 - (size + 16) * 2.0**-23)
-    # The squares of what is left cannot overflow.
-    ceiling = 1e19 / math.sqrt(size)
-    finite = [jnp.all(jnp.isfinite(piece), axis=axis) for piece in vectors]
-    kept = functools.reduce(jnp.logical_and, finite, kept)
     scale = GRID / jnp.maximum(l2_clip_norm, 1e-30)
-    kept = jnp.expand_dims(kept, axis)
-    cells = [jnp.where(kept, piece, 0) * scale for piece in vectors]
-    cells = [jnp.clip(piece, -ceiling, ceiling) for piece in cells]
-    norm = jnp.sqrt(sum(jnp.sum(piece**2, axis=axis) for piece in cells))
-    shrink = jnp.minimum(1.0, largest / jnp.maximum(norm, 1.0))
+    cells = [piece * scale for piece in vectors]
+    square = sum(jnp.sum(piece**2, axis=axis) for piece in cells)
+    kept = kept & (square < jnp.inf)
+    shrink = jnp.minimum(1.0, largest / jnp.sqrt(jnp.maximum(square, 1.0)))
     # Computed once, not again for every component.
-    shrink = jnp.expand_dims(lax.optimization_barrier(shrink), axis)
-    return [jnp.trunc(piece * shrink) for piece in cells]
+    shrink, kept = lax.optimization_barrier((shrink, kept))
+    shrink, kept = jnp.expand_dims(shrink, axis), jnp.expand_dims(kept, axis)
+    return [jnp.trunc(jnp.where(kept, piece * shrink, 0)) for piece in cells]
