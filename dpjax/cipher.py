@@ -34,38 +34,38 @@ def expand(key: jax.Array, start, count: int) -> jax.Array:
     counter = jnp.asarray(start, jnp.uint32) // 16 + jnp.arange(
         blocks, dtype=jnp.uint32
     )
-    shape = (4, blocks)
-    constant = jnp.asarray(np.frombuffer(b"expand 32-byte k", "<u4"))
-    first = (
-        jnp.broadcast_to(constant[:, None], shape),
-        jnp.broadcast_to(key[:4, None], shape),
-        jnp.broadcast_to(key[4:, None], shape),
-        jnp.zeros(shape, jnp.uint32).at[0].set(counter),
-    )
+    zeros = jnp.zeros_like(counter)
+    first = [zeros + word for word in np.frombuffer(b"expand 32-byte k", "<u4")]
+    first += [zeros + key[i] for i in range(8)]
+    first += [counter, zeros, zeros, zeros]
 
-    def double_round(_, rows):
-        rows = _turned(_quarter_rounds(rows), 1)
-        return _turned(_quarter_rounds(rows), -1)
+    def double_round(_, x):
+        x = list(x)
+        for quarter in QUARTERS:
+            _quarter_round(x, *quarter)
+        return x
 
-    rows = lax.fori_loop(0, 10, double_round, first)
-    words = jnp.concatenate([a + b for a, b in zip(rows, first, strict=True)])
-    return words.T.reshape(-1)[:count]
+    rounds = lax.fori_loop(0, 10, double_round, first)
+    words = [a + b for a, b in zip(rounds, first, strict=True)]
+    # Put in order once, not again wherever a word is used.
+    words = lax.optimization_barrier(jnp.stack(words, axis=1))
+    return words.reshape(-1)[:count]
+
+
+QUARTERS = (
+    *((i, 4 + i, 8 + i, 12 + i) for i in range(4)),
+    *((i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)),
+)
+"""Words of a block that are mixed, column by column, then along the diagonals."""
+
+
+def _quarter_round(x, a, b, c, d):
+    for high, low in ((16, 12), (8, 7)):
+        x[a] = x[a] + x[b]
+        x[d] = _rotated(x[d] ^ x[a], high)
+        x[c] = x[c] + x[d]
+        x[b] = _rotated(x[b] ^ x[c], low)
 
 
 def _rotated(x, bits):
     return (x << bits) | (x >> (32 - bits))
-
-
-def _quarter_rounds(rows):
-    a, b, c, d = rows
-    for high, low in ((16, 12), (8, 7)):
-        a = a + b
-        d = _rotated(d ^ a, high)
-        c = c + d
-        b = _rotated(b ^ c, low)
-    return a, b, c, d
-
-
-def _turned(rows, sign):
-    """Turn columns into diagonals, or back."""
-    return tuple(jnp.roll(row, -sign * i, axis=0) for i, row in enumerate(rows))
