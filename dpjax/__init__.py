@@ -4,6 +4,7 @@ from dpjax import acceptance, adaptation, baselines, fisher, privacy, proposals,
 from dpjax.algorithm import Algorithm
 from dpjax.mcmc.barker import barker
 from dpjax.mcmc.fast_mh import fast_mh
+from dpjax.mcmc.fast_mh_published import fast_mh_published
 from dpjax.mcmc.hmc import hmc
 from dpjax.mcmc.minibatch_barker import minibatch_barker
 from dpjax.mcmc.minibatch_penalty import minibatch_penalty
@@ -25,6 +26,7 @@ __all__ = [
     "barker",
     "baselines",
     "fast_mh",
+    "fast_mh_published",
     "fisher",
     "hmc",
     "minibatch_barker",
