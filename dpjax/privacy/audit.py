@@ -1,0 +1,164 @@
+"""Empirical audit: attack the accept bits of a kernel, and bound its cost from below.
+
+The adversary knows two neighbouring data sets and chooses a position and, through the
+kernel's proposal, where its steps go. A trial is T steps of the kernel, every one from
+that position, as adaptive composition allows; what the adversary looks at is how many
+of the T bits accept. Each event "at least k of them" and its complement is a test of
+which data set was used, and (epsilon, delta)-privacy bounds every test: P(E) <=
+e^epsilon Q(E) + delta, both ways. Clopper-Pearson bounds on all P(E) and Q(E) at once
+(Bonferroni) bound epsilon or delta from below.
+
+A bound above the accountant's claim refutes it; one below proves nothing.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from scipy import stats
+
+from dpjax.privacy.validate import check_count, check_real
+
+__all__ = ["accept_counts", "delta_lower_bound", "epsilon_lower_bound"]
+
+BATCH = 1024
+"""Trials at once, which bounds the memory."""
+
+
+def accept_counts(
+    rng_key: jax.Array,
+    algorithm_fn: Callable,
+    posterior,
+    position,
+    *,
+    num_trials: int,
+    num_steps: int = 1,
+) -> np.ndarray:
+    """Accepts among the `num_steps` steps of each trial, integers ``(num_trials,)``.
+
+    Parameters
+    ----------
+    rng_key
+        A JAX key, another one for every data set.
+    algorithm_fn
+        ``posterior -> Algorithm``, as for `dpjax.run`. A proposal that always goes to
+        one place makes the attack sharp.
+    posterior
+        Holds one of the two data sets; not privately: audit made-up records.
+    position
+        Where every step begins.
+    num_trials, num_steps
+        Positive integers.
+
+    Raises
+    ------
+    ValueError
+        If a count is not a positive integer.
+    """
+    num_trials = check_count("num_trials", num_trials)
+    num_steps = check_count("num_steps", num_steps)
+    counts = _count(algorithm_fn, num_trials, num_steps, rng_key, posterior, position)
+    return np.asarray(counts)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _count(algorithm_fn, num_trials, num_steps, rng_key, posterior, position):
+    algorithm = algorithm_fn(posterior)
+    state = algorithm.init(position)
+
+    def trial(rng_key):
+        keys = jax.random.split(rng_key, num_steps)
+        _, info = jax.vmap(algorithm.step, (0, None))(keys, state)
+        return jnp.sum(info.is_accepted)
+
+    return lax.map(trial, jax.random.split(rng_key, num_trials), batch_size=BATCH)
+
+
+def epsilon_lower_bound(
+    counts, other_counts, delta: float = 0.0, *, significance: float = 0.05
+) -> float:
+    """Epsilon that no (epsilon, delta)-private kernel with these counts stays below.
+
+    Parameters
+    ----------
+    counts, other_counts
+        Of `accept_counts` on either data set, integers ``(n,)`` and ``(m,)``.
+    delta
+        In [0, 1).
+    significance
+        Chance, at most, that the bound exceeds the kernel's epsilon.
+
+    Returns
+    -------
+    Nats; 0 if nothing was found.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid.
+    """
+    delta = check_real("delta", delta, low=0.0, high=1.0)
+    least, most = _tests(counts, other_counts, significance)
+    excess = least - delta
+    found = excess > 0
+    return float(np.max(np.log(excess[found] / most[found]), initial=0.0))
+
+
+def delta_lower_bound(
+    counts, other_counts, epsilon: float, *, significance: float = 0.05
+) -> float:
+    """The delta that no (epsilon, delta)-private kernel with these counts stays below.
+
+    Parameters
+    ----------
+    counts, other_counts, significance
+        As in `epsilon_lower_bound`.
+    epsilon
+        Nats, in [0, 500].
+
+    Returns
+    -------
+    In [0, 1]; 0 if nothing was found.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid.
+    """
+    epsilon = check_real("epsilon", epsilon, low=0.0, high=500.0)
+    least, most = _tests(counts, other_counts, significance)
+    return float(np.max(least - np.exp(epsilon) * most, initial=0.0))
+
+
+def _tests(counts, other_counts, significance):
+    """Lower bounds of P(E) and upper bounds of Q(E), both ways round, for all tests."""
+    significance = check_real("significance", significance, low=1e-15, high=0.5)
+    counts, other_counts = _check(counts), _check(other_counts)
+    thresholds = np.arange(1, max(counts.max(), other_counts.max()) + 1)
+    # Two bounds on each of two probabilities a threshold.
+    share = significance / (4 * max(1, thresholds.size))
+    p, q = (_interval(found, thresholds, share) for found in (counts, other_counts))
+    least = [p[0], 1 - p[1], q[0], 1 - q[1]]
+    most = [q[1], 1 - q[0], p[1], 1 - p[0]]
+    return np.concatenate(least), np.concatenate(most)
+
+
+def _check(counts) -> np.ndarray:
+    counts = np.asarray(counts)
+    if counts.ndim != 1 or counts.size == 0 or counts.dtype.kind not in "iu":
+        raise ValueError(
+            f"counts must be a vector of integers, one for every trial, got {counts!r}"
+        )
+    return counts
+
+
+def _interval(counts, thresholds, share: float):
+    """Clopper-Pearson bounds on the chance of at least each threshold."""
+    size = counts.size
+    hits = size - np.searchsorted(np.sort(counts), thresholds)
+    low = stats.beta.ppf(share, hits, size - hits + 1)
+    high = stats.beta.isf(share, hits + 1, size - hits)
+    return np.where(hits == 0, 0.0, low), np.where(hits == size, 1.0, high)
