@@ -46,8 +46,8 @@ def posterior(
     example
         A few made-up records in the form of `data`, not private, whose density is
         finite. Their values of what the model does not generate, such as regressors,
-        are the design of `fisher_metric`. Default: uniform numbers in [0, 1), 0 and 1
-        for integers.
+        are the design of `dpjax.numpyro.fisher_metric`. Default: uniform numbers in
+        [0, 1), 0 and 1 for integers.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
 
@@ -78,13 +78,14 @@ def posterior(
         raise ValueError("data and public are named by the arguments of the model")
     data = {name: jnp.asarray(value) for name, value in data.items()}
     Posterior(abs, abs, data)
-    example = _made_up(data) if example is None else _like(data, example)
+    is_made_up = example is None
+    example = _made_up(data) if is_made_up else _like(data, example)
     # A NumPy array could not be indexed by rows that are traced.
     public, example = jax.tree.map(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
         (public, example),
     )
-    adapted = Model(model, plate, public, example)
+    adapted = Model(model, plate, public, example, is_made_up)
     refusals.warn_of_captured(model)
     position = _look(adapted)
     reads = refusals.dependencies(adapted, position)

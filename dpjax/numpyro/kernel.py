@@ -1,0 +1,184 @@
+"""Kernels of dpjax inside `numpyro.infer.MCMC`."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from numpyro import infer
+from numpyro.util import is_prng_key
+
+from dpjax import privacy
+from dpjax.algorithm import Algorithm
+from dpjax.numpyro.fisher import initial_position
+from dpjax.posterior import Posterior
+from dpjax.results import PrivacyStatement
+
+__all__ = ["KernelState", "MCMCKernel"]
+
+SEEDED = "the JAX key of MCMC.run: whoever knows it can undo the privacy"
+
+
+class KernelState(NamedTuple):
+    """Public state of a chain, but for the key.
+
+    position
+        Unconstrained.
+    kernel
+        State of the algorithm of dpjax.
+    is_accepted
+        Whether the last step moved.
+    num_steps
+        Steps made, and paid for.
+    rng_key
+        Secret.
+    """
+
+    position: Any
+    kernel: Any
+    is_accepted: jax.Array
+    num_steps: jax.Array
+    rng_key: jax.Array
+
+
+class MCMCKernel(infer.mcmc.MCMCKernel):
+    """A sampler of dpjax, budgeted, that `numpyro.infer.MCMC` runs like its own.
+
+    Parameters
+    ----------
+    posterior
+        What to sample, and the data: `MCMC.run` takes a key alone.
+    algorithm_fn
+        ``posterior -> Algorithm``, as `dpjax.run` takes it.
+    budget
+        What everything drawn with this kernel may spend.
+    num_chains
+        That the budget is divided among.
+
+    Raises
+    ------
+    privacy.BudgetError
+        If the budget does not pay for one step, or, from `MCMC.run`, if more chains
+        are begun than were paid for. ``mcmc.post_warmup_state = mcmc.last_state`` goes
+        on with the chains that there are.
+    ValueError
+        From `MCMC.run`, if it is given data, or fewer warm-up steps than the algorithm
+        tunes for.
+
+    Notes
+    -----
+    Unlike `dpjax.run`, NumPyro compiles the data into its program, draws its randomness
+    from a JAX key and keeps no ledger: `dpjax.run` is faster and safer. The key lies in
+    ``mcmc.last_state``, and an `MCMC` object cannot be pickled because it would carry
+    the records along.
+
+    *Formal guarantees.* Samples and extra fields other than ``rng_key`` are released;
+    `statement` says at what cost. After ``max_steps`` steps a chain stands still and
+    releases no more.
+    """
+
+    sample_field = "position"
+    # Without a model, ArviZ has nothing to look up the data with.
+    model = None
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        algorithm_fn: Callable[[Posterior], Algorithm],
+        *,
+        budget: privacy.Budget,
+        num_chains: int = 1,
+    ):
+        self._posterior = posterior
+        self._algorithm = algorithm_fn(posterior)
+        self._num_chains, self._num_begun = num_chains, 0
+        # NumPyro calls `init` for a resumed chain unless this is set.
+        self._sample_fn = None
+        step = self._algorithm.privacy(1, budget.neighboring_relation)
+        events = [(event, count * num_chains) for event, count in step]
+        self.max_steps = privacy.max_steps(
+            events, epsilon=budget.epsilon, delta=budget.delta
+        )
+        if self.max_steps == 0:
+            raise privacy.BudgetError(
+                f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay "
+                f"for one step of {num_chains} chains: lower the clip bound or the "
+                "step size, or run fewer chains"
+            )
+        spent = [(event, count * self.max_steps) for event, count in events]
+        statement = PrivacyStatement.of(spent, budget, num_chains, self.max_steps)
+        self.statement = statement._replace(randomness=SEEDED)
+
+    def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
+        if model_args or model_kwargs:
+            raise ValueError(
+                "the data belong to the posterior of the kernel; call MCMC.run with a "
+                "key alone, as MCMC keeps and pickles its arguments"
+            )
+        if num_warmup < (needed := self._algorithm.transition.num_warmup):
+            raise ValueError(
+                f"the first {needed} steps tune the kernel: MCMC needs a num_warmup of "
+                f"as many, got {num_warmup}"
+            )
+        is_one = is_prng_key(rng_key)
+        # Mapped over devices or by jax.vmap, one call begins all chains.
+        mapped = isinstance(rng_key, Tracer)
+        begun = self._num_chains if mapped else 1 if is_one else len(rng_key)
+        self._num_begun += begun
+        if self._num_begun > self._num_chains:
+            raise privacy.BudgetError(
+                f"the budget is divided among {self._num_chains} chains, which have "
+                "begun. To continue them set mcmc.post_warmup_state = mcmc.last_state; "
+                "for others make a kernel with a budget of its own"
+            )
+        self._sample_fn = self._step
+        if init_params is None:
+            chains = initial_position(self._posterior, self._num_chains)
+            first = self._num_begun - begun
+            init_params = jax.tree.map(lambda leaf: leaf[first : first + begun], chains)
+            if is_one:
+                init_params = jax.tree.map(lambda leaf: leaf[0], init_params)
+        begin = self._begin if is_one else jax.vmap(self._begin)
+        return begin(init_params, rng_key)
+
+    def _begin(self, position, rng_key):
+        return KernelState(
+            position,
+            self._algorithm.init(position),
+            jnp.zeros((), bool),
+            jnp.zeros((), int),
+            rng_key,
+        )
+
+    def sample(self, state, model_args, model_kwargs):
+        if is_prng_key(state.rng_key):
+            return self._step(state)
+        return jax.vmap(self._step)(state)
+
+    def _step(self, state):
+        rng_key, draw = jax.random.split(state.rng_key)
+        kernel, info = self._algorithm.step(draw, state.kernel)
+        is_paid = state.num_steps < self.max_steps
+        kernel = jax.tree.map(
+            lambda new, old: jnp.where(is_paid, new, old), kernel, state.kernel
+        )
+        return KernelState(
+            kernel.position,
+            kernel,
+            info.is_accepted & is_paid,
+            state.num_steps + is_paid,
+            rng_key,
+        )
+
+    def postprocess_fn(self, model_args, model_kwargs):
+        return self._posterior.constrain_fn or super().postprocess_fn((), {})
+
+    def get_diagnostics_str(self, state):
+        return f"{state.num_steps} of {self.max_steps} steps paid for"
+
+    def __reduce__(self):
+        raise TypeError(
+            "a kernel holds the private records and is not pickled; keep "
+            "mcmc.get_samples() instead"
+        )

@@ -1,0 +1,272 @@
+"""Kernels of dpjax in NumPyro's MCMC: chain methods, budgets, secrets; metrics."""
+
+import functools
+import os
+import pickle
+import subprocess
+import sys
+
+import arviz
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer import MCMC
+
+import dpjax
+from dpjax.adaptation import adapted
+from dpjax.numpyro import (
+    MCMCKernel,
+    fisher_information,
+    fisher_metric,
+    initial_position,
+    posterior,
+)
+from tests.numpyro_models import table
+
+BUDGET = dpjax.Budget(2.0, 1e-5)
+BARKER = functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.02)
+
+
+@pytest.fixture(autouse=True)
+def rank_promotion():
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def normal(x):
+    mean = numpyro.sample("mean", dist.Normal(0, 10))
+    scale = numpyro.sample("scale", dist.LogNormal(0, 1))
+    numpyro.deterministic("twice", 2 * mean)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("obs", dist.Normal(mean, scale), obs=x)
+
+
+@functools.cache
+def target():
+    x = 1.0 + np.random.default_rng(0).normal(size=2000)
+    return posterior(normal, dict(x=x), plate="data")
+
+
+def sampled(num_chains, method, bar=False, warmup=10, draws=30, kernel=None):
+    kernel = kernel or MCMCKernel(
+        target(), BARKER, budget=BUDGET, num_chains=num_chains
+    )
+    mcmc = MCMC(
+        kernel,
+        num_warmup=warmup,
+        num_samples=draws,
+        num_chains=num_chains,
+        chain_method=method,
+        progress_bar=bar,
+    )
+    mcmc.run(jax.random.key(3), extra_fields=("is_accepted", "num_steps"))
+    return mcmc
+
+
+@pytest.mark.parametrize(
+    ("num_chains", "method", "bar"),
+    [
+        (1, "sequential", False),
+        (1, "sequential", True),
+        (3, "sequential", False),
+        (3, "vectorized", False),
+        (3, "vectorized", True),
+        (3, jax.vmap, False),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Some donated buffers")
+def test_chains_run_and_are_constrained(num_chains, method, bar, capsys):
+    mcmc = sampled(num_chains, method, bar)
+    draws = mcmc.get_samples(group_by_chain=True)
+    assert set(draws) == {"mean", "scale", "twice"}
+    assert draws["mean"].shape == (num_chains, 30)
+    assert np.all(draws["scale"] > 0)
+    np.testing.assert_array_equal(draws["twice"], 2 * draws["mean"])
+    fields = mcmc.get_extra_fields(group_by_chain=True)
+    np.testing.assert_array_equal(fields["num_steps"][:, -1], 40)
+    moved = np.diff(draws["mean"], axis=1) != 0
+    np.testing.assert_array_equal(moved, fields["is_accepted"][:, 1:])
+    assert moved.any() and not moved.all()
+    assert len(np.unique(draws["mean"][:, 0])) == num_chains
+    mcmc.print_summary()
+    printed = capsys.readouterr().out
+    assert "scale" in printed and "twice" not in printed
+
+
+def test_chains_run_in_parallel_on_devices():
+    code = (
+        "import numpyro; numpyro.set_host_device_count(2)\n"
+        "import numpy as np\n"
+        "from tests.test_numpyro_kernel import sampled\n"
+        "mcmc = sampled(2, 'parallel', bar=True)\n"
+        "assert mcmc.get_samples(group_by_chain=True)['mean'].shape == (2, 30)\n"
+        "try:\n"
+        "    mcmc.run(mcmc.last_state.rng_key)\n"
+        "except Exception as error:\n"
+        "    assert 'divided among 2 chains' in str(error)\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_chains_stand_still_when_the_budget_is_spent():
+    algorithm_fn = functools.partial(BARKER, clip_bound=0.06)
+    kernel = MCMCKernel(target(), algorithm_fn, budget=BUDGET, num_chains=2)
+    spent = [(e, 2 * n) for e, n in algorithm_fn(target()).privacy(kernel.max_steps)]
+    assert kernel.statement.epsilon == dpjax.privacy.epsilon(spent, BUDGET.delta)
+    one_more = [
+        (e, 2 * n) for e, n in algorithm_fn(target()).privacy(kernel.max_steps + 1)
+    ]
+    assert kernel.statement.epsilon <= 2 < dpjax.privacy.epsilon(one_more, 1e-5)
+    last = kernel.max_steps - 10
+    assert last > 1
+    mcmc = sampled(2, "vectorized", draws=kernel.max_steps, kernel=kernel)
+    moved = np.diff(mcmc.get_samples(group_by_chain=True)["mean"], axis=1) != 0
+    assert moved[:, : last - 1].any() and not moved[:, last - 1 :].any()
+    fields = mcmc.get_extra_fields(group_by_chain=True)
+    assert not fields["is_accepted"][:, last:].any()
+    assert fields["num_steps"].max() == kernel.max_steps
+
+
+def test_chains_resume_within_the_same_budget():
+    mcmc = sampled(2, "vectorized")
+    first = mcmc.get_samples(group_by_chain=True)["mean"]
+    mcmc.post_warmup_state = mcmc.last_state
+    mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=("num_steps",))
+    fields = mcmc.get_extra_fields(group_by_chain=True)
+    np.testing.assert_array_equal(fields["num_steps"][:, 0], 41)
+    second = mcmc.get_samples(group_by_chain=True)["mean"]
+    assert np.abs(second[:, 0] - first[:, -1]).max() <= 0.1
+    mcmc.post_warmup_state = None
+    with pytest.raises(dpjax.privacy.BudgetError, match="divided among 2 chains"):
+        mcmc.run(jax.random.key(5))
+
+
+def test_warmup_is_a_part_of_the_run():
+    kernel = MCMCKernel(target(), BARKER, budget=BUDGET)
+    mcmc = MCMC(kernel, num_warmup=10, num_samples=5, progress_bar=False)
+    mcmc.warmup(jax.random.key(0), collect_warmup=True)
+    assert mcmc.get_samples()["mean"].shape == (10,)
+    mcmc.run(jax.random.key(1), extra_fields=("num_steps",))
+    np.testing.assert_array_equal(mcmc.get_extra_fields()["num_steps"], range(11, 16))
+
+
+KERNELS = {
+    "penalty": functools.partial(
+        dpjax.penalty, step_size=0.1, clip_bound=0.02, noise_multiplier=20.0
+    ),
+    "hmc": functools.partial(
+        dpjax.hmc,
+        step_size=0.01,
+        num_integration_steps=2,
+        l2_clip_norm=1.0,
+        clip_bound=0.02,
+        gradient_noise_multiplier=50.0,
+        noise_multiplier=20.0,
+    ),
+    "minibatch_penalty": functools.partial(
+        dpjax.minibatch_penalty,
+        step_size=0.01,
+        clip_bound=0.02,
+        noise_multiplier=5.0,
+        batch_size=100,
+    ),
+    "minibatch_barker": functools.partial(
+        dpjax.minibatch_barker, step_size=0.01, batch_size=200
+    ),
+    "adapted": functools.partial(
+        adapted, sampler=dpjax.barker, num_warmup=10, clip_bound=0.02
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_fits(name):
+    kernel = MCMCKernel(target(), KERNELS[name], budget=BUDGET)
+    draws = sampled(1, "sequential", kernel=kernel).get_samples()["mean"]
+    assert len(np.unique(draws)) > 1
+
+
+def test_what_is_not_paid_for_is_refused():
+    with pytest.raises(dpjax.privacy.BudgetError, match="for one step of 2 chains"):
+        MCMCKernel(
+            target(),
+            functools.partial(BARKER, clip_bound=30.0),
+            budget=dpjax.Budget(0.1, 1e-6),
+            num_chains=2,
+        )
+    kernel = MCMCKernel(target(), BARKER, budget=BUDGET)
+    mcmc = MCMC(kernel, num_warmup=0, num_samples=5, progress_bar=False)
+    with pytest.raises(ValueError, match="key alone"):
+        mcmc.run(jax.random.key(0), np.zeros(3))
+    tuned = MCMCKernel(target(), KERNELS["adapted"], budget=BUDGET)
+    mcmc = MCMC(tuned, num_warmup=9, num_samples=5, progress_bar=False)
+    with pytest.raises(ValueError, match="num_warmup of as many, got 9"):
+        mcmc.run(jax.random.key(0))
+
+
+def test_neither_arviz_nor_a_pickle_holds_the_data():
+    mcmc = sampled(2, "vectorized")
+    assert arviz.from_numpyro(mcmc).groups() == ["posterior"]
+    with pytest.raises(TypeError, match="not pickled"):
+        pickle.dumps(mcmc)
+
+
+def test_the_metric_is_the_posteriors_covariance_where_that_is_known():
+    """Of n normal records: sd^2 / n for the mean, 1 / 2n for the log of the sd."""
+    position = {"mean": jnp.array(1.0), "scale": jnp.array(0.5)}
+    found = fisher_metric(target(), position, num_simulated=20_000)
+    expected = np.array([[np.exp(1.0), 0.0], [0.0, 0.5]]) / 2000
+    # 20,000 draws give their variances to 2 per cent, one sd, at worst.
+    scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
+    np.testing.assert_allclose(found / scale, expected / scale, atol=0.1)
+
+
+def test_the_metric_reads_no_data():
+    model, data, options = table()["logistic"]
+    rng = np.random.default_rng(0)
+    example = dict(X=rng.normal(size=(50, 3)), y=np.zeros(50))
+    first = posterior(model, data, plate="data", example=example)
+    other = {name: 1 - values for name, values in data.items()}
+    second = posterior(model, other, plate="data", example=example)
+    np.testing.assert_array_equal(fisher_metric(first), fisher_metric(second))
+    unnamed = posterior(model, data, plate="data", **options)
+    with pytest.raises(ValueError, match=r"does not generate \['X'\].*example="):
+        fisher_metric(unnamed)
+
+
+def test_the_prior_enters_where_records_say_nothing():
+    """A centred hierarchy without records: mean and effects of precision 1/25 and 1."""
+
+    def centred(x):
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        with numpyro.plate("groups", 2):
+            effects = numpyro.sample("effects", dist.Normal(mean, 1))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(effects[0], 1), obs=x)
+
+    target = posterior(centred, dict(x=np.zeros(1)), plate="data")
+    information = fisher_information(target, num_simulated=20_000)
+    found = information(initial_position(target, 1, seed=1) | {"mean": jnp.zeros(())})
+    # Order: effects[0], effects[1], mean. 20,000 draws: 1 per cent, one sd.
+    expected = [[2.0, 0.0, -1.0], [0.0, 1.0, -1.0], [-1.0, -1.0, 2.04]]
+    np.testing.assert_allclose(found, expected, atol=0.1)
+
+
+def test_factors_have_no_metric():
+    def factored(x):
+        mean = numpyro.sample("mean", dist.Normal(0, 5))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.factor("obs", -((x - mean) ** 2))
+
+    target = posterior(factored, dict(x=np.zeros(5)), plate="data")
+    with pytest.raises(ValueError, match="'obs' observes a function of the data"):
+        fisher_metric(target)
