@@ -109,9 +109,9 @@ class GradientRelease:
             total = noise.gaussian_release(noise_words, total, unit, multiplier)
         else:
             with jax.enable_x64(True):
-                total = total * unit
+                total = (total * unit).astype(flat.dtype)
         scale = posterior.tempering / self.sampling_prob
-        return unravel((scale * total).astype(flat.dtype))
+        return unravel(scale * total.astype(flat.dtype))
 
     def event(self, size: int, neighboring_relation: NeighboringRelation):
         """What one release of `size` numbers costs.
