@@ -94,8 +94,9 @@ def thinning(ratio, half_range, base_rate, rate) -> tuple[jax.Array, jax.Array]:
     2^32 a / r, float64 integers, and log(b / a), nats, both ``(m,)``.
     """
     cells_per_nat = 2.0**31 / rate
-    largest = jnp.floor(half_range * cells_per_nat)
-    middle = jnp.ceil(2 * base_rate * cells_per_nat) + largest
+    base = jnp.ceil(2 * base_rate * cells_per_nat)
+    largest = jnp.floor(jnp.minimum(half_range * cells_per_nat, (2.0**32 - base) / 2))
+    middle = base + largest
     cells = jnp.clip(jnp.round(ratio * cells_per_nat), -largest, largest)
     cells = jnp.where(jnp.isfinite(ratio), cells, 0.0)
     return middle - cells, jnp.log((middle + cells) / (middle - cells))

@@ -26,8 +26,6 @@ __all__ = ["Span", "event", "largest", "span", "transition"]
 TOO_FAR = 1e-6
 """Chance of a proposal that is rejected for its length, if that has no bound."""
 
-ROUNDING = 2.0**-40
-
 
 class Span(NamedTuple):
     """Public range of one record's tempered log ratio: centre -+ half, nats."""
@@ -121,7 +119,7 @@ def transition(
         if not _is_constant(clip_bound):
             reach = _reach(proposal, step_size, dimension)
         bound = largest(posterior, clip_bound, reach)
-        return reach, bound, (base_rate + bound) * (1 + ROUNDING)
+        return reach, bound, base_rate + bound
 
     minibatch.capacity(limits(1)[-1], num_records)
 
