@@ -14,6 +14,8 @@ from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 from dpjax.queries import Lipschitz, Range
 from dpjax.run import run
+from dpjax.vi import guides
+from dpjax.vi.dpvi import dpvi
 
 __all__ = [
     "Algorithm",
@@ -25,9 +27,11 @@ __all__ = [
     "adaptation",
     "barker",
     "baselines",
+    "dpvi",
     "fast_mh",
     "fast_mh_published",
     "fisher",
+    "guides",
     "hmc",
     "minibatch_barker",
     "minibatch_penalty",

@@ -10,17 +10,23 @@ Tables and keys; those without a default are required:
   two ``digits`` to tell apart and ``features`` (``cosine``, the default, or
   ``published``, principal components, which no budget covers).
 - ``[algorithm]``: ``name`` (``barker``, ``penalty``, ``hmc``, ``minibatch_penalty``,
-  ``minibatch_barker``, ``fast_mh`` or ``tuna``), ``step_size`` and the keyword
-  arguments of that function in `dpjax`, such as ``laziness``, ``noise_multiplier``,
-  ``batch_size`` or ``num_integration_steps``. Of these, ``proposal`` is the name of one
-  in `dpjax.proposals`; ``clip_bound`` is a number of nats, or for ``gaussian_mixture``
-  and ``logistic_regression`` the bound of `dpjax.bounds` that is called ``lipschitz``
-  or (minibatches of Poisson size) ``range``; ``clip_per_distance`` may stand in for it.
+  ``minibatch_barker``, ``fast_mh``, ``fast_mh_published`` or ``tuna``),
+  ``step_size`` and the keyword arguments of that function in `dpjax`, such as
+  ``laziness``, ``noise_multiplier``, ``batch_size`` or ``num_integration_steps``. Of
+  these, ``proposal`` is the name of one in `dpjax.proposals`; ``clip_bound`` is a
+  number of nats, or for ``gaussian_mixture`` and ``logistic_regression`` the bound of
+  `dpjax.bounds` that is called ``lipschitz`` or (minibatches of Poisson size)
+  ``range``; ``clip_per_distance`` may stand in for it.
   ``metric``, if given, is the Fisher information that the model expects of
   ``num_records`` records: ``fisher`` is its inverse at ``start`` as the
   ``inverse_mass_matrix``, ``geodesic`` (barker and penalty) walks along its geodesics
   with `dpjax.fisher.geodesic`. Not for ``logistic_regression`` and
   ``gaussian_mixture``.
+  Or ``name = "dpvi"``: the keyword arguments of `dpjax.dpvi`, of which ``guide`` is a
+  table with ``name`` (``mean_field``, ``low_rank`` with a ``rank``, or ``full_rank``)
+  and ``init_scale`` (default 0.1), ``optimizer`` one with ``name`` (``adam``,
+  ``adagrad``, ``rmsprop`` or ``sgd``) and ``learning_rate``, and ``noise_multiplier``
+  is by default what spends the budget on ``num_steps``.
 - ``[adaptation]``, if step size and metric are to be tuned: ``num_warmup``,
   ``target_acceptance_rate`` and ``is_mass_matrix_diagonal`` (default: that of the
   initial metric, if any) of `dpjax.adaptation.adapted`. What ``[algorithm]`` says is
@@ -44,11 +50,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import config_model, fisher, proposals
+from dpjax import config_model, config_vi, fisher, proposals
 from dpjax.adaptation import adapted
 from dpjax.config_keys import ConfigError, choice, keywords, only
 from dpjax.mcmc.barker import barker
 from dpjax.mcmc.fast_mh import fast_mh
+from dpjax.mcmc.fast_mh_published import fast_mh_published
 from dpjax.mcmc.hmc import hmc
 from dpjax.mcmc.minibatch_barker import minibatch_barker
 from dpjax.mcmc.minibatch_penalty import minibatch_penalty
@@ -57,8 +64,9 @@ from dpjax.mcmc.tuna import tuna
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget, NeighboringRelation
 from dpjax.queries import Lipschitz, Range
+from dpjax.vi.dpvi import dpvi
 
-__all__ = ["ConfigError", "Job", "load"]
+__all__ = ["ConfigError", "Job", "load", "read"]
 
 ALGORITHMS = {
     "barker": barker,
@@ -67,6 +75,7 @@ ALGORITHMS = {
     "minibatch_penalty": minibatch_penalty,
     "minibatch_barker": minibatch_barker,
     "fast_mh": fast_mh,
+    "fast_mh_published": fast_mh_published,
     "tuna": tuna,
 }
 PROPOSALS = ("fixed_length", "gaussian", "one_component", "guided_walk")
@@ -117,13 +126,32 @@ def load(path) -> Job:
         raise ConfigError(f"there is no configuration file {path}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    names = ("model", "data", "algorithm", "privacy", "run")
-    only(tables, names, (*names, "adaptation"), "the file")
+    return read(tables, path.stem)
+
+
+def read(tables, name: str) -> Job:
+    """The job that the tables of a file describe; no data are read.
+
+    Raises
+    ------
+    ConfigError
+        If there are unknown or invalid keys.
+    """
+    required = ("model", "data", "algorithm", "privacy", "run")
+    only(tables, required, (*required, "adaptation"), "the file")
     try:
         model = config_model.read(tables["model"], tables["data"])
         budget, ledger = _privacy(tables["privacy"])
         run, start, seed = _run(tables["run"], model.dim)
-        sampler, options = _algorithm(tables["algorithm"], model, start)
+        if tables["algorithm"].get("name") == "dpvi":
+            if "adaptation" in tables:
+                raise ConfigError("[adaptation] is not for dpvi")
+            sampler = dpvi
+            options = config_vi.read(
+                tables["algorithm"], model.dim, budget, run, model.outline
+            )
+        else:
+            sampler, options = _algorithm(tables["algorithm"], model, start)
         if "adaptation" in tables:
             algorithm_fn = _adapted(tables["adaptation"], sampler, options)
         else:
@@ -134,9 +162,9 @@ def load(path) -> Job:
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{name}: {error}") from error
     return Job(
-        path.stem,
+        name,
         algorithm_fn,
         budget,
         {**run, "ledger": ledger},
@@ -148,7 +176,7 @@ def load(path) -> Job:
 
 def _algorithm(table, model, start):
     """The sampler and its keyword arguments."""
-    name = choice(table.get("name"), tuple(ALGORITHMS), "[algorithm] name")
+    name = choice(table.get("name"), (*ALGORITHMS, "dpvi"), "[algorithm] name")
     sampler = ALGORITHMS[name]
     arguments = ["step_size", *keywords(sampler.as_top_level_api)]
     required = ["step_size", *keywords(sampler.as_top_level_api, required=True)]
