@@ -31,6 +31,7 @@ __all__ = ["Bound", "bounds", "choose", "only_bit", "other_profiles", "renyi_cur
 
 METHODS = ("best", "tv", "rdp", "gdp", "zcdp", "pld", "exact")
 AFFORDABLE_BITS = 5_000
+AFFORDABLE_CURVES = 16
 
 
 class Bound(NamedTuple):
@@ -58,6 +59,8 @@ def choose(events, method: str) -> list[str]:
         names.remove("pld")
     if bits > AFFORDABLE_BITS and "exact" in names:
         names.remove("exact")
+    if len(events) > AFFORDABLE_CURVES and "pld" in names:
+        names.remove("rdp")
     return names
 
 

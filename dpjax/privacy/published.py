@@ -1,0 +1,139 @@
+"""Step sizes that papers say are private, and where they are not. For comparison only.
+
+All are for noise of variance eta / N (`step_size.langevin_noise` at temperature 1/2).
+`step_size.max_step_size` says what is sound.
+
+Theorems 3 and 4 of Li et al. 2019 rest on the moments bound of Abadi et al. 2016, Lemma
+3: for sigma >= 1 and q < 1 / (16 sigma), and for orders lambda <= sigma^2 log(1 / (q
+sigma)), alpha(lambda) is about q^2 lambda^2 / sigma^2. It holds for adding or removing
+a record, while the paper defines neighbours by replacing one. Their proof drops a
+factor q^2 from sigma_t^2 = q^2 N / (eta_t L^2), so that the printed side conditions,
+eta_t <= N / L^2 and eta_t > q^2 N / (256 L^2), are not those of the lemma, and leaves
+out the condition on the order, here 2 log(1/delta) / epsilon. The conditions below are
+the lemma's. Where one is broken the step size may be unsafe, and is so in the paper's
+own examples; under REPLACE_ONE it is unsafe even where all hold.
+
+References: Li, Chen, Liu and Carin 2019, section 3.1 and appendices A and D; Wang,
+Fienberg and Smola 2015, Theorem 2.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from dpjax.privacy.step_size import langevin_noise
+
+__all__ = ["PublishedStepSize", "li_theorem_3", "li_theorem_4", "wang"]
+
+
+class PublishedStepSize(NamedTuple):
+    """A claimed bound on the step size.
+
+    step_size
+        eta of the claim: of the first step if step sizes decrease.
+    broken_conditions
+        What the proof needs and does not have at that step size; empty if it stands.
+    """
+
+    step_size: float
+    broken_conditions: tuple[str, ...]
+
+
+def li_theorem_3(
+    num_steps: int,
+    *,
+    num_records: int,
+    sampling_prob: float,
+    l2_clip_norm: float,
+    epsilon: float,
+    delta: float,
+    constant: float = 6.0,
+) -> PublishedStepSize:
+    """eta of steps eta t^(-1/3): epsilon^2 N / (c^2 L^2 T^(2/3) log(1/delta)).
+
+    Parameters
+    ----------
+    num_steps, num_records, sampling_prob, l2_clip_norm, epsilon, delta
+        As in `step_size.max_step_size`.
+    constant
+        c^2. The proof gives 6; the paper's example of .103 has .908, which is below
+        the smallest that any accountant can give, 1.24, and unsafe throughout.
+
+    Notes
+    -----
+    At N = 50000, T = 10000, L = 1, delta = 1e-5 it exceeds what is sound under
+    ADD_OR_REMOVE_ONE from epsilon = .5 at q = .001 and from 1.7 at q = N^(-1/2).
+    """
+    scale = constant * l2_clip_norm**2 * num_steps ** (2 / 3)
+    step_size = epsilon**2 * num_records / (scale * math.log(1 / delta))
+    sizes = step_size * np.array([1.0, num_steps ** (-1 / 3)])
+    return _checked(sizes, num_records, sampling_prob, l2_clip_norm, epsilon, delta)
+
+
+def li_theorem_4(
+    num_steps: int,
+    *,
+    num_records: int,
+    sampling_prob: float,
+    l2_clip_norm: float,
+    epsilon: float,
+    delta: float,
+    constant: float = 4.0,
+) -> PublishedStepSize:
+    """eta of a fixed step size: epsilon^2 N / (c^2 L^2 T log(1/delta)).
+
+    Parameters as in `li_theorem_3`; the proof gives c^2 = 4.
+
+    Notes
+    -----
+    In the same setting it exceeds what is sound under ADD_OR_REMOVE_ONE from epsilon =
+    1 at q = .001; under REPLACE_ONE from .5 at q = N^(-1/2).
+    """
+    scale = constant * l2_clip_norm**2 * num_steps
+    step_size = epsilon**2 * num_records / (scale * math.log(1 / delta))
+    sizes = np.array([step_size])
+    return _checked(sizes, num_records, sampling_prob, l2_clip_norm, epsilon, delta)
+
+
+def wang(
+    num_steps: int,
+    *,
+    num_records: int,
+    l2_clip_norm: float,
+    epsilon: float,
+    delta: float,
+) -> PublishedStepSize:
+    """epsilon^2 N / (128 L^2 T log(2.5 T / delta) log(2 / delta)), for a fixed step.
+
+    Advanced composition: sound, and some thousand times smaller than it needs to be.
+    The 1.54e-6 that Li et al. compare with has log(T / delta) for log(2.5 T / delta).
+    """
+    logs = math.log(2.5 * num_steps / delta) * math.log(2 / delta)
+    step_size = epsilon**2 * num_records / (128 * l2_clip_norm**2 * num_steps * logs)
+    return PublishedStepSize(step_size, ())
+
+
+def _checked(sizes, num_records, sampling_prob, l2_clip_norm, epsilon, delta):
+    noise = langevin_noise(
+        sizes,
+        num_records=num_records,
+        sampling_prob=sampling_prob,
+        l2_clip_norm=l2_clip_norm,
+        temperature=0.5,
+    )
+    broken = []
+    if noise[0] < 1:
+        broken.append(f"sigma >= 1, but sigma is {noise[0]:.3g}")
+    if sampling_prob >= 1 / (16 * noise[-1]):
+        broken.append(
+            f"q < 1 / (16 sigma), but q is {sampling_prob:.3g} at sigma {noise[-1]:.3g}"
+        )
+    order = 2 * math.log(1 / delta) / epsilon
+    largest = np.min(noise**2 * np.log(1 / (sampling_prob * noise)))
+    if order > largest:
+        broken.append(
+            f"lambda <= sigma^2 log(1 / (q sigma)), but lambda is {order:.3g} and the "
+            f"most is {largest:.3g}"
+        )
+    return PublishedStepSize(float(sizes[0]), tuple(broken))

@@ -1,0 +1,247 @@
+"""Step sizes of stochastic gradient MCMC that a budget pays for.
+
+A step adds (eta_t / tau) sum_i clip(g_i) over a Poisson sample of rate q = tau / N, and
+Gaussian noise of variance 2 K eta_t / N, K the temperature. In units of the clip norm L
+of one record in the sum, the noise that Langevin dynamics has anyway is
+
+    sigma_t = (q / L) sqrt(2 K N / eta_t),
+
+so epsilon depends on q and eta_t L^2 / (K N) alone: step sizes may grow in proportion
+to K and 1 / L^2. For large sigma the steps are together mu-GDP with mu^2 = L^2 sum_t
+eta_t / (2 K N), whatever q: what is paid for is Langevin time, not steps. Where sigma
+is below 2 or so they cost far more, and the composition decides.
+
+Li et al. 2019 take K = 1/2, which samples the squared posterior, see `dpjax.sgld`.
+
+Reference: Li, Chen, Liu and Carin 2019, Algorithm 1 and section 3.1, corrected.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+from scipy import optimize
+
+from dpjax.privacy import accountant, conversions
+from dpjax.privacy.budget import BudgetError
+from dpjax.privacy.events import FixedBatch, GaussianRelease, PoissonGaussianRelease
+from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
+
+__all__ = ["langevin_noise", "max_step_size", "power_decay", "releases", "round_down"]
+
+ROUNDED = 0.005
+"""Relative difference of noise multipliers that are taken for one, at most."""
+
+RELATIVE_TOLERANCE = 1e-4
+
+
+def langevin_noise(
+    step_size,
+    *,
+    num_records: int,
+    sampling_prob: float,
+    l2_clip_norm: float,
+    temperature: float = 1.0,
+) -> np.ndarray:
+    """Noise multipliers sigma_t of Langevin dynamics.
+
+    Parameters
+    ----------
+    step_size
+        eta_t, scalar or ``(m,)``: theta moves by eta times the gradient of
+        ``log posterior / N``.
+    num_records, sampling_prob, l2_clip_norm, temperature
+        N, q, L and K of the module docstring.
+
+    Returns
+    -------
+    Noise standard deviations over the clip norm of one record, of the shape of
+    `step_size`.
+    """
+    variance = 2 * temperature * num_records / np.asarray(step_size, np.float64)
+    return sampling_prob / l2_clip_norm * np.sqrt(variance)
+
+
+def power_decay(exponent: float = 1 / 3) -> Callable:
+    """The schedule ``count -> (count + 1)^-exponent``, counts from 0."""
+    return lambda count: (count + 1.0) ** -exponent
+
+
+def round_down(noise_multipliers) -> list[tuple[float, int]]:
+    """Round noise multipliers down to the smallest of those near it.
+
+    Parameters
+    ----------
+    noise_multipliers
+        Of all steps, ``(m,)``.
+
+    Returns
+    -------
+    (noise multiplier, number of steps), some hundred pairs at most, that together cost
+    no less: what has more noise is post-processing of what has less. Epsilon grows by
+    .5 % at most, by .25 % where multipliers are spread evenly.
+    """
+    ordered = np.sort(np.asarray(noise_multipliers, np.float64))
+    pairs, start = [], 0
+    while start < ordered.size:
+        smallest = float(ordered[start])
+        # Below one, the cost of a release grows much faster than its noise falls.
+        width = ROUNDED * min(1.0, smallest**2)
+        stop = int(np.searchsorted(ordered, smallest * (1 + width), side="right"))
+        pairs.append((smallest, stop - start))
+        start = stop
+    return pairs
+
+
+def releases(
+    noise_multipliers,
+    *,
+    sampling_prob: float,
+    neighboring_relation: NeighboringRelation,
+    total_variation: float = 0.0,
+) -> list[tuple[PoissonGaussianRelease, int]]:
+    """Events of steps with different noise, after `round_down`; see their class."""
+    return [
+        (
+            PoissonGaussianRelease(
+                noise, sampling_prob, neighboring_relation, total_variation
+            ),
+            count,
+        )
+        for noise, count in round_down(noise_multipliers)
+    ]
+
+
+def max_step_size(
+    num_steps: int,
+    *,
+    num_records: int,
+    sampling_prob: float,
+    l2_clip_norm: float,
+    epsilon: float,
+    delta: float,
+    schedule: Callable | None = None,
+    temperature: float = 1.0,
+    neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+    has_fixed_batch: bool = False,
+) -> float:
+    """Largest step size of SGLD whose own noise keeps a budget.
+
+    Parameters
+    ----------
+    num_steps
+        T.
+    num_records, sampling_prob, l2_clip_norm
+        N, q and L of the module docstring.
+    epsilon, delta
+        The budget.
+    schedule
+        ``count -> factor`` for count = 0, 1, ..., T - 1, on NumPy arrays: step t has
+        the size eta times factor, as with `power_decay`. None: a fixed step size.
+    temperature
+        K; 1/2 for the published algorithm.
+    neighboring_relation
+        Which data sets are neighbours.
+    has_fixed_batch
+        Batches of exactly q N records, drawn without replacement, instead of Poisson
+        samples; under REPLACE_ONE only. A batch of fixed size hides less.
+
+    Returns
+    -------
+    eta, to 1e-4 relative and never over budget. Where it is above about 1, which only
+    loose budgets allow, it is useless for sampling: see `dpjax.sgld`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range.
+    BudgetError
+        If no step size fits.
+    """
+    num_steps = check_count("num_steps", num_steps)
+    num_records = check_count("num_records", num_records)
+    epsilon, delta = check_epsilon(epsilon), check_delta(delta)
+    sampling_prob = check_real("sampling_prob", sampling_prob, low=1e-12, high=1.0)
+    l2_clip_norm = check_real("l2_clip_norm", l2_clip_norm, low=1e-12, high=1e12)
+    temperature = check_real("temperature", temperature, low=1e-12, high=1e12)
+    counts = np.arange(num_steps)
+    factors = np.ones(num_steps) if schedule is None else np.asarray(schedule(counts))
+    if factors.shape != (num_steps,) or not np.all((factors > 0) & (factors < np.inf)):
+        raise ValueError(
+            "schedule must map the counts 0, 1, ..., num_steps - 1 to as many positive "
+            "factors"
+        )
+    batch_size = round(sampling_prob * num_records)
+    if has_fixed_batch and (
+        neighboring_relation is not NeighboringRelation.REPLACE_ONE
+        or not math.isclose(batch_size, sampling_prob * num_records)
+    ):
+        raise ValueError(
+            "a fixed batch needs REPLACE_ONE, which keeps its size, and a whole number "
+            f"of records; {sampling_prob} of {num_records} records are "
+            f"{sampling_prob * num_records:g} under {neighboring_relation.name}"
+        )
+
+    noise_of_one = langevin_noise(
+        factors,
+        num_records=num_records,
+        sampling_prob=sampling_prob,
+        l2_clip_norm=l2_clip_norm,
+        temperature=temperature,
+    )
+
+    def excess(log_step_size):
+        """log of delta spent over delta allowed."""
+        noise = noise_of_one * math.exp(-log_step_size / 2)
+        if has_fixed_batch:
+            events = [
+                (FixedBatch(GaussianRelease(sigma / 2), batch_size, num_records), count)
+                for sigma, count in round_down(noise)
+            ]
+        else:
+            events = releases(
+                noise,
+                sampling_prob=sampling_prob,
+                neighboring_relation=neighboring_relation,
+            )
+        spent = accountant.delta(events, epsilon)
+        return math.log(max(spent, 1e-300) / delta)
+
+    distance = 2 if neighboring_relation is NeighboringRelation.REPLACE_ONE else 1
+    log_mu = math.log(_gaussian_dp(epsilon, delta) / (distance * sampling_prob))
+
+    def excess_in_the_normal_limit(log_step_size):
+        precision = np.minimum(math.exp(log_step_size) / noise_of_one**2, 500.0)
+        return math.log(np.sum(np.expm1(precision))) - 2 * log_mu
+
+    centre = 2 * log_mu - math.log(np.sum(noise_of_one**-2.0))
+    guess = optimize.brentq(excess_in_the_normal_limit, centre - 50, centre + 1)
+    low = high = guess
+    stride = 0.1
+    if excess(guess) > 0:
+        while excess(low) > 0:
+            low, high, stride = low - stride, low, 2 * stride
+            if stride > 100:
+                raise BudgetError(
+                    f"epsilon = {epsilon} at delta = {delta} does not pay for "
+                    f"{num_steps} steps of any size: take fewer steps"
+                )
+    else:
+        while excess(high) <= 0:
+            low, high, stride = high, high + stride, 2 * stride
+    found = optimize.brentq(excess, low, high, xtol=RELATIVE_TOLERANCE / 2)
+    while excess(found) > 0:
+        found -= RELATIVE_TOLERANCE / 2
+    return math.exp(found)
+
+
+def _gaussian_dp(epsilon, delta) -> float:
+    """mu of the Gaussian mechanism that spends the budget."""
+    return math.exp(
+        optimize.brentq(
+            lambda log_mu: conversions.gdp_delta(math.exp(2 * log_mu), epsilon) - delta,
+            math.log(1e-12),
+            math.log(100),
+        )
+    )
