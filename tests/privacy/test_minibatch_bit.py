@@ -33,6 +33,17 @@ def log_odds(event, remainder, value):
     return np.log(accept) - np.log(reject)
 
 
+def pairs(event, remainder):
+    """Least and highest log odds of the bit, lazy or not, ``(m,)`` each."""
+    values = event.bound * np.append(-1.0, np.linspace(0.3, 1, 60))
+    odds_of = np.array([log_odds(event, remainder, v) for v in values])
+    c = event.acceptance.laziness
+    if c < 1:
+        log_f = math.log(c) - np.logaddexp(0.0, -odds_of)
+        odds_of = log_f - np.log1p(-np.exp(log_f))
+    return odds_of[0], odds_of.max(axis=0)
+
+
 @pytest.mark.parametrize(
     ("bound", "odds", "ratios", "pure"),
     [  # fastmh.md, section 4(c): orders near 1, 8, 32, 128.
@@ -103,12 +114,8 @@ def test_curve_is_close_to_the_supremum(bound, odds, above, laziness):
     event = poisson(bound, odds, laziness)
     curve = minibatch_bit.rdp(event, ORDERS)
     remainder = np.linspace(-25, 25, 3001)
-    values = bound * np.append(-1.0, np.linspace(0.3, 1, 60))
-    odds_of = np.array([log_odds(event, remainder, v) for v in values])
-    log_f = -np.logaddexp(0.0, -odds_of)
-    low, high = log_f[0], log_f.max(axis=0)
     logs = [
-        (math.log(laziness) + f, np.log1p(-laziness * np.exp(f))) for f in (low, high)
+        (-np.logaddexp(0.0, -y), -np.logaddexp(0.0, y)) for y in pairs(event, remainder)
     ]
     for order, most in zip(ORDERS, curve, strict=True):
         attained = 0.0
@@ -118,6 +125,33 @@ def test_curve_is_close_to_the_supremum(bound, odds, above, laziness):
             )
             attained = max(attained, moment.max() / (order - 1))
         assert attained * (1 - 1e-6) <= most <= attained * (1 + above)
+
+
+@pytest.mark.parametrize("laziness", [1.0, 0.4])
+@pytest.mark.parametrize("odds", [1.3, 2.0, 8.0])
+def test_cells_hold_every_pair(odds, laziness):
+    event = poisson(0.1, odds, laziness)
+    edges = np.linspace(-6, 6, 7)
+    middle, width, gap, least_gap = minibatch_bit._describe(event, edges[None])
+    remainder = np.linspace(edges[:-1], edges[1:], 101, axis=-1)
+    low, high = (
+        part.reshape(remainder.shape) for part in pairs(event, remainder.ravel())
+    )
+    assert np.all(np.abs(low - middle[:, None]) <= width[:, None] / 2)
+    assert np.all(high - low <= gap[:, None])
+    assert np.all(least_gap[:, None] <= (high - low) * (1 + 2e-3))
+
+
+@pytest.mark.parametrize("laziness", [1.0, 0.4])
+@pytest.mark.parametrize("odds", [1.3, 2.0, 8.0])
+@pytest.mark.parametrize("reach", [0.5, 3.0, 10.0])
+def test_tails_bound_what_is_beyond(reach, odds, laziness):
+    event = poisson(0.1, odds, laziness)
+    tails = minibatch_bit._tails(event, ORDERS, reach)
+    remainder = np.linspace(reach, reach + 30, 2001)
+    low, high = pairs(event, np.append(-remainder[::-1], remainder))
+    for order, most in zip(ORDERS, tails, strict=True):
+        assert accept_bit.divergence(low, high - low, order).max() <= most * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("bound", [1e-3, 0.1, 1.0])
@@ -190,7 +224,7 @@ def test_few_small_bits_are_purely_private():
         assert privacy.delta([(bit, 4)], 3.9e-5, "rdp") > 1e-6
         error = 4 * bit.total_variation * (1 + math.exp(4.1e-5))
         found = privacy.delta([(bit, 4)], 4.1e-5, "rdp")
-        assert found == pytest.approx(error, rel=1e-6)
+        assert found == pytest.approx(error, rel=1e-6, abs=0)
         assert privacy.epsilon([(bit, 4)], 1e-12, "rdp") == pytest.approx(4e-5)
 
 
