@@ -43,9 +43,15 @@ class PrivacyStatement(NamedTuple):
     randomness: str = "operating system entropy through ChaCha20"
 
     @classmethod
-    def of(cls, events, budget: privacy.Budget, num_chains: int, num_steps: int):
-        """The statement of a run that releases `events`, all the chains together."""
-        one_chain = [(event, count // num_chains) for event, count in events]
+    def of(
+        cls, events, budget: privacy.Budget, num_chains: int, num_steps: int, shared=()
+    ):
+        """The statement of a run whose chains together release `events`.
+
+        What is `shared` was released once for all of them, before.
+        """
+        one_chain = [*shared, *((event, n // num_chains) for event, n in events)]
+        events = [*shared, *events]
         return cls(
             epsilon=privacy.epsilon(events, budget.delta),
             delta=budget.delta,

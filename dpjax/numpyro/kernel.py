@@ -55,6 +55,8 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         What everything drawn with this kernel may spend.
     num_chains
         That the budget is divided among.
+    spent
+        ``[(event, count), ...]`` released before, such as of `dpjax.numpyro.tuned`.
 
     Raises
     ------
@@ -89,6 +91,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         *,
         budget: privacy.Budget,
         num_chains: int = 1,
+        spent=(),
     ):
         self._posterior = posterior
         self._algorithm = algorithm_fn(posterior)
@@ -98,7 +101,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         step = self._algorithm.privacy(1, budget.neighboring_relation)
         events = [(event, count * num_chains) for event, count in step]
         self.max_steps = privacy.max_steps(
-            events, epsilon=budget.epsilon, delta=budget.delta
+            events, epsilon=budget.epsilon, delta=budget.delta, spent=spent
         )
         if self.max_steps == 0:
             raise privacy.BudgetError(
@@ -106,8 +109,10 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
                 f"for one step of {num_chains} chains: lower the clip bound or the "
                 "step size, or run fewer chains"
             )
-        spent = [(event, count * self.max_steps) for event, count in events]
-        statement = PrivacyStatement.of(spent, budget, num_chains, self.max_steps)
+        paid = [(event, count * self.max_steps) for event, count in events]
+        statement = PrivacyStatement.of(
+            paid, budget, num_chains, self.max_steps, shared=spent
+        )
         self.statement = statement._replace(randomness=SEEDED)
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):

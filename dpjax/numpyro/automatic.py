@@ -1,0 +1,265 @@
+"""Private draws from a NumPyro model with nothing to tune.
+
+1. *Start.* `scoring` spends the share `SHARE` of epsilon, about its square of the
+   budget, on noisy natural gradients; the mean of the later half of its positions is
+   where chains start, each a posterior standard deviation away.
+2. *Metric.* The inverse Fisher information there, which is public (`fisher`).
+3. *Walk.* Lazy `dpjax.barker` in that metric. Steps are as long as the rest of the
+   budget allows for the wanted number of them, at most `LONGEST` posterior standard
+   deviations: with clip bounds in proportion, n steps of length h cost about n h^2.
+4. *Clip bound.* The quantile `QUANTILE` of the log ratios of records that the model
+   itself draws at the start: for n normal records 3.3 h / sqrt(n), more where their
+   law has heavy tails.
+
+Nothing else is learned from the chain (`dpjax.adaptation` can): what a budget of one or
+so pays for is worth some ten independent draws, too few to estimate a metric from.
+"""
+
+import dataclasses
+import functools
+import math
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dpjax import privacy
+from dpjax.mcmc.barker import barker
+from dpjax.numpyro.adapter import model_of
+from dpjax.numpyro.fisher import fisher_information, fisher_metric, initial_position
+from dpjax.numpyro.scoring import scoring
+from dpjax.posterior import Posterior
+from dpjax.results import PrivacyStatement, Run
+from dpjax.run import run
+
+__all__ = ["Tuned", "clip_per_step", "sample", "tuned"]
+
+SHARE, NUM_SCORING = 0.4, 40
+LAZINESS, LONGEST = 0.2, 1.0
+QUANTILE, NUM_SIMULATED = 0.999, 20_000
+
+
+class Tuned(NamedTuple):
+    """A sampler for one posterior. Public.
+
+    algorithm_fn
+        ``posterior -> Algorithm``, as `dpjax.run` takes it.
+    initial_position
+        Dict of ``(num_chains, ...)``.
+    spent
+        ``[(event, count), ...]`` that finding it released.
+    """
+
+    algorithm_fn: Callable
+    initial_position: dict[str, jax.Array]
+    spent: list
+
+
+def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
+    """Clip bound in nats per step length in units of the metric; see the module.
+
+    *Formal guarantees.* No data are read: the records are simulated.
+    """
+    model = model_of(posterior)
+    flat, unravel = ravel_pytree(position)
+    root = jnp.linalg.cholesky(jnp.asarray(inverse_mass_matrix, flat.dtype))
+
+    @jax.jit
+    @jax.vmap
+    def slope(rng_key):
+        first, second = jax.random.split(rng_key)
+        record = model.simulate(first, position)
+        direction = jax.random.normal(second, flat.shape, flat.dtype)
+        direction = root @ direction / jnp.linalg.norm(direction)
+        _, found = jax.jvp(
+            lambda x: posterior.loglikelihood_fn(unravel(x), record),
+            (flat,),
+            (direction,),
+        )
+        return jnp.abs(found)
+
+    slopes = slope(jax.random.split(jax.random.key(1), NUM_SIMULATED))
+    return float(np.quantile(np.asarray(slopes, np.float64), QUANTILE))
+
+
+def tuned(
+    rng_key: jax.Array | None,
+    posterior: Posterior,
+    *,
+    budget: privacy.Budget,
+    num_chains: int,
+    num_steps: int = 100_000,
+    ledger: str | os.PathLike | None = None,
+) -> Tuned:
+    """Spend a part of the budget on a sampler that spends the rest.
+
+    Parameters
+    ----------
+    rng_key, ledger
+        As in `dpjax.run`.
+    posterior
+        From `dpjax.numpyro.posterior`, with an ``example`` if its model does not
+        generate all of its records.
+    budget
+        For all: what is found and what is then drawn with it.
+    num_chains
+        Chains that are to be run.
+    num_steps
+        Steps of each, of which a fifth read the data.
+
+    Raises
+    ------
+    ValueError
+        As of `fisher_information`.
+    BudgetError
+        As of `dpjax.run`.
+
+    Notes
+    -----
+    *Formal guarantees.* The result is released; ``spent`` is its cost.
+    """
+    start = initial_position(posterior, 1)
+    information = fisher_information(posterior, _first(start))
+    relation = budget.neighboring_relation
+
+    def cost_of_scoring(noise_multiplier):
+        return scoring(posterior, information, noise_multiplier).privacy(1, relation)
+
+    noise_multiplier = privacy.calibrate(
+        cost_of_scoring,
+        num_steps=NUM_SCORING,
+        epsilon=SHARE * budget.epsilon,
+        delta=budget.delta,
+        bracket=(0.1, 2.0**15),
+        method="gdp",
+    )
+    found = run(
+        rng_key,
+        functools.partial(
+            scoring, information_fn=information, noise_multiplier=noise_multiplier
+        ),
+        dataclasses.replace(posterior, constrain_fn=None),
+        NUM_SCORING,
+        initial_position=start,
+        num_chains=1,
+        budget=budget,
+        ledger=ledger,
+        verbose=False,
+    )
+    spent = [
+        (event, count * NUM_SCORING)
+        for event, count in cost_of_scoring(noise_multiplier)
+    ]
+    centre = jax.tree.map(lambda x: jnp.mean(x, axis=(0, 1)), found.positions)
+    metric = fisher_metric(posterior, centre)
+    per_step = clip_per_step(posterior, centre, metric)
+
+    def walk(step_size):
+        return functools.partial(
+            barker,
+            step_size=step_size,
+            clip_bound=step_size * per_step,
+            inverse_mass_matrix=metric,
+            laziness=LAZINESS,
+        )
+
+    step_size = _affordable_length(walk, posterior, budget, num_chains, num_steps)
+    return Tuned(walk(step_size), _around(centre, metric, num_chains), spent)
+
+
+def sample(
+    rng_key: jax.Array | None,
+    posterior: Posterior,
+    *,
+    budget: privacy.Budget,
+    num_chains: int = 2,
+    num_steps: int = 100_000,
+    thinning: int = 20,
+    ledger: str | os.PathLike | None = None,
+    verbose: bool = True,
+) -> Run:
+    """Draws from the posterior of a NumPyro model, for all of a budget.
+
+    Parameters
+    ----------
+    rng_key, thinning, ledger, verbose
+        As in `dpjax.run`.
+    posterior, budget, num_chains, num_steps
+        As in `tuned`; the number of steps is approximate.
+
+    Returns
+    -------
+    Run
+        Its statement covers the tuning as well.
+
+    Raises
+    ------
+    ValueError, BudgetError
+        As of `tuned`.
+    """
+    first, second = (None, None) if rng_key is None else jax.random.split(rng_key)
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = ledger or Path(folder) / "ledger.jsonl"
+        sampler = tuned(
+            first,
+            posterior,
+            budget=budget,
+            num_chains=num_chains,
+            num_steps=num_steps,
+            ledger=ledger,
+        )
+        result = run(
+            second,
+            sampler.algorithm_fn,
+            posterior,
+            initial_position=sampler.initial_position,
+            num_chains=num_chains,
+            budget=budget,
+            thinning=thinning,
+            ledger=ledger,
+            verbose=verbose,
+        )
+    num_steps = result.statement.num_steps
+    step = sampler.algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
+    events = [(event, count * num_chains * num_steps) for event, count in step]
+    statement = PrivacyStatement.of(
+        events, budget, num_chains, num_steps, shared=sampler.spent
+    )
+    statement = statement._replace(randomness=result.statement.randomness)
+    return dataclasses.replace(result, statement=statement)
+
+
+def _affordable_length(walk, posterior, budget, num_chains, num_steps) -> float:
+    """See the module docstring, 3."""
+    rest = dict(
+        epsilon=budget.epsilon * math.sqrt(1 - SHARE**2),
+        delta=budget.delta,
+        method="rdp",
+    )
+
+    def cost(step_size):
+        step = walk(step_size)(posterior).privacy(1, budget.neighboring_relation)
+        return [(event, count * num_chains) for event, count in step]
+
+    if privacy.max_steps(cost(LONGEST), **rest) >= num_steps:
+        return LONGEST
+    bracket = (1e-6 * LONGEST, LONGEST)
+    return privacy.calibrate(cost, num_steps=num_steps, bracket=bracket, **rest)
+
+
+def _first(positions):
+    return jax.tree.map(lambda leaf: leaf[0], positions)
+
+
+def _around(centre, metric, num_chains) -> dict[str, Any]:
+    """Starts about one posterior standard deviation from the centre."""
+    flat, unravel = ravel_pytree(centre)
+    jitter = np.random.default_rng(0).normal(size=(num_chains, flat.size))
+    jitter = jnp.asarray(jitter @ np.linalg.cholesky(metric).T, flat.dtype)
+    return jax.vmap(unravel)(flat[None] + jitter)
