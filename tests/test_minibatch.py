@@ -206,3 +206,76 @@ def test_all_records():
 def test_bad_sampling_probs_raise(sampling_prob):
     with pytest.raises(ValueError, match="multiple of 2"):
         minibatch.num_poisson_words(sampling_prob, 1000)
+
+
+# A quarter of the words are numbers of nobody in the last but one.
+ARRIVALS = [(0.4, 3), (1e-3, 50_000), (1e-9, 3 * 2**30 // 2 + 7), (1e-4, 10**7)]
+
+
+def arrive(rate, num_records, count, seed=0):
+    words = np.random.default_rng(seed).integers(
+        0, 2**32, (count, minibatch.ARRIVAL_WORDS), np.uint32
+    )
+    draws = jax.jit(jax.vmap(lambda row: minibatch.arrivals(row, rate, num_records)))
+    return words, jax.tree.map(np.asarray, draws(words))
+
+
+@pytest.mark.parametrize(("rate", "num_records"), ARRIVALS)
+def test_arrivals_have_the_poisson_law(rate, num_records):
+    numbers, width = minibatch._arrivals(rate, num_records)
+    # Numbers below n are drawn with chance w / 2^32 each.
+    assert width * num_records <= 2**32 < (width + 1) * num_records
+    law = stats.poisson(rate * 2**32 / width)
+    outside = law.sf(numbers.largest) + law.cdf(numbers.smallest - 1)
+    assert outside <= minibatch.TOTAL_VARIATION / 2
+    assert numbers.largest == minibatch.capacity(rate, num_records)
+    assert law.sf(0.9 * numbers.largest - 2) > minibatch.TOTAL_VARIATION / 100
+    reached = numbers.thresholds.astype(np.float64).T @ [2.0**-32, 2.0**-64, 2.0**-96]
+    np.testing.assert_allclose(
+        reached,
+        law.cdf(np.arange(numbers.smallest, numbers.largest)),
+        rtol=1e-10,
+        atol=minibatch.TOTAL_VARIATION / 2,
+    )
+
+
+@pytest.mark.parametrize(("rate", "num_records"), ARRIVALS)
+def test_as_many_arrive_as_the_rate_says(rate, num_records):
+    repetitions = 2000
+    _, (indices, is_drawn, _) = arrive(rate, num_records, repetitions)
+    assert indices.dtype == np.uint32 and indices.max() < num_records
+    law = stats.poisson(rate * num_records * repetitions)
+    # A false alarm has probability 2e-7 over the four cases.
+    assert min(law.cdf(is_drawn.sum()), law.sf(is_drawn.sum() - 1)) > 1e-8
+    if num_records > 1000:
+        numbers = (indices[is_drawn] + 0.5) / num_records
+        assert stats.kstest(numbers, "uniform").pvalue > 1e-8
+
+
+def test_records_arrive_independently():
+    repetitions = 40_000
+    _, (indices, is_drawn, _) = arrive(1.0, 3, repetitions, seed=1)
+    counts = np.stack([((indices == i) & is_drawn).sum(1) for i in range(3)], axis=1)
+    found = np.bincount(np.minimum(counts, 2) @ [1, 3, 9], minlength=27)
+    single = np.append(stats.poisson.pmf(range(2), 1.0), stats.poisson.sf(1, 1.0))
+    chance = np.einsum("i,j,k->ijk", single, single, single).ravel()
+    # A false alarm has probability 1e-8.
+    assert stats.chisquare(found, repetitions * chance).pvalue > 1e-8
+
+
+def test_arrivals_are_the_cipher_of_the_words():
+    rate, num_records = 0.02, 1000
+    words, (indices, is_drawn, coins) = arrive(rate, num_records, 5)
+    capacity = minibatch.capacity(rate, num_records)
+    for row, *found in zip(words, indices, is_drawn, coins, strict=True):
+        bits = np.asarray(cipher.expand(jnp.asarray(row[3:]), 0, 2 * capacity))
+        numbers = bits[:capacity] // (2**32 // num_records)
+        np.testing.assert_array_equal(found[0], np.minimum(numbers, num_records - 1))
+        assert not np.any(found[1] & (numbers >= num_records))
+        np.testing.assert_array_equal(found[2], bits[capacity:])
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, 5e3, float("inf"), float("nan")])
+def test_bad_rates_raise(rate):
+    with pytest.raises(ValueError, match="at most 2"):
+        minibatch.capacity(rate, 1000)

@@ -181,7 +181,8 @@ def without_centre(estimate):
 
     def mutant(posterior, drawn, rate, position, proposed, centre, *others):
         found = estimate(posterior, drawn, rate, position, proposed, centre, *others)
-        return found - posterior.num_records * centre
+        with jax.enable_x64(True):
+            return found - posterior.num_records * centre
 
     return mutant
 
@@ -193,7 +194,8 @@ def of_plain_sums(estimate):
         found = estimate(
             posterior, drawn, rate, position, proposed, centre, half, base_rate
         )
-        return found * (base_rate + half) / base_rate
+        with jax.enable_x64(True):
+            return found * (base_rate + half) / base_rate
 
     return mutant
 
