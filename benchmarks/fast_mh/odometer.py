@@ -113,12 +113,13 @@ def records(events, num_records: int) -> float:
     read = 0.0
     for event, count in events:
         match event:
-            case privacy.PoissonAcceptBit(bound=bound, max_odds=odds):
-                read += count * num_records * bound * odds / (odds - 1)
+            case privacy.PoissonAcceptBit(bound=bound, max_odds=odds, acceptance=test):
+                share = test.laziness * bound * odds / (odds - 1)
             case privacy.FixedBatch(batch_size=size):
-                read += count * size
-            case privacy.AcceptBit(acceptance=accept):
-                read += count * num_records * accept.laziness
+                share = size / num_records
+            case privacy.AcceptBit(acceptance=test):
+                share = test.laziness
             case _:
-                read += count * num_records
+                raise ValueError(f"it is not known what a step with a {event} reads")
+        read += count * num_records * share
     return read / sum(count for _, count in events)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpjax import config, proposals
 
-__all__ = ["EPSILONS", "MODELS", "NON_PRIVATE", "Entry", "load"]
+__all__ = ["EPSILONS", "MODELS", "Entry", "load"]
 
 FOLDER = Path(__file__).parents[2] / "configs" / "fast_mh"
 OTHERS = Path(__file__).with_name("algorithms.toml")
@@ -19,8 +19,6 @@ EPSILONS = {
     "mnist": (0.1, 0.5, 1.0, 2.0, 5.0),
 }
 """Budgets of a chain; for ``published``, what it claims for every step."""
-
-NON_PRIVATE = ("tuna", "published")
 
 
 @dataclass(frozen=True)
@@ -33,12 +31,15 @@ class Entry:
         ``posterior -> Algorithm``, a `functools.partial`.
     num_steps
         Of a chain, at most.
+    num_chains
+        At most.
     """
 
     name: str
     job: config.Job
     algorithm_fn: Callable
     num_steps: int
+    num_chains: int
 
 
 def load(model: str) -> dict[str, Entry]:
@@ -55,11 +56,13 @@ def load(model: str) -> dict[str, Entry]:
     for name, table in {"fast_mh": tables["algorithm"], **others}.items():
         table = dict(table)
         num_steps = table.pop("num_steps", tables["run"]["num_steps"])
+        num_chains = table.pop("num_chains", 20)
         proposal = table.pop("proposal", "fixed_length")
+        # The proposal is set afterwards, as jobs whose cost has no bound are refused.
+        table["proposal"] = "fixed_length"
         job = config.read({**tables, "algorithm": table}, f"{model} {name}")
-        # Set afterwards, as jobs whose cost has no bound are refused.
         algorithm_fn = functools.partial(
             job.algorithm_fn, proposal=getattr(proposals, proposal)
         )
-        entries[name] = Entry(name, job, algorithm_fn, num_steps)
+        entries[name] = Entry(name, job, algorithm_fn, num_steps, num_chains)
     return entries
