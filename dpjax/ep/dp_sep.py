@@ -61,6 +61,7 @@ def as_top_level_api(
     noise_multiplier: float,
     sampling_prob: float = 1.0,
     schedule: Callable = averaging,
+    init_scale: float = 1.0,
 ) -> Algorithm:
     """Differentially private stochastic expectation propagation.
 
@@ -81,7 +82,11 @@ def as_top_level_api(
     sampling_prob
         q, the chance that a record enters a step, rounded up to a multiple of 2^-32.
     schedule
-        ``k -> rho_k``, a function of the number of steps made.
+        ``k -> rho_k``, a function of the number of steps made. Networks, whose sites
+        together overshoot, need steps of about 1/100.
+    init_scale
+        Sd of q at the start over that of the prior. In a wide q a network's sites are
+        far from those of the posterior.
 
     Raises
     ------
@@ -119,7 +124,9 @@ def as_top_level_api(
         stay=lambda state: TiedInfo(state.position),
     )
     return Algorithm(
-        init=lambda position, rng_key=None: init(position, posterior, family),
+        init=lambda position, rng_key=None: init(
+            position, posterior, family, init_scale=init_scale
+        ),
         step=lambda rng_key, state: take_step(rng_key, state, transition),
         privacy=steps,
         transition=transition,

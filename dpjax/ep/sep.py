@@ -33,6 +33,7 @@ def sep(
     batch_size: int = 1,
     schedule: Callable | None = None,
     l2_clip_norm: float = math.inf,
+    init_scale: float = 1.0,
 ) -> Moments:
     """Gaussian approximation of a posterior; not private.
 
@@ -51,6 +52,8 @@ def sep(
         ``k -> rho_k``, the sizes of the steps k = 0, 1, ...; None is B/n.
     l2_clip_norm
         Bound on the norm of every d_i.
+    init_scale
+        As in `dpjax.dp_sep`.
 
     Raises
     ------
@@ -71,17 +74,16 @@ def sep(
         )
     if not l2_clip_norm > 0:
         raise ValueError(f"l2_clip_norm must be positive, got {l2_clip_norm}")
-    schedule = schedule or (lambda k: batch_size / posterior.num_records)
     return _epochs(
         posterior, match, family, schedule, batch_size,
-        rng_key, initial_position, num_epochs, l2_clip_norm,
+        rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
     )  # fmt: skip
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4, 9))
 def _epochs(
     posterior, match, family, schedule, batch_size,
-    rng_key, initial_position, num_epochs, l2_clip_norm,
+    rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
 ):  # fmt: skip
     model = Tied.of(posterior, family, match)
     steps_per_epoch = model.num_records // batch_size
@@ -94,7 +96,8 @@ def _epochs(
         shrink = jnp.minimum(1, l2_clip_norm / jnp.maximum(norms, 1e-30))
         proper = jnp.isfinite(norms)
         differences = jnp.where(proper, shrink * differences, 0)
-        theta = model.step(theta, jnp.mean(differences, axis=0), schedule(k))
+        rate = batch_size / model.num_records if schedule is None else schedule(k)
+        theta = model.step(theta, jnp.mean(differences, axis=0), rate)
         return (theta, k + 1), None
 
     def epoch(i, carry):
@@ -104,6 +107,6 @@ def _epochs(
         batches = order[: steps_per_epoch * batch_size].reshape(-1, batch_size)
         return jax.lax.scan(visit, carry, batches)[0]
 
-    start = model.start(initial_position), jnp.zeros((), jnp.int32)
+    start = model.start(initial_position, init_scale), jnp.zeros((), jnp.int32)
     theta, _ = jax.lax.fori_loop(0, num_epochs, epoch, start)
     return family.moments(theta)

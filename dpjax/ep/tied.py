@@ -93,14 +93,16 @@ class Tied:
             least = family.least_precision(prior) / 2
         return cls(family, match, prior, least, posterior.num_records)
 
-    def start(self, position) -> jax.Array:
-        """theta about the public `position`, with the prior's precision.
+    def start(self, position, init_scale: float = 1.0) -> jax.Array:
+        """theta about the public `position`, of `init_scale` times the prior's sd.
 
         Raises
         ------
         ValueError
-            If the position has not the family's shape.
+            If the position has not the family's shape, or the scale is not in (0, 1].
         """
+        if not 0 < init_scale <= 1:
+            raise ValueError(f"init_scale must be in (0, 1], got {init_scale}")
         position = jnp.asarray(position)
         if position.shape != self.family.shape:
             raise ValueError(
@@ -108,7 +110,8 @@ class Tied:
                 f"{self.family.shape}"
             )
         _, precision = self.family.unpack(jnp.asarray(self.prior, position.dtype))
-        return self.family.pack(self.family.product(precision, position), precision)
+        linear = self.family.product(precision, position)
+        return self.family.pack(linear, precision) / init_scale**2
 
     def factor(self, theta: jax.Array) -> jax.Array:
         """theta_f."""
@@ -135,8 +138,9 @@ def init(
     posterior: Posterior,
     family: Family,
     *,
+    init_scale: float = 1.0,
     rng_key: jax.Array | None = None,
 ) -> TiedState:
-    """The prior moved to the public `position`; no data are read, no key is used."""
-    theta = Tied.of(posterior, family, None).start(position)
+    """A Gaussian about the public `position`; no data are read, no key is used."""
+    theta = Tied.of(posterior, family, None).start(position, init_scale)
     return TiedState(theta, jnp.zeros((), jnp.int32))

@@ -1,0 +1,208 @@
+"""DP-EM for Gaussian mixtures: noisy sufficient statistics, and a MAP step of them.
+
+With r_j(x) the chance that x belongs to component j at the public parameters, a step
+releases, in one vector with noise,
+
+    (N_j, S_j, Q_j) = sum over records of (r_j, r_j x, r_j x x^T),    j = 1, ..., J.
+
+A record's part has at most the norm sqrt(1 + R^2 + R^4) for |x| <= R, because r is on
+the simplex; x x^T in the coordinates of `dpjax.ep.natural`, whose norm is Frobenius's.
+Counts are raised to one. The prior is that kappa more records of mean zero and the
+covariance of the start had been seen of every component:
+
+    pi_j ~ N_j + kappa,    m_j = S_j / (N_j + kappa),
+    C_j = (Q_j + kappa C_0) / (N_j + kappa) - m_j m_j^T,
+
+whose eigenvalues are raised to a hundredth of C_0's. Neither step reads data.
+
+Reference: Park, Foulds, Chaudhuri and Welling 2017, DP-EM, which has no prior.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
+from jax.scipy.stats import multivariate_normal
+
+from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
+from dpjax.ep.natural import Full, Moments
+from dpjax.gradient_release import GradientRelease
+from dpjax.posterior import Posterior
+
+__all__ = [
+    "DPEMInfo",
+    "DPEMState",
+    "Mixture",
+    "as_top_level_api",
+    "build_kernel",
+    "dp_em",
+    "init",
+]
+
+
+class Mixture(NamedTuple):
+    """Parameters of a mixture of J Gaussians: ``(J,)``, ``(J, d)``, ``(J, d, d)``."""
+
+    weights: jax.Array
+    means: jax.Array
+    covariances: jax.Array
+
+
+class DPEMState(NamedTuple):
+    """Public: the mixture as `position`."""
+
+    position: Mixture
+
+
+class DPEMInfo(NamedTuple):
+    """What a step leaves: the mixture as `parameters`."""
+
+    parameters: Mixture
+
+
+def init(
+    position,
+    posterior: Posterior | None = None,
+    *,
+    component_sd: float,
+    rng_key: jax.Array | None = None,
+) -> DPEMState:
+    """Equal weights about the public means `position` ``(J, d)``; no data are read."""
+    means = jnp.asarray(position)
+    num_components, dim = means.shape
+    identity = jnp.eye(dim, dtype=means.dtype)
+    return DPEMState(
+        Mixture(
+            jnp.full(num_components, 1 / num_components, means.dtype),
+            means,
+            jnp.tile(component_sd**2 * identity, (num_components, 1, 1)),
+        )
+    )
+
+
+def build_kernel():
+    """Build the kernel: see `as_top_level_api` for its parameters."""
+
+    def kernel(
+        rng_key: jax.Array, state: DPEMState, posterior: Posterior, **parameters
+    ) -> tuple[DPEMState, DPEMInfo]:
+        return as_top_level_api(posterior, **parameters).step(rng_key, state)
+
+    return kernel
+
+
+def as_top_level_api(
+    posterior: Posterior,
+    *,
+    num_components: int,
+    component_sd: float,
+    record_norm: float,
+    noise_multiplier: float,
+    prior_strength: float = 1.0,
+) -> Algorithm:
+    """Differentially private EM for a mixture of Gaussians.
+
+    Parameters
+    ----------
+    posterior
+        The data, records x ``(d,)``; its densities are not used.
+    num_components
+        J.
+    component_sd
+        Sd of the components at the start and in the prior.
+    record_norm
+        R, a public bound on the norm of a record; the statistics of longer ones shrink.
+    noise_multiplier
+        Sd of the noise on the statistics over sqrt(1 + R^2 + R^4). Zero is not private.
+    prior_strength
+        kappa, in records.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+
+    Notes
+    -----
+    *Formal guarantees.* A step releases one noisy sum of clipped vectors over all
+    records, a Gaussian release, and what follows from it. State and info are public.
+    """
+    constants = dict(
+        component_sd=component_sd,
+        record_norm=record_norm,
+        prior_strength=prior_strength,
+    )
+    for name, value in constants.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+    if not (isinstance(num_components, int) and num_components >= 1):
+        raise ValueError(
+            f"num_components must be a positive integer, got {num_components}"
+        )
+    bound = math.sqrt(1 + record_norm**2 + record_norm**4)
+    release = GradientRelease(bound, noise_multiplier)
+    dim = jax.tree.leaves(posterior)[0].shape[1]
+    family = Full((num_components, dim))
+    size = num_components + family.size
+
+    def statistics(mixture, record):
+        log_density = jax.vmap(multivariate_normal.logpdf, (None, 0, 0))(
+            record, mixture.means, mixture.covariances
+        )
+        shares = jax.nn.softmax(jnp.log(mixture.weights) + log_density)
+        first = jnp.outer(shares, record)
+        second = first[:, :, None] * record[None, None, :]
+        return jnp.concatenate([shares, family.pack(first, second)])
+
+    def maximum(total):
+        counts = jnp.maximum(total[:num_components], 1.0) + prior_strength
+        first, second = family.unpack(total[num_components:])
+        identity = jnp.eye(dim, dtype=total.dtype)
+        second = second + prior_strength * component_sd**2 * identity[None]
+        means = first / counts[:, None]
+        covariances = second / counts[:, None, None]
+        covariances = covariances - means[:, :, None] * means[:, None, :]
+        floored = family.floor(family.pack(means, covariances), component_sd**2 / 100)
+        return Mixture(counts / jnp.sum(counts), means, family.unpack(floored)[1])
+
+    def move(words, state, memory):
+        # The gradient of an inner product is its other factor.
+        def product(vector, record):
+            return jnp.dot(vector, statistics(state.position, record))
+
+        origin = jnp.zeros(size, state.position.means.dtype)
+        mixture = maximum(release(words, posterior, origin, product))
+        return DPEMState(mixture), DPEMInfo(mixture), memory
+
+    def sample(rng_key, mixture, num_samples):
+        """Means: of a component of N_j records their sd is that of a record / sqrt."""
+        counts = mixture.weights * posterior.num_records + prior_strength
+        covariances = mixture.covariances / counts[:, None, None]
+        natural = family.natural(Moments(mixture.means, covariances))
+        return family.sample(rng_key, natural, num_samples)
+
+    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        return [(release.event(size, neighboring_relation), num_steps)]
+
+    def start(position, rng_key=None):
+        return init(position, component_sd=component_sd)
+
+    transition = Transition(
+        num_words=lambda state: release.num_words(size, posterior.num_records),
+        recall=lambda state: None,
+        move=move,
+        stay=lambda state: DPEMInfo(state.position),
+    )
+    return Algorithm(
+        init=start,
+        step=lambda rng_key, state: take_step(rng_key, state, transition),
+        privacy=steps,
+        transition=transition,
+        sample=sample,
+    )
+
+
+dp_em = Sampler(as_top_level_api, init, build_kernel)
+"""Differentially private EM for Gaussian mixtures: see `as_top_level_api`."""

@@ -1,0 +1,91 @@
+"""Regression by a Bayesian neural network with one hidden layer of rectifiers.
+
+With H hidden units and d features, u = (x, 1) and all weights N(0, 1) a priori,
+
+    z_h = max(0, W_h^T u / sqrt(d + 1)),    f(x) = v^T (z, 1) / sqrt(H + 1),
+    y ~ N(f(x), exp(2 s)),    s ~ N(-1, 1).
+
+A position is one vector: W row by row, v, s. Dividing by the square root of the number
+of inputs keeps every layer's output near one, whatever its width.
+
+Reference: Hernandez-Lobato and Adams 2015, whose noise has a Gamma prior instead.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.posterior import Posterior
+
+__all__ = ["bayesian_network", "layers", "predict", "start"]
+
+NOISE_MEAN = -1.0
+"""Prior mean of s: a noise of 0.37 of the targets' unit."""
+
+
+def num_parameters(num_features: int, num_hidden: int) -> int:
+    """Numbers in a position."""
+    return num_hidden * (num_features + 1) + num_hidden + 1 + 1
+
+
+def layers(position: jax.Array, num_features: int):
+    """W ``(H, d + 1)``, v ``(H + 1,)`` and s ``()`` of a position, or of its moments."""
+    num_hidden = (position.shape[0] - 2) // (num_features + 2)
+    hidden, output, noise = jnp.split(
+        position, [num_hidden * (num_features + 1), position.shape[0] - 1]
+    )
+    return hidden.reshape(num_hidden, num_features + 1), output, noise[0]
+
+
+def predict(position: jax.Array, features: jax.Array) -> jax.Array:
+    """f(x) for one x ``(d,)``."""
+    hidden, output, _ = layers(position, features.shape[0])
+    inputs = jnp.append(features, 1.0) / (features.shape[0] + 1) ** 0.5
+    active = jax.nn.relu(jnp.matmul(hidden, inputs, precision="highest"))
+    scale = (active.shape[0] + 1) ** 0.5
+    return jnp.dot(output, jnp.append(active, 1.0), precision="highest") / scale
+
+
+def start(rng_key: jax.Array, num_features: int, num_hidden: int) -> jax.Array:
+    """A draw of the weights from the prior, and s at its mean: a public position."""
+    size = num_parameters(num_features, num_hidden)
+    return jax.random.normal(rng_key, (size,)).at[-1].set(NOISE_MEAN)
+
+
+def _logprior(position):
+    centred = position.at[-1].add(-NOISE_MEAN)
+    return -0.5 * jnp.sum(centred**2)
+
+
+def _loglikelihood(position, record):
+    features, target = record
+    log_sd = position[-1]
+    gap = (target - predict(position, features)) * jnp.exp(-log_sd)
+    return -0.5 * gap**2 - log_sd
+
+
+def bayesian_network(features, targets) -> Posterior:
+    """Posterior of the weights and the noise; records are pairs (x, y).
+
+    Parameters
+    ----------
+    features
+        x, shape ``(n, d)``, of about unit size.
+    targets
+        y, shape ``(n,)``, of about unit size.
+
+    Returns
+    -------
+    Posterior
+        Positions are vectors of `num_parameters` numbers, for any number of units.
+
+    Raises
+    ------
+    ValueError
+        If the shapes disagree.
+    """
+    if features.ndim != 2 or targets.shape != features.shape[:1]:
+        raise ValueError(
+            "features must have shape (n, d) and targets (n,), got "
+            f"{features.shape} and {targets.shape}"
+        )
+    return Posterior(_logprior, _loglikelihood, (features, targets))
