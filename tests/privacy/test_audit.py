@@ -156,6 +156,27 @@ def test_tuna_is_not_private():
     assert 0.5 * BOUND < found <= privacy.delta(tuna(LOW).privacy(1), 3.0)
 
 
+def test_the_published_claim_of_fast_mh_is_refuted():
+    """(epsilon, delta) a step where a substitution moves the ratio by epsilon."""
+    claimed = 2 * BOUND
+    published = functools.partial(
+        dpjax.fast_mh_published,
+        step_size=1.0,
+        clip_bound=BOUND,
+        expected_batch_size=0.5,
+        max_batch_size=0.5,
+        epsilon=claimed,
+        delta=1e-5,
+        proposal=TO_ONE,
+    )
+    low, high = posterior(-BOUND, -BOUND), posterior(BOUND, -BOUND)
+    counts = attack(published, 1, low, high)
+    found = audit.epsilon_lower_bound(*counts, 1e-5, significance=SIGNIFICANCE)
+    assert found > 10 * claimed
+    lost = audit.delta_lower_bound(*counts, claimed, significance=SIGNIFICANCE)
+    assert 0.3 < lost <= privacy.delta(published(low).privacy(1), claimed)
+
+
 def test_clopper_pearson_agrees_with_jax_privacy():
     rng = np.random.default_rng(0)
     low, high = rng.binomial(1, 0.3, 1000), rng.binomial(1, 0.6, 800)
