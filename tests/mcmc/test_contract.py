@@ -10,13 +10,30 @@ import pytest
 
 import dpjax
 from dpjax import proposals, queries
-from dpjax.mcmc import barker, metropolis_hastings, penalty
+from dpjax.mcmc import (
+    barker,
+    fast_mh,
+    fast_mh_published,
+    metropolis_hastings,
+    penalty,
+    tuna,
+)
 from dpjax.posterior import Posterior
 
-MODULES = {"barker": barker, "penalty": penalty}
+MODULES = {
+    "barker": barker,
+    "penalty": penalty,
+    "fast_mh": fast_mh,
+    "tuna": tuna,
+    "fast_mh_published": fast_mh_published,
+}
+MINIBATCH = dict(clip_bound=0.5, expected_batch_size=30.0)
 SETTINGS = {
     "barker": dict(clip_bound=0.5, laziness=0.8),
     "penalty": dict(clip_bound=0.5, noise_multiplier=0.5),
+    "fast_mh": dict(MINIBATCH, laziness=0.8),
+    "tuna": MINIBATCH,
+    "fast_mh_published": dict(MINIBATCH, max_batch_size=80.0, epsilon=20.0, delta=1e-3),
 }
 NAMES = [*SETTINGS]
 
@@ -115,11 +132,14 @@ def test_vmap_and_jit_change_nothing(name, posterior):
 @pytest.mark.parametrize("name", NAMES)
 def test_one_compilation_for_new_data_of_equal_shape(name, dyadic_data):
     traces = []
+    # The capacity of a minibatch depends on the clip bound.
+    is_traced = "expected_batch_size" not in SETTINGS[name]
 
     @jax.jit
     def step(key, state, posterior, clip_bound):
         traces.append(name)
-        return make(name, posterior, clip_bound=clip_bound).step(key, state)
+        changes = dict(clip_bound=clip_bound) if is_traced else {}
+        return make(name, posterior, **changes).step(key, state)
 
     results = []
     for seed in (0, 1, 2):
