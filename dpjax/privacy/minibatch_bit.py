@@ -2,29 +2,30 @@
 
 Substituting a record changes one term s w of the log ratio r + s w: s ~ Poisson(a),
 w = log(b/a), a = (S - v) / 2, b = (S + v) / 2, |v| <= H, S = H (R + 1) / (R - 1). So
-the bit is Bernoulli(c f(r; v)), f(r; v) = E s(r + s w), s(x) = 1 / (1 + e^-x), and the
-worst case has a fixed remainder r (divergences are quasi-convex). Let k = H / (R - 1).
+the bit is Bernoulli(c f(r; v)), f(r; v) = E sigma(r + s w), sigma(x) = 1 / (1 + e^-x),
+and the worst case has a fixed remainder r, as divergences are quasi-convex. Let
+k = H / (R - 1).
 
-*Shift.* For w >= 0 let T(r; a, w) = logit E s(r + s w) - r. With X = e^(s w), e^T =
-E[X / (1 + e^r X)] / E[1 / (1 + e^r X)], a mean of X that leans more to small X the
-larger r. So T falls with r, from a (e^w - 1) to a (1 - e^-w), and grows with a and w.
-By symmetry logit f(r; v) = r - T(-r; a, -w) for v < 0.
+*Shift.* For w >= 0 let T(r; a, w) = logit E sigma(r + s w) - r. With X = e^(s w),
+e^T = E[X / (1 + e^r X)] / E[1 / (1 + e^r X)], a mean of X that leans more to small X
+the larger r. So T falls with r, from a (e^w - 1) to a (1 - e^-w), and grows with a and
+w. By symmetry logit f(r; v) = r - T(-r; a, -w) for v < 0.
 
 *Extremes.* f grows with v up to b/a = 1 + sqrt(2): for v <= 0 as a and |w| fall, and
 beyond as df/dv is a mean of 2 a^2 - e^(r + s w) (b^2 - 2 a b - a^2) with positive
-weights. For v >= 0, f(r; v) >= s(r) >= f(r; -v). So the lowest f is that of v = -H; the
-highest is that of v = H if R <= 1 + sqrt(2), and of some w in [log(1 + sqrt(2)), log R]
-otherwise. All other pairs lie between, and log odds differ by at most
+weights. For v >= 0, f(r; v) >= sigma(r) >= f(r; -v). So the lowest f is that of v = -H;
+the highest is that of v = H if R <= 1 + sqrt(2), and otherwise of some w in
+[log(1 + sqrt(2)), log R]. All other pairs lie between, and log odds differ by at most
 
-    G(r) = T(-r; k R, log R) + sup_w T(r; S s(-w), w) <= H R + H.
+    G(r) = T(-r; k R, log R) + sup_w T(r; S sigma(-w), w) <= H R + H.
 
 *Cells.* The first term of G grows with r and the second falls, which bounds G over a
 cell of r; the pair of the lower log odds and that gap holds every genuine one.
 
-*Pure.* For v >= 0, (1 - f(r; -H)) / s(-r) and s(-r) / (1 - f(r; v)) grow with r to
-e^(H R) and e^(v a/b), as each term of the means shows; f(r; v) / s(r) and
-s(r) / f(r; -H) fall from e^v and e^H. So probabilities differ by a factor of at most
-e^(H R + max v a/b).
+*Pure.* For v >= 0, (1 - f(r; -H)) / sigma(-r) and sigma(-r) / (1 - f(r; v)) grow with
+r to e^(H R) and e^(v a/b), as each term of the means shows; f(r; v) / sigma(r) and
+sigma(r) / f(r; -H) fall from e^v and e^H. So probabilities differ by a factor of at
+most e^(H R + max v a/b).
 
 *Monotone.* At fixed k, growing R widens every pair: for v = H - t the rate k + t/2
 stays and b/a grows. At fixed R, growing H does: the rates grow and w stays.
@@ -50,6 +51,8 @@ TURN = 1 + math.sqrt(2)
 TOLERANCE = 2e-3
 SPLIT = 8
 LEVELS = 4
+MAX_RATE = 300
+"""The largest k for which counts are summed."""
 RELATIVE_SLACK = 1 + 1e-9
 
 
@@ -102,7 +105,7 @@ def _cached_rdp(event: PoissonAcceptBit, orders: tuple) -> tuple[float, ...]:
     acceptance = event.acceptance
     if acceptance.family != "barker":
         return (math.inf,) * len(orders)
-    if event.max_odds < 1.001 or event.sensitivity > 10:
+    if event.bound > MAX_RATE * (event.max_odds - 1) or event.sensitivity > 10:
         bound = accept_bit.rdp(AcceptBit(acceptance, event.sensitivity), orders)
     else:
         bound = _certified(event, np.array(orders))
@@ -170,7 +173,7 @@ def _tails(event: PoissonAcceptBit, order: np.ndarray, reach: float) -> np.ndarr
 
 
 def _shifts(event: PoissonAcceptBit, r: np.ndarray):
-    """T(-r; k R, log R), and a bound on sup_w T(r; S s(-w), w)."""
+    """T(-r; k R, log R), and a bound on sup_w T(r; S sigma(-w), w)."""
     odds, kappa = event.max_odds, event.bound / (event.max_odds - 1)
     largest = math.log(odds)
     fall = _shift(-r, kappa * odds, largest)
@@ -180,7 +183,7 @@ def _shifts(event: PoissonAcceptBit, r: np.ndarray):
 
 
 def _highest(r: np.ndarray, total: float, low: float, high: float) -> np.ndarray:
-    """Bound sup T(r; S s(-w), w) over w in [low, high], for each r.
+    """Bound sup T(r; S sigma(-w), w) over w in [low, high], for each r.
 
     The rate falls with w, so a cell of w has its rate on the left and its step on the
     right. Cells that could hold the supremum are split.
