@@ -21,7 +21,7 @@ class RdpFilter:
     order stays below a constant, the whole run keeps the budget even though each event
     depends on earlier outputs [Feldman and Zrnic 2021, Theorem 3.1]. Choosing the order
     afterwards would not be sound. Bits whose sensitivity changes every step are charged
-    as ones on a grid, up to 0.6 % above, so that most of their costs are looked up.
+    as ones on a grid, under 1 % above, so that most of their costs are looked up.
 
     Parameters
     ----------

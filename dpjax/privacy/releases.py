@@ -160,7 +160,7 @@ class PoissonAcceptBit:
 
     @property
     def sensitivity(self) -> float:
-        """That of an `AcceptBit` with the same acceptance that costs no less, nats."""
+        """That of a Barker `AcceptBit` that costs no less than this one if Barker's."""
         return self.bound * (1 + self.max_odds)
 
     @property
