@@ -12,7 +12,6 @@ run again.
 
 import argparse
 import dataclasses
-import math
 from pathlib import Path
 
 import jax
@@ -37,7 +36,7 @@ def run_cells(model: str, names, options: sweep.Options, folder: Path):
         (entry, epsilon)
         for name, entry in entries.items()
         if name in (names or entries)
-        for epsilon in ((math.inf,) if name == "tuna" else settings.EPSILONS[model])
+        for epsilon in settings.epsilons(model, name)
     ]
     with tqdm(cells, unit="cell") as bar:
         for entry, epsilon in bar:

@@ -1,6 +1,7 @@
 """The experiments' settings: jobs of configs/fast_mh, and what they compare with."""
 
 import functools
+import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,27 +9,35 @@ from pathlib import Path
 
 from dpjax import config, proposals
 
-__all__ = ["EPSILONS", "MODELS", "Entry", "load"]
+__all__ = ["Entry", "epsilons", "load"]
 
 FOLDER = Path(__file__).parents[2] / "configs" / "fast_mh"
 OTHERS = Path(__file__).with_name("algorithms.toml")
-MODELS = ("mixture", "mnist")
 
-EPSILONS = {
+BUDGETS = {
     "mixture": (0.02, 0.05, 0.1, 0.2, 0.5),
     "mnist": (0.1, 0.5, 1.0, 2.0, 5.0),
 }
-"""Budgets of a chain; for ``published``, what it claims for every step."""
+CLAIMS = (0.05, 0.1, 0.2, 0.5)
+
+
+def epsilons(model: str, name: str) -> tuple[float, ...]:
+    """Budgets of a chain; of ``published``, what it claims of every step."""
+    if name == "tuna":
+        return (math.inf,)
+    return CLAIMS if name == "published" else BUDGETS[model]
 
 
 @dataclass(frozen=True)
 class Entry:
     """An algorithm of a model's comparison.
 
+    table
+        Its settings, as in the file.
     job
         The model's, with this algorithm.
     algorithm_fn
-        ``posterior -> Algorithm``, a `functools.partial`.
+        ``posterior -> Algorithm``, a `functools.partial` with the longest steps.
     num_steps
         Of a chain, at most.
     num_chains
@@ -36,6 +45,7 @@ class Entry:
     """
 
     name: str
+    table: dict
     job: config.Job
     algorithm_fn: Callable
     num_steps: int
@@ -52,9 +62,10 @@ def load(model: str) -> dict[str, Entry]:
     """
     tables = tomllib.loads((FOLDER / f"{model}.toml").read_text())
     others = tomllib.loads(OTHERS.read_text())[model]
+    longest = {"step_size": others.pop("longest_step_size")}
     entries = {}
-    for name, table in {"fast_mh": tables["algorithm"], **others}.items():
-        table = dict(table)
+    for name, given in {"fast_mh": tables["algorithm"] | longest, **others}.items():
+        table = longest | given
         num_steps = table.pop("num_steps", tables["run"]["num_steps"])
         num_chains = table.pop("num_chains", 20)
         proposal = table.pop("proposal", "fixed_length")
@@ -64,5 +75,6 @@ def load(model: str) -> dict[str, Entry]:
         algorithm_fn = functools.partial(
             job.algorithm_fn, proposal=getattr(proposals, proposal)
         )
-        entries[name] = Entry(name, job, algorithm_fn, num_steps, num_chains)
+        whole = {**tables, "algorithm": given}
+        entries[name] = Entry(name, whole, job, algorithm_fn, num_steps, num_chains)
     return entries

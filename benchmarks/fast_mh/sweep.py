@@ -129,7 +129,8 @@ def cell(entry: Entry, epsilon: float, options: Options, data, score_fn, done: d
     if chosen.num_steps < CHECKPOINTS:
         return None
     num_chains = min(options.num_chains, entry.num_chains)
-    identity = json.dumps([repr(chosen), dataclasses.asdict(options)])
+    step_size = chosen.algorithm_fn.keywords["step_size"]
+    identity = json.dumps([entry.table, step_size, dataclasses.asdict(options)])
     if (entry.name, epsilon) in done:
         if done[entry.name, epsilon][0]["settings"] == identity:
             return None
@@ -147,7 +148,7 @@ def cell(entry: Entry, epsilon: float, options: Options, data, score_fn, done: d
         algorithm=entry.name,
         epsilon=epsilon,
         steps=chosen.num_steps,
-        step_size=chosen.algorithm_fn.keywords["step_size"],
+        step_size=step_size,
         records=odometer.records(events, data.num_records),
         seconds=seconds / num_chains,
         **_spent(events, entry, epsilon),
