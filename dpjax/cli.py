@@ -52,6 +52,12 @@ def main(arguments=None) -> int:
 def cost_table(job: config.Job) -> str:
     """Steps that a budget pays, for one chain and for the job's number of chains."""
     budget, chains = job.budget, job.run["num_chains"]
+    if job.algorithm_fn is None:
+        return (
+            f"{chains} chains, tuning included, spend all of epsilon = "
+            f"{budget.epsilon} at delta = {budget.delta} "
+            f"({budget.neighboring_relation.name})"
+        )
     step = job.algorithm_fn(job.outline).privacy(1, budget.neighboring_relation)
     lines = [
         *(f"one step of one chain releases {count} x {event}" for event, count in step),
@@ -81,18 +87,17 @@ def write_run(job: config.Job, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     ledger = job.run["ledger"] or out / "ledger.jsonl"
     key = None if job.seed is None else jax.random.key(job.seed)
-    result = run(
-        key,
-        job.algorithm_fn,
-        posterior,
-        **{**job.run, "ledger": ledger},
-        budget=job.budget,
-        checkpoint=out / "checkpoint.npz",
-    )
+    options = {**job.run, "ledger": ledger, "budget": job.budget}
+    if job.algorithm_fn is None:
+        result = job.sample_fn(key, posterior, **options)
+    else:
+        options["checkpoint"] = out / "checkpoint.npz"
+        result = run(key, job.algorithm_fn, posterior, **options)
     draws = result.to_arviz(names)
     draws.to_netcdf(out / "draws.nc")
     summary = result.summary()
-    summary.index = names
+    if names is not None:
+        summary.index = names
     summary.to_csv(out / "summary.csv")
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     print(summary.to_string())
@@ -106,7 +111,7 @@ def write_run(job: config.Job, out: Path) -> None:
         )
     if test is not None:
         print(predictive(result.positions, *test))
-    _plot(draws, names, out)
+    _plot(draws, list(summary.index), out)
     print(f"written: {out}/draws.nc, summary.csv, privacy.json, trace.png, pairs.png")
 
 
@@ -129,12 +134,16 @@ def _plot(draws, names, out: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
-    shown = {"component": names[:6]}
+    sites = [np.asarray(values) for values in draws.posterior.values()]
+    flat = np.concatenate([x.reshape(*x.shape[:2], -1) for x in sites], axis=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        axes = arviz.plot_trace(draws, coords=shown, compact=False)
+        shown = arviz.from_dict(
+            {name: flat[..., i] for i, name in enumerate(names[:6])}
+        )
+        axes = arviz.plot_trace(shown, compact=False)
         axes.ravel()[0].figure.tight_layout()
         axes.ravel()[0].figure.savefig(out / "trace.png", bbox_inches="tight")
         if len(names) > 1:
-            axes = arviz.plot_pair(draws, coords=shown)
+            axes = arviz.plot_pair(shown)
             np.ravel(axes)[0].figure.savefig(out / "pairs.png", bbox_inches="tight")

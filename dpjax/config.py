@@ -9,6 +9,7 @@ Tables and keys; those without a default are required:
   ``dim``, ``adult`` with ``columns`` (``compact`` or ``all``), or ``mnist`` with the
   two ``digits`` to tell apart and ``features`` (``cosine``, the default, or
   ``published``, principal components, which no budget covers).
+  Models and data of your own: see `dpjax.config_numpyro`.
 - ``[algorithm]``: ``name`` (``barker``, ``penalty``, ``hmc``, ``minibatch_penalty``,
   ``minibatch_barker``, ``fast_mh``, ``fast_mh_published`` or ``tuna``),
   ``step_size`` and the keyword arguments of that function in `dpjax`, such as
@@ -50,7 +51,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import config_model, config_vi, fisher, proposals
+from dpjax import config_model, config_numpyro, config_vi, fisher, proposals
 from dpjax.adaptation import adapted
 from dpjax.config_keys import ConfigError, choice, keywords, only
 from dpjax.mcmc.barker import barker
@@ -88,7 +89,7 @@ class Job:
     name
         The file's name without its ending.
     algorithm_fn
-        ``posterior -> Algorithm``.
+        ``posterior -> Algorithm``, or None if `sample_fn` draws.
     budget
         What the run may spend.
     run
@@ -98,17 +99,20 @@ class Job:
     outline
         The posterior with made-up records: all that accounting needs.
     load
-        Reads the data; returns the posterior, the parameters' names, and a held-out
-        test set of records or None.
+        Reads the data; returns the posterior, the parameters' names (None if they have
+        names of their own), and a held-out test set of records or None.
+    sample_fn
+        Stands in for `dpjax.run` if there is no `algorithm_fn`.
     """
 
     name: str
-    algorithm_fn: Callable
+    algorithm_fn: Callable | None
     budget: Budget
     run: dict[str, Any]
     seed: int | None
     outline: Posterior
-    load: Callable[[], tuple[Posterior, list[str], Any]]
+    load: Callable[[], tuple[Posterior, list[str] | None, Any]]
+    sample_fn: Callable | None = None
 
 
 def load(path) -> Job:
@@ -126,23 +130,30 @@ def load(path) -> Job:
         raise ConfigError(f"there is no configuration file {path}") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    return read(tables, path.stem)
+    return read(tables, path.stem, path.parent)
 
 
-def read(tables, name: str) -> Job:
-    """The job that the tables of a file describe; no data are read.
+def read(tables, name: str, folder: Path = Path()) -> Job:
+    """The job that the tables of a file in `folder` describe; no data are read.
 
     Raises
     ------
     ConfigError
         If there are unknown or invalid keys.
     """
-    required = ("model", "data", "algorithm", "privacy", "run")
-    only(tables, required, (*required, "adaptation"), "the file")
+    names = ("model", "data", "algorithm", "privacy", "run")
+    required = [name for name in names if name != "algorithm"]
+    only(tables, required, (*names, "adaptation"), "the file")
     try:
-        model = config_model.read(tables["model"], tables["data"])
+        if "numpyro" in tables["model"]:
+            model = config_numpyro.read(tables["model"], tables["data"], folder)
+        else:
+            model = config_model.read(tables["model"], tables["data"])
         budget, ledger = _privacy(tables["privacy"])
-        run, start, seed = _run(tables["run"], model.dim)
+        if "algorithm" not in tables and model.sample_fn is not None:
+            return _automatic(tables, name, model, budget, ledger)
+        only(tables, names, tables, "the file")
+        run, start, seed = _run(tables["run"], model)
         if tables["algorithm"].get("name") == "dpvi":
             if "adaptation" in tables:
                 raise ConfigError("[adaptation] is not for dpvi")
@@ -157,7 +168,8 @@ def read(tables, name: str) -> Job:
         else:
             algorithm_fn = functools.partial(sampler, **options)
         algorithm = algorithm_fn(model.outline)
-        algorithm.transition.num_words(algorithm.init(jnp.asarray(start)))
+        start = jax.tree.map(jnp.asarray, start)
+        algorithm.transition.num_words(algorithm.init(start))
         algorithm.privacy(1, budget.neighboring_relation)
     except ConfigError:
         raise
@@ -199,9 +211,9 @@ def _algorithm(table, model, start):
         options["proposal"] = getattr(proposals, table["proposal"])
     if "inverse_mass_matrix" in table:
         matrix = np.asarray(table["inverse_mass_matrix"], float)
-        if matrix.shape not in (start.shape, 2 * start.shape):
+        if matrix.shape not in ((model.dim,), (model.dim, model.dim)):
             raise ConfigError(
-                f"[algorithm] inverse_mass_matrix must be {start.size} numbers, or as "
+                f"[algorithm] inverse_mass_matrix must be {model.dim} numbers, or as "
                 f"many rows of them, got shape {matrix.shape}"
             )
         options["inverse_mass_matrix"] = matrix
@@ -250,7 +262,7 @@ def _metric(table, information_fn, start):
             )
         return {"proposal": fisher.geodesic(information_fn)}
     with jax.enable_x64(True):
-        information = np.asarray(information_fn(jnp.asarray(start)))
+        information = np.asarray(information_fn(jax.tree.map(jnp.asarray, start)))
     return {"inverse_mass_matrix": np.linalg.inv(information)}
 
 
@@ -285,30 +297,38 @@ def _privacy(table):
     return budget, table.get("ledger")
 
 
-def _run(table, dim):
-    keys = (
-        "num_chains",
-        "start",
-        "start_sd",
-        "num_steps",
-        "thinning",
-        "warmup_fraction",
-        "seed",
+def _automatic(tables, name, model, budget, ledger):
+    """The job of a table without an ``[algorithm]``."""
+    if "adaptation" in tables:
+        raise ConfigError("[adaptation] needs an [algorithm]")
+    keys = ("num_chains", "num_steps", "thinning", "seed")
+    only(tables["run"], keys[:1], keys, "[run] without [algorithm]")
+    run = {**tables["run"], "ledger": ledger}
+    seed = run.pop("seed", None)
+    return Job(
+        name, None, budget, run, seed, model.outline, model.load, model.sample_fn
     )
-    only(table, keys[:2], keys, "[run]")
+
+
+def _run(table, model):
+    """Keyword arguments of `dpjax.run`, the start, and the seed."""
+    keys = ("num_steps", "thinning", "warmup_fraction")
+    places = [] if model.initial_position_fn else ["start", "start_sd"]
+    allowed = ["num_chains", *places, *keys, "seed"]
+    only(table, ["num_chains", *places[:1]], allowed, "[run]")
     chains = table["num_chains"]
     if not (isinstance(chains, int) and chains > 0):
         raise ConfigError("[run] num_chains must be a positive integer")
-    start = np.asarray(table["start"], float)
-    start = np.full(dim, start) if start.ndim == 0 else start
-    if start.shape != (dim,):
-        raise ConfigError(f"[run] start must be a list of {dim} numbers")
-    jitter = np.random.default_rng(0).normal(size=(chains, start.size))
-    run = {
-        "num_chains": chains,
-        "initial_position": jnp.asarray(start + table.get("start_sd", 0.0) * jitter),
-    }
-    for key in ("num_steps", "thinning", "warmup_fraction"):
-        if key in table:
-            run[key] = table[key]
+    if model.initial_position_fn:
+        positions = model.initial_position_fn(chains)
+        start = jax.tree.map(lambda leaf: leaf[0], positions)
+    else:
+        start = np.asarray(table["start"], float)
+        start = np.full(model.dim, start) if start.ndim == 0 else start
+        if start.shape != (model.dim,):
+            raise ConfigError(f"[run] start must be a list of {model.dim} numbers")
+        jitter = np.random.default_rng(0).normal(size=(chains, start.size))
+        positions = jnp.asarray(start + table.get("start_sd", 0.0) * jitter)
+    run = {key: table[key] for key in keys if key in table}
+    run |= {"num_chains": chains, "initial_position": positions}
     return run, start, table.get("seed")

@@ -57,6 +57,10 @@ class Model(NamedTuple):
         d.
     bounds
         One of `dpjax.bounds`, or None.
+    initial_position_fn
+        ``num_chains -> position`` where chains start, or None to be told.
+    sample_fn
+        What draws without an ``[algorithm]``, as `dpjax.numpyro.sample`, or None.
     """
 
     outline: Posterior
@@ -64,6 +68,8 @@ class Model(NamedTuple):
     information_fn: Callable | None
     dim: int
     bounds: Any = None
+    initial_position_fn: Callable | None = None
+    sample_fn: Callable | None = None
 
 
 def read(model, source) -> Model:

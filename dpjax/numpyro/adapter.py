@@ -44,10 +44,10 @@ def posterior(
     public
         The model's other arguments, not private.
     example
-        A few made-up records in the form of `data`, not private, whose density is
-        finite. Their values of what the model does not generate, such as regressors,
-        are the design of `dpjax.numpyro.fisher_metric`. Default: uniform numbers in
-        [0, 1), 0 and 1 for integers.
+        Made-up records in the form of `data`, or of some of its names, not private,
+        whose density is finite. Their values of what the model does not generate, such
+        as regressors, are the design of `dpjax.numpyro.fisher_metric`. Default: 16
+        records of uniform numbers in [0, 1), 0 and 1 for integers.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
 
@@ -78,14 +78,14 @@ def posterior(
         raise ValueError("data and public are named by the arguments of the model")
     data = {name: jnp.asarray(value) for name, value in data.items()}
     Posterior(abs, abs, data)
-    is_made_up = example is None
-    example = _made_up(data) if is_made_up else _like(data, example)
+    unspecified = frozenset(data) - frozenset(example or {})
+    example = _made_up(data, example or {})
     # A NumPy array could not be indexed by rows that are traced.
     public, example = jax.tree.map(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
         (public, example),
     )
-    adapted = Model(model, plate, public, example, is_made_up)
+    adapted = Model(model, plate, public, example, unspecified)
     refusals.warn_of_captured(model)
     position = _look(adapted)
     reads = refusals.dependencies(adapted, position)
@@ -113,29 +113,27 @@ def model_of(posterior: Posterior) -> Model:
     return model
 
 
-def _made_up(data):
-    rng = np.random.default_rng(0)
-
-    def draw(leaf):
-        shape = (ROWS, *leaf.shape[1:])
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return rng.random(shape).astype(leaf.dtype)
-        return rng.integers(0, 2, shape).astype(leaf.dtype)
-
-    return {name: draw(leaf) for name, leaf in data.items()}
-
-
-def _like(data, example):
-    """`example` in the types of the data."""
+def _made_up(data, example):
+    """`example` in the types of the data, with the other names filled in."""
     shapes = {name: leaf.shape[1:] for name, leaf in data.items()}
     given = {name: np.shape(value)[1:] for name, value in example.items()}
-    rows = {np.shape(value)[:1] for value in example.values()}
-    if given != shapes or len(rows) != 1 or rows <= {(), (0,), (1,)}:
+    counts = {(*np.shape(value), 0)[0] for value in example.values()} or {ROWS}
+    if len(counts) > 1 or min(counts) < 2 or not given.items() <= shapes.items():
         raise ValueError(
             "example must hold two or more records in the form of data, "
             f"{shapes} by name, got {given}"
         )
-    return {k: np.asarray(v).astype(data[k].dtype) for k, v in example.items()}
+    rng, (rows,) = np.random.default_rng(0), counts
+
+    def draw(name, leaf):
+        if name in example:
+            return np.asarray(example[name]).astype(leaf.dtype)
+        shape = (rows, *leaf.shape[1:])
+        if jnp.issubdtype(leaf.dtype, jnp.floating):
+            return rng.random(shape).astype(leaf.dtype)
+        return rng.integers(0, 2, shape).astype(leaf.dtype)
+
+    return {name: draw(name, leaf) for name, leaf in data.items()}
 
 
 def _look(model: Model):

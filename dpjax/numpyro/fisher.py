@@ -123,12 +123,12 @@ def _check_simulated(model):
                 "records cannot be simulated. Pass a simulate_fn of your own to "
                 "dpjax.fisher.information"
             )
-    inputs = sorted(set(model.example) - set(model.observed.values()))
-    if inputs and model.is_made_up:
+    if inputs := sorted(model.unspecified - set(model.observed.values())):
         raise ValueError(
             f"the model does not generate {inputs}: pass a public design of them to "
-            "dpjax.numpyro.posterior as example=, made-up records from their public "
-            "range or law, not from the data"
+            "dpjax.numpyro.posterior as example=, values made up from their public "
+            "range or law and not from the data (in a configuration, give their range "
+            "or categories)"
         )
 
 

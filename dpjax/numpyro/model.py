@@ -73,8 +73,10 @@ class Model:
 
     function, plate, public
         As given to `dpjax.numpyro.posterior`.
-    example, is_made_up
-        Made-up records, leading axis first, and whether nobody gave them.
+    example
+        Made-up records, leading axis first.
+    unspecified
+        Names of the data for which nobody gave an example.
     observed
         ``{site: name of the data that it observes}`` for the sites inside the plate;
         None as the name if what is observed is a function of the data.
@@ -86,7 +88,7 @@ class Model:
     plate: str
     public: dict[str, Any] = field(repr=False)
     example: dict[str, Any] = field(repr=False)
-    is_made_up: bool = field(repr=False)
+    unspecified: frozenset[str] = field(repr=False)
     observed: dict[str, str | None] = field(default_factory=dict, repr=False)
     deterministics: tuple[str, ...] = field(default=(), repr=False)
 

@@ -1,0 +1,26 @@
+"""Poisson regression with a log link."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+
+def model(x, y):
+    intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
+    prior = dist.Normal(0.0, 1.0).expand([x.shape[1]]).to_event(1)
+    slopes = numpyro.sample("slopes", prior)
+    with numpyro.plate("people", x.shape[0]):
+        rate = jnp.exp(intercept + x @ slopes)
+        numpyro.sample("y", dist.Poisson(rate), obs=y)
+
+
+def records(num_records, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-1.0, 1.0, (num_records, 3))
+    y = rng.poisson(np.exp(0.5 + x @ [0.6, -0.4, 0.2]))
+    return {"x": x, "y": y}
+
+
+def example():
+    return records(1000, seed=2)
