@@ -96,7 +96,7 @@ def build_kernel():
 def as_top_level_api(
     posterior: Posterior,
     *,
-    num_components: int,
+    family: Full,
     component_sd: float,
     record_norm: float,
     noise_multiplier: float,
@@ -108,8 +108,8 @@ def as_top_level_api(
     ----------
     posterior
         The data, records x ``(d,)``; its densities are not used.
-    num_components
-        J.
+    family
+        `Full` of the shape of the means, ``(J, d)``.
     component_sd
         Sd of the components at the start and in the prior.
     record_norm
@@ -137,14 +137,11 @@ def as_top_level_api(
     for name, value in constants.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value}")
-    if not (isinstance(num_components, int) and num_components >= 1):
-        raise ValueError(
-            f"num_components must be a positive integer, got {num_components}"
-        )
+    if not (isinstance(family, Full) and len(family.shape) == 2):
+        raise ValueError(f"family must be Full of a shape (J, d), got {family}")
     bound = math.sqrt(1 + record_norm**2 + record_norm**4)
     release = GradientRelease(bound, noise_multiplier)
-    dim = jax.tree.leaves(posterior)[0].shape[1]
-    family = Full((num_components, dim))
+    num_components, dim = family.shape
     size = num_components + family.size
 
     def statistics(mixture, record):

@@ -28,7 +28,7 @@ def num_parameters(num_features: int, num_hidden: int) -> int:
 
 
 def layers(position: jax.Array, num_features: int):
-    """W ``(H, d + 1)``, v ``(H + 1,)`` and s ``()`` of a position, or of its moments."""
+    """W ``(H, d + 1)``, v ``(H + 1,)``, s ``()`` of a position, or of its moments."""
     num_hidden = (position.shape[0] - 2) // (num_features + 2)
     hidden, output, noise = jnp.split(
         position, [num_hidden * (num_features + 1), position.shape[0] - 1]

@@ -1,0 +1,322 @@
+"""DP-SEP and DP-EM: what is released is what is charged, and what it is good for."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import dpjax
+from dpjax import privacy
+from dpjax.ep import match
+from dpjax.ep.dp_em import dp_em
+from dpjax.ep.dp_sep import dp_sep
+from dpjax.ep.dp_sep_published import dp_sep_published
+from dpjax.ep.ep import ep
+from dpjax.ep.natural import Full
+from dpjax.posterior import Posterior
+from dpjax.privacy import NeighboringRelation as Relation
+
+FAMILY = Full((2,))
+AR = Relation.ADD_OR_REMOVE_ONE
+
+
+def flat(position, record):
+    return 0.0 * jnp.sum(position)
+
+
+def gaussian_mean(records):
+    """The mean of N(w, 1) under N(0, 1), exact posterior N(n xbar / (n + 1), ...)."""
+    records = jnp.asarray(records)
+    data = jnp.ones((records.size, 1)), records
+    return Posterior(lambda w: -0.5 * jnp.sum(w**2), flat, data)
+
+
+def run(kernel, posterior, num_steps, start, seed=1, warmup_fraction=0.0, **settings):
+    return dpjax.run(
+        jax.random.key(seed),
+        functools.partial(kernel, **settings),
+        posterior,
+        num_steps,
+        initial_position=start,
+        num_chains=len(start),
+        budget=None,
+        warmup_fraction=warmup_fraction,
+        verbose=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def means():
+    rng = np.random.default_rng(5)
+    return gaussian_mean(0.65 + rng.normal(size=1000))
+
+
+def test_without_noise_it_is_stochastic_ep(linear_regression):
+    posterior, site_fn, mean, covariance = linear_regression
+    found = run(
+        dp_sep,
+        posterior,
+        30,
+        jnp.zeros((1, 2)),
+        match=site_fn,
+        family=FAMILY,
+        l2_clip_norm=200.0,
+        noise_multiplier=0.0,
+        schedule=lambda k: 0.5,
+        init_scale=0.5,
+    )
+    last = FAMILY.moments(jnp.asarray(found.infos.parameters[0, -1]))
+    # Truncation to the grid loses up to one cell, 2^-16 of 200, a record and component.
+    assert np.allclose(last.mean, mean, rtol=0.01, atol=0.003)
+    assert np.allclose(last.covariance, covariance, rtol=0.02, atol=2e-5)
+
+
+def test_noise_has_the_stated_law():
+    """Records without information: theta moves by the noise alone."""
+    records = 400
+    data = jnp.zeros((records, 2)), jnp.zeros(records)
+    posterior = Posterior(lambda w: -5e3 * jnp.sum(w**2), flat, data)
+    chains, scale = 400, 3.0 * 2.0 / 0.25
+    found = run(
+        dp_sep,
+        posterior,
+        1,
+        jnp.zeros((chains, 2)),
+        match=match.linear(1.0),
+        family=FAMILY,
+        l2_clip_norm=2.0,
+        noise_multiplier=3.0,
+        sampling_prob=0.25,
+        schedule=lambda k: 1.0,
+    )
+    # Noise of sd C * multiplier, times rho n / (q n), in all coordinates of theta.
+    start = np.array([0.0, 0.0, 1e4, 0.0, 1e4])
+    moved = (found.infos.parameters[:, 0] - start) / scale
+    assert stats.kstest(np.ravel(moved), "norm").pvalue > 1e-7
+
+
+def test_it_lands_within_its_noise(classification, x64):
+    posterior = classification["probit"]
+    expected = ep(posterior, match.probit, family=FAMILY, initial_position=jnp.zeros(2))
+    found = run(
+        dp_sep,
+        posterior,
+        200,
+        jnp.zeros((20, 2)),
+        warmup_fraction=0.5,
+        match=match.probit,
+        family=FAMILY,
+        l2_clip_norm=6.0,
+        noise_multiplier=0.3,
+        sampling_prob=0.25,
+    )
+    errors = found.positions.mean(axis=(0, 1)) - np.asarray(expected.mean)
+    sds = np.sqrt(np.diag(expected.covariance))
+    assert np.all(np.abs(errors) < 0.25 * sds)
+    within = found.positions.std(axis=1).mean(axis=0)
+    assert np.allclose(within, sds, rtol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("batch", "epochs", "sigma"),
+    [(10, 40, 2.49), (50, 40, 5.39), (100, 40, 7.58), (100, 100, 11.9)],
+)
+def test_noise_for_epsilon_one_is_the_table(means, batch, epochs, sigma):
+    def events(value):
+        kernel = dp_sep(
+            means,
+            match.linear(1.0),
+            family=Full((1,)),
+            l2_clip_norm=1.0,
+            noise_multiplier=value,
+            sampling_prob=batch / 1000,
+        )
+        return kernel.privacy(1, AR)
+
+    found = privacy.calibrate(
+        events,
+        num_steps=epochs * 1000 // batch,
+        epsilon=1.0,
+        delta=1e-5,
+        bracket=(sigma / 2, 2 * sigma),
+    )
+    assert np.isclose(found, sigma, rtol=0.01)
+
+
+def test_the_published_order_is_charged_epoch_by_epoch(means):
+    settings = dict(family=Full((1,)), l2_clip_norm=1.0)
+    for epochs, sigma in ((40, 23.6), (100, 37.3)):
+        kernel = dp_sep_published(
+            means, match.linear(1.0), noise_multiplier=sigma, **settings
+        )
+        epsilon = privacy.epsilon(kernel.privacy(epochs), 1e-5)
+        assert np.isclose(epsilon, 1.0, rtol=0.01)
+    with pytest.raises(ValueError, match="REPLACE_ONE"):
+        kernel.privacy(1, AR)
+    silent = dp_sep_published(
+        means, match.linear(1.0), noise_multiplier=0.0, **settings
+    )
+    with pytest.raises(ValueError, match="not private"):
+        silent.privacy(1)
+
+
+def test_the_published_steps_are_too_short(means, x64):
+    """B2: theta_f has moved by 1 - (1 - 1/n^2)^(n T) of the way to the mean site."""
+    found = run(
+        dp_sep_published,
+        means,
+        10,
+        jnp.zeros((1, 1)),
+        match=match.linear(1.0),
+        family=Full((1,)),
+        l2_clip_norm=20.0,
+        noise_multiplier=0.0,
+    )
+    _, targets = means.data
+    tolerance = 1e-3 if x64 else 5e-3
+    for epochs in (1, 10):
+        moments = Full((1,)).moments(jnp.asarray(found.infos.parameters[0, epochs - 1]))
+        share = 1 - (1 - 1e-6) ** (1000 * epochs)
+        precision = 1 + 1000 * share
+        assert np.isclose(moments.covariance[0, 0], 1 / precision, rtol=tolerance)
+        mean = 1000 * share * float(jnp.mean(targets)) / precision
+        assert np.isclose(moments.mean[0], mean, rtol=2e-3 + tolerance)
+
+
+def test_a_published_site_carries_the_stated_noise():
+    """One visit of one record: theta moves by g/n of a noise of 2 C sigma."""
+    posterior = Posterior(
+        lambda w: -5e3 * jnp.sum(w**2), flat, (jnp.zeros((1, 2)), jnp.zeros(1))
+    )
+    found = run(
+        dp_sep_published,
+        posterior,
+        1,
+        jnp.zeros((400, 2)),
+        match=match.linear(1.0),
+        family=FAMILY,
+        l2_clip_norm=1e3,
+        noise_multiplier=0.05,
+        damping=0.5,
+    )
+    moved = np.ravel(found.infos.parameters[:, 0, :2]) / (0.5 * 2e3 * 0.05)
+    assert stats.kstest(moved, "norm").pvalue > 1e-7
+
+
+@pytest.mark.parametrize("kernel", [dp_sep, dp_sep_published])
+def test_one_record_moves_a_step_by_its_clip(kernel, means):
+    """Without noise, neighbouring data differ in theta by the sensitivity at most."""
+    settings = dict(family=Full((1,)), l2_clip_norm=0.7, noise_multiplier=0.0)
+    features, targets = means.data
+    other = Posterior(
+        means.logprior_fn, flat, (features, targets.at[0].set(jnp.array(1e6)))
+    )
+    after = [
+        run(kernel, data, 1, jnp.zeros((1, 1)), match=match.linear(1.0), **settings)
+        .infos.parameters
+        for data in (means, other)
+    ]  # fmt: skip
+    moved = np.linalg.norm(after[0] - after[1])
+    # dp_sep moves by rho / q = 1/2 of the difference of sums; an epoch by g/n of it.
+    rate = 0.5 if kernel is dp_sep else 1e-3
+    assert 0 < moved <= 2 * 0.7 * rate * (1 + 1e-3)
+
+
+def test_a_batch_reads_only_the_records_drawn(means):
+    """A record that no site can be made of does no harm."""
+    features, targets = means.data
+    broken = Posterior(means.logprior_fn, flat, (features, targets.at[3].set(jnp.nan)))
+    found = run(
+        dp_sep,
+        broken,
+        3,
+        jnp.zeros((1, 1)),
+        match=match.linear(1.0),
+        family=Full((1,)),
+        l2_clip_norm=5.0,
+        noise_multiplier=1.0,
+        sampling_prob=0.5,
+    )
+    assert np.all(np.isfinite(found.infos.parameters))
+
+
+def clusters():
+    rng = np.random.default_rng(1)
+    centres = np.array([[-2.0, 0.0], [2.0, 0.0]])
+    labels = rng.integers(2, size=2000)
+    return centres, centres[labels] + 0.5 * rng.normal(size=(2000, 2))
+
+
+def test_em_finds_the_clusters():
+    centres, records = clusters()
+    posterior = Posterior(
+        lambda w: -0.5 * jnp.sum(w**2) / 9, flat, jnp.asarray(records)
+    )
+    found = run(
+        dp_em,
+        posterior,
+        10,
+        jnp.asarray(np.stack(2 * [centres + np.array([0.0, 0.5])])),
+        warmup_fraction=0.9,
+        family=Full((2, 2)),
+        component_sd=0.7,
+        record_norm=3.5,
+        noise_multiplier=0.2,
+    )
+    mixture = found.infos.parameters
+    assert np.allclose(mixture.means[:, -1], centres, atol=0.06)
+    assert np.allclose(mixture.weights[:, -1], 0.5, atol=0.05)
+    spread = mixture.covariances[:, -1]
+    assert np.allclose(spread, 0.25 * np.eye(2), atol=0.05)
+
+
+def test_em_statistics_are_within_their_clip():
+    """Where |x| <= R nothing is clipped: without noise, counts add up to n."""
+    _, records = clusters()
+    assert np.max(np.linalg.norm(records, axis=1)) < 4.0
+    posterior = Posterior(
+        lambda w: -0.5 * jnp.sum(w**2) / 9, flat, jnp.asarray(records)
+    )
+    settings = dict(family=Full((2, 2)), component_sd=0.7, prior_strength=1e-6)
+    found = run(
+        dp_em,
+        posterior,
+        1,
+        jnp.asarray([[[-1.0, 0.0], [1.0, 0.3]]]),
+        record_norm=4.0,
+        noise_multiplier=0.0,
+        **settings,
+    )
+    mixture = jax.tree.map(lambda leaf: leaf[0, 0], found.infos.parameters)
+    mean = np.sum(mixture.weights[:, None] * mixture.means, axis=0)
+    assert np.allclose(mean, records.mean(axis=0), atol=2e-3)
+    kernel = dp_em(posterior, record_norm=4.0, noise_multiplier=37.3, **settings)
+    assert np.isclose(privacy.epsilon(kernel.privacy(100, AR), 1e-5), 1.0, rtol=0.01)
+
+
+def test_bad_parameters_are_refused(means):
+    good = dict(family=Full((1,)), l2_clip_norm=1.0, noise_multiplier=1.0)
+    for kernel in (dp_sep, dp_sep_published):
+        for message, bad in {
+            "l2_clip_norm": dict(l2_clip_norm=0.0),
+            "noise_multiplier": dict(noise_multiplier=-1.0),
+        }.items():
+            with pytest.raises(ValueError, match=message):
+                kernel(means, match.linear(1.0), **(good | bad))
+        steep = Posterior(lambda w: -jnp.sum(w**4), flat, means.data)
+        with pytest.raises(ValueError, match="proper Gaussian"):
+            kernel(steep, match.linear(1.0), **good)
+    with pytest.raises(ValueError, match="damping"):
+        dp_sep_published(means, match.linear(1.0), damping=0.0, **good)
+    with pytest.raises(ValueError, match="init_scale"):
+        dp_sep(means, match.linear(1.0), init_scale=2.0, **good).init(jnp.zeros(1))
+    em = dict(family=FAMILY, component_sd=1.0, record_norm=1.0, noise_multiplier=1.0)
+    for message, bad in {
+        "record_norm": dict(record_norm=0.0),
+        "family": dict(family=FAMILY),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            dp_em(means, **(em | dict(family=Full((2, 1))) | bad))
