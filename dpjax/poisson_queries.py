@@ -94,8 +94,9 @@ def thinning(ratio, half_range, base_rate, rate) -> tuple[jax.Array, jax.Array]:
     2^32 a / r, float64 integers, and log(b / a), nats, both ``(m,)``.
     """
     cells_per_nat = 2.0**31 / rate
-    base = jnp.ceil(2 * base_rate * cells_per_nat)
-    largest = jnp.floor(jnp.minimum(half_range * cells_per_nat, (2.0**32 - base) / 2))
+    # Rounded down, so that neither k, H nor the odds 1 + H / k can be exceeded.
+    base = jnp.floor(2 * base_rate * cells_per_nat)
+    largest = jnp.floor(base * (half_range / (2 * base_rate)))
     middle = base + largest
     cells = jnp.clip(jnp.round(ratio * cells_per_nat), -largest, largest)
     cells = jnp.where(jnp.isfinite(ratio), cells, 0.0)

@@ -23,8 +23,11 @@ from dpjax.proposals import Move, Proposal
 
 __all__ = ["Span", "event", "largest", "span", "transition"]
 
-TOO_FAR = 1e-6
+TOO_FAR = 1e-4
 """Chance of a proposal that is rejected for its length, if that has no bound."""
+
+MAX_ODDS = 2.0**16
+"""Of 1 + H / k, within which rates are multiples of 2^-32 as good as exactly."""
 
 
 class Span(NamedTuple):
@@ -121,7 +124,13 @@ def transition(
         bound = largest(posterior, clip_bound, reach)
         return reach, bound, base_rate + bound
 
-    minibatch.capacity(limits(1)[-1], num_records)
+    _, _, least_rate = limits(1)
+    minibatch.capacity(least_rate, num_records)
+    if least_rate > MAX_ODDS * base_rate:
+        raise ValueError(
+            f"expected_batch_size = {expected_batch_size} is too small beside the "
+            f"{least_rate * num_records:.4g} records that the clip bound makes necessary"
+        )
 
     def num_words(state):
         dimension = ravel_pytree(state.position)[0].size

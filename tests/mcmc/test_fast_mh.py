@@ -35,8 +35,10 @@ def test_counts_estimate_every_ratio_without_bias(half_range):
     # Going back, rates exchange places and weights change their sign.
     np.testing.assert_array_equal(threshold[:41] + threshold[40::-1], 2 * threshold[20])
     np.testing.assert_allclose(weight[:41], np.log(chance[40::-1] / chance[:41]), 1e-14)
-    # Never above the odds that are charged, but for the rounding of the logarithm.
-    assert np.max(weight) <= np.log1p(half_range / base_rate) + 1e-15
+    # Never above the rate, the bound and the odds that are charged.
+    assert 2 * rate * chance.min() <= 2 * base_rate * (1 + 1e-15)
+    assert rate * np.ptp(chance) <= half_range * (1 + 1e-15)
+    assert chance.max() / chance.min() <= 1 + half_range / base_rate + 1e-15
 
 
 def test_sums_do_not_depend_on_the_order():
@@ -170,6 +172,23 @@ def test_run_makes_the_same_steps(name):
     assert len(np.unique(result.positions)) > 10
 
 
+@pytest.mark.parametrize(("distance", "moves"), [(0.1, True), (9.0, False)])
+def test_proposals_too_far_for_the_capacity_are_rejected(distance, moves):
+    """A jump of almost nothing that says that it is of some distance."""
+
+    def propose(words, position, walk, step_size):
+        return proposals.Move(position + 1e-6, jnp.asarray(distance), walk, walk)
+
+    proposal = proposals.Proposal(
+        lambda position: (), lambda dim: 0, propose, lambda step_size: None
+    )
+    algorithm = dpjax.tuna(box_posterior(), **BOX, proposal=proposal)
+    keys = jax.random.split(jax.random.key(5), 50)
+    state = algorithm.init(jnp.zeros(2))
+    bits = jax.jit(jax.vmap(lambda key: algorithm.step(key, state)[1].is_accepted))
+    assert np.any(bits(keys)) == moves
+
+
 def privacy_settings(clip_bound):
     return dict(clip_bound=clip_bound, expected_batch_size=10.0, step_size=0.25)
 
@@ -288,6 +307,7 @@ def test_addition_of_a_record_is_refused():
     [
         (dict(expected_batch_size=0.0), "expected_batch_size must be positive"),
         (dict(expected_batch_size=np.inf), "expected_batch_size must be positive"),
+        (dict(expected_batch_size=1e-6), "too small"),
         (dict(expected_batch_size=1e8), r"at most 2\^22"),
         (dict(clip_bound=np.inf), r"at most 2\^22"),
         (dict(clip_bound=Range(box_range, 0.0)), "clip_bound must be positive"),
