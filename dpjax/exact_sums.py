@@ -4,6 +4,7 @@ A sum does not depend on the order of the records, nor on how they are split: it
 are integers of at most `GRID`, which float32 adds exactly in groups and float64 beyond.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,9 @@ records than ``UNROLLED * BLOCK`` are looped over."""
 EXACT_FLOAT32_TERMS = 2**24 // GRID
 """Integers of at most GRID that float32 adds without rounding."""
 
+EVALUATED_AGAIN = 4
+"""Pieces of a vector that are evaluated again for each of them; more are stored."""
+
 
 def sum_over_records(
     sums: Callable[[Any], jax.Array], data, block_size: int
@@ -38,10 +42,12 @@ def sum_over_records(
 
     def stretch(start, length):
         total = None
-        for offset in range(0, length, block_size):
-            width = min(block_size, length - offset)
+        # The records that fill no group of `exact_sum` come last, by themselves.
+        whole_groups = length - length % EXACT_FLOAT32_TERMS
+        edges = {*range(0, length, block_size), whole_groups, length}
+        for offset, end in itertools.pairwise(sorted(edges)):
             block = jax.tree.map(
-                lambda leaf, i=offset, w=width: (
+                lambda leaf, i=offset, w=end - offset: (
                     leaf[start + i : start + i + w]
                     if isinstance(start, int)
                     else lax.dynamic_slice_in_dim(leaf, start + i, w)
@@ -119,12 +125,18 @@ def clip_to_grid(
             "most is 2^21"
         )
     largest = GRID * (1.0 - (size + 16) * 2.0**-23)
-    scale = GRID / jnp.maximum(l2_clip_norm, 1e-30)
-    cells = [piece * scale for piece in vectors]
+    unit = jnp.asarray(jnp.maximum(l2_clip_norm, 1e-30) / GRID, vectors[0].dtype)
+    is_stored = len(vectors) > EVALUATED_AGAIN
+    if is_stored:
+        # Keeps the division, whose result XLA stores.
+        unit = lax.optimization_barrier(unit)
+    cells = [piece / unit for piece in vectors]
     square = sum(jnp.sum(piece**2, axis=axis) for piece in cells)
-    kept = kept & (square < jnp.inf)
-    shrink = jnp.minimum(1.0, largest / jnp.sqrt(jnp.maximum(square, 1.0)))
-    # Computed once, not again for every component.
-    shrink, kept = lax.optimization_barrier((shrink, kept))
-    shrink, kept = jnp.expand_dims(shrink, axis), jnp.expand_dims(kept, axis)
-    return [jnp.trunc(jnp.where(kept, piece * shrink, 0)) for piece in cells]
+    length = jnp.sqrt(jnp.maximum(jnp.where(kept, square, jnp.inf), 1.0))
+    # Computed once, not again for every piece.
+    shrink = jnp.minimum(1.0, lax.optimization_barrier(largest / length))
+    # What is evaluated again for a piece needs all pieces here, and so rounds as it did
+    # for the norm. Alone, it could have products and sums contracted that were not.
+    finite = shrink > 0 if is_stored else square < jnp.inf
+    shrink, finite = jnp.expand_dims(shrink, axis), jnp.expand_dims(finite, axis)
+    return [jnp.trunc(jnp.where(finite, piece * shrink, 0)) for piece in cells]

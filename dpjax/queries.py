@@ -294,8 +294,8 @@ def gradient_sum(
         with jax.enable_x64(True):
             return jnp.concatenate(found)
 
-    # Blocks begin where a block of the cipher does.
-    block_size = max(BLOCK // max(size // 8, 1) // 16, 1) * 16
+    # A power of two: blocks begin where one of the cipher does, and hold whole groups.
+    block_size = 2 ** max(4, (BLOCK // max(size // 8, 1)).bit_length() - 1)
     numbers = jnp.arange(posterior.num_records, dtype=jnp.uint32)
     return sum_over_records(sums, (posterior.data, numbers), block_size)
 

@@ -191,15 +191,18 @@ def both_sums(data, clip=0.9):
     return float(ratio), np.asarray(gradient)
 
 
-@pytest.mark.parametrize("size", [5, 144, 290, 300])
-def test_blocks_do_not_change_the_sums(monkeypatch, size):
-    # Rest only, one stretch, and stretches in a loop, of 3 blocks of 48 records.
+@pytest.mark.parametrize(
+    ("block", "size"), [(32, 5), (32, 96), (32, 290), (32, 300), (256, 1300)]
+)
+def test_blocks_do_not_change_the_sums(monkeypatch, block, size):
+    # Rest only, one stretch, and stretches in a loop, of 3 blocks each; a rest with
+    # and without whole groups of terms.
     data = dyadic(np.random.default_rng(3), (size, 3))
     whole = both_sums(data)
-    monkeypatch.setattr(queries, "BLOCK", 48)
+    monkeypatch.setattr(queries, "BLOCK", block)
     monkeypatch.setattr(exact_sums, "UNROLLED", 3)
     loops = str(jax.make_jaxpr(lambda d: gradient_sum(d, 1.0))(data))
-    assert ("scan" in loops or "while" in loops) == (size >= 144)
+    assert ("scan" in loops or "while" in loops) == (size >= 3 * block)
     blocked = both_sums(data)
     assert whole[0] == blocked[0]
     np.testing.assert_array_equal(whole[1], blocked[1])
@@ -279,6 +282,36 @@ def test_gradients_that_underflow_to_nan_are_zero():
     data = jnp.array([[0.0, 1.0], [1.0, 1.0]])
     found = np.asarray(gradient_sum(data, jnp.asarray(norm, data.dtype)))
     assert np.all(np.isfinite(found))
+
+
+@pytest.mark.parametrize("dim", [2, exact_sums.EVALUATED_AGAIN + 1])
+def test_products_contracted_into_sums_do_not_break_the_bound(dim):
+    """A difference of equal numbers, if the product in it is rounded.
+
+    Compilers round products and sums together or apart, by what else uses a product.
+    Were a component's difference unrounded and the norm's rounded, to zero, it would
+    not be clipped.
+    """
+
+    def cancelling(position, record):
+        first, second, difference = jnp.split(record, 3)
+        product = first * second
+        parts = [position[j] * (product[j] - difference[j]) for j in range(dim)]
+        shared = [1e-20 * position[j - 1] * product[j] for j in range(dim)]
+        return sum(parts) + sum(shared)
+
+    rng = np.random.default_rng(10)
+    factors = 1 + rng.integers(0, 2**12, (2, 100, 300, dim)) * 2.0**-12
+    factors = factors.astype(np.float32)
+    data = np.concatenate([*factors, factors[0] * factors[1]], axis=-1)
+    sums = jax.jit(jax.vmap(lambda d: gradient_sum_of(cancelling, d, dim, 1e-10)))
+    norms = np.linalg.norm(np.asarray(sums(data)), axis=1)
+    assert np.max(norms) <= 300 * GRID
+
+
+def gradient_sum_of(loglikelihood, data, dim, norm):
+    position = jnp.zeros(dim, data.dtype)
+    return queries.gradient_sum(Posterior(flat, loglikelihood, data), position, norm)
 
 
 def test_infinite_clip_bound_gives_the_plain_sum():
