@@ -79,8 +79,9 @@ def measure(row: Row, posterior, num_chains: int, num_steps: int, seed: int = 0)
     Returns
     -------
     dict
-        ``acceptance`` with its standard error, ``draws``, ``cost``, and ``loose_cost``
-        by the audit's conversion.
+        ``acceptance`` with its standard error, ``draws``, ``cost``, ``loose_cost`` by
+        the audit's conversion, and ``filtered``, the share of the first chain's steps
+        that a filter with the audit's cost as its budget lets happen.
     """
     algorithm_fn, clip_bound = _algorithm(row)
     start_key, key = jax.random.split(jax.random.key(seed))
@@ -99,9 +100,9 @@ def measure(row: Row, posterior, num_chains: int, num_steps: int, seed: int = 0)
     )
     # A proposal outside the box is rejected without a look at the data.
     inside = np.all(np.abs(path.proposed) <= 3, axis=-1)
-    halves = odometer.half_ranges(clip_bound, path)[inside]
+    halves = odometer.half_ranges(clip_bound, path)
     events = odometer.events(
-        algorithm_fn, posterior, halves, round(STEPS * inside.mean())
+        algorithm_fn, posterior, halves[inside], round(STEPS * inside.mean())
     )
     rates = path.is_accepted.mean(axis=1)
     found = dict(
@@ -111,9 +112,22 @@ def measure(row: Row, posterior, num_chains: int, num_steps: int, seed: int = 0)
     )
     if row.sampler == "tuna":
         return found | dict(cost=privacy.delta(events, 0.0))
+    first = halves[0][inside[0]]
     return found | dict(
-        cost=privacy.epsilon(events, DELTA, "rdp"), loose_cost=_loose(events)
+        cost=privacy.epsilon(events, DELTA, "rdp"),
+        loose_cost=_loose(events),
+        filtered=_filtered(row, algorithm_fn, posterior, events, first) / first.size,
     )
+
+
+def _filtered(row, algorithm_fn, posterior, typical, halves) -> int:
+    """Steps of these half ranges that a filter lets happen."""
+    budget = privacy.RdpFilter(row.cost, DELTA, typical, max_steps=1)
+    for number, half in enumerate(halves):
+        step = functools.partial(algorithm_fn, clip_bound=float(half))
+        if not budget.spend(step(posterior).privacy(1)):
+            return number
+    return halves.size
 
 
 def _loose(events) -> float:
@@ -154,7 +168,8 @@ def write(folder: Path, num_chains: int, num_steps: int) -> None:
             for key in ("acceptance", "draws", "cost"):
                 line |= {key: found[key], f"audit_{key}": float(getattr(row, key))}
             line["error"] = found["error"]
-            line["loose_cost"] = found.get("loose_cost", math.nan)
+            for key in ("loose_cost", "filtered"):
+                line[key] = found.get(key, math.nan)
             line["certificate"] = math.nan
             if row.sampler != "tuna":
                 line["certificate"] = certificate(row, posterior)
