@@ -14,6 +14,10 @@ from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 from dpjax.queries import Lipschitz, Range
 from dpjax.run import run
+from dpjax.sgmcmc import schedules
+from dpjax.sgmcmc.sghmc import sghmc
+from dpjax.sgmcmc.sgld import sgld
+from dpjax.sgmcmc.sgnht import sgnht
 from dpjax.vi import guides
 from dpjax.vi.dpvi import dpvi
 
@@ -40,5 +44,9 @@ __all__ = [
     "proposals",
     "queries",
     "run",
+    "schedules",
+    "sghmc",
+    "sgld",
+    "sgnht",
     "tuna",
 ]

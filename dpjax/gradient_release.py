@@ -32,7 +32,7 @@ class GradientRelease:
         C, the bound on the norm of one record's gradient.
     noise_multiplier
         Sd of the noise on the sum of clipped gradients over C, as in DP-SGD; zero is
-        not private.
+        not private. None: it varies, and is given where it is used.
     sampling_prob
         q in (0, 1], rounded up to a multiple of 2^-32.
 
@@ -43,7 +43,7 @@ class GradientRelease:
     """
 
     l2_clip_norm: float
-    noise_multiplier: float
+    noise_multiplier: float | None
     sampling_prob: float = 1.0
 
     def __post_init__(self):
@@ -51,11 +51,8 @@ class GradientRelease:
             raise ValueError(
                 f"l2_clip_norm must be positive and finite, got {self.l2_clip_norm}"
             )
-        if not 0 <= self.noise_multiplier <= 2 * noise.LOUDEST:
-            raise ValueError(
-                f"noise_multiplier must be from 0 to {2 * noise.LOUDEST:g}, got "
-                f"{self.noise_multiplier}"
-            )
+        if self.noise_multiplier is not None:
+            _check_noise(self.noise_multiplier)
         if not 0 < self.sampling_prob <= 1:
             raise ValueError(
                 f"sampling_prob must be in (0, 1], got {self.sampling_prob}"
@@ -73,6 +70,7 @@ class GradientRelease:
         posterior: Posterior,
         position,
         function: Callable | None = None,
+        noise_multiplier: jax.Array | None = None,
     ):
         """Release G at `position`.
 
@@ -84,6 +82,8 @@ class GradientRelease:
             Where the gradient is taken, a public pytree.
         function
             ``(position, record) -> scalar`` that stands for the log-likelihood.
+        noise_multiplier
+            A positive float64 scalar, if it varies.
 
         Returns
         -------
@@ -103,30 +103,47 @@ class GradientRelease:
             posterior, sample, position, self.l2_clip_norm, function
         )
         unit = self.l2_clip_norm / queries.GRID
-        if self.noise_multiplier > 0:
-            # Counted in sensitivities under substitution, two clip norms.
-            multiplier = self.noise_multiplier / 2
-            total = noise.gaussian_release(noise_words, total, unit, multiplier)
-        else:
+        if self.noise_multiplier == 0:
             with jax.enable_x64(True):
                 total = (total * unit).astype(flat.dtype)
+        else:
+            # Counted in sensitivities under substitution, two clip norms.
+            with jax.enable_x64(True):
+                multiplier = (self.noise_multiplier or noise_multiplier) / 2
+            total = noise.gaussian_release(noise_words, total, unit, multiplier)
         scale = posterior.tempering / self.sampling_prob
         return unravel(scale * total.astype(flat.dtype))
 
-    def event(self, size: int, neighboring_relation: NeighboringRelation):
+    def event(
+        self,
+        size: int,
+        neighboring_relation: NeighboringRelation,
+        noise_multiplier: float | None = None,
+    ):
         """What one release of `size` numbers costs.
 
         Raises
         ------
         ValueError
-            If there is no noise.
+            If there is no noise, or `noise_multiplier` is out of range.
         """
-        if self.noise_multiplier == 0:
+        if self.noise_multiplier is not None:
+            noise_multiplier = self.noise_multiplier
+        _check_noise(noise_multiplier)
+        if noise_multiplier == 0:
             raise ValueError("a gradient without noise is not private")
         error = size * noise.TOTAL_VARIATION + 2 * minibatch.TOTAL_VARIATION
         if self.sampling_prob == 1:
             sensitivity = queries.sensitivity(1.0, neighboring_relation)
-            return privacy.GaussianRelease(self.noise_multiplier / sensitivity, error)
+            return privacy.GaussianRelease(noise_multiplier / sensitivity, error)
         return privacy.PoissonGaussianRelease(
-            self.noise_multiplier, self.sampling_prob, neighboring_relation, error
+            noise_multiplier, self.sampling_prob, neighboring_relation, error
+        )
+
+
+def _check_noise(noise_multiplier) -> None:
+    if not 0 <= noise_multiplier <= 2 * noise.LOUDEST:
+        raise ValueError(
+            f"noise_multiplier must be from 0 to {2 * noise.LOUDEST:g}, got "
+            f"{noise_multiplier}"
         )

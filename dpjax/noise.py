@@ -67,7 +67,7 @@ def gaussian_release(words: jax.Array, integers, unit: float, noise_multiplier: 
         What one cell stands for: ``clip_norm / GRID``.
     noise_multiplier
         Noise standard deviation over the sensitivity under substitution, 2 clip norms;
-        positive and at most `LOUDEST`.
+        positive and at most `LOUDEST`, which of an array, float64, is not checked here.
 
     Raises
     ------
@@ -85,16 +85,18 @@ def gaussian_release(words: jax.Array, integers, unit: float, noise_multiplier: 
     release is post-processing of the Gaussian mechanism with this multiplier, up to
     `TOTAL_VARIATION` a coordinate, which the accountant adds to delta.
     """
-    if not 0 < noise_multiplier <= LOUDEST:
+    is_array = isinstance(noise_multiplier, jax.Array)
+    if not (is_array or 0 < noise_multiplier <= LOUDEST):
         raise ValueError(
             f"noise_multiplier must be positive and at most {LOUDEST:g}, got "
             f"{noise_multiplier}"
         )
     leaves, treedef = jax.tree.flatten(integers)
-    noise_sd = noise_multiplier * 2 * GRID
-    spacing = 2.0 ** np.floor(np.log2(noise_sd / 16))
     released, start = [], 0
     with jax.enable_x64(True):
+        noise_sd = noise_multiplier * 2 * GRID
+        floor, log2 = (jnp.floor, jnp.log2) if is_array else (np.floor, np.log2)
+        spacing = 2.0 ** floor(log2(noise_sd / 16))
         for leaf in leaves:
             pairs = words[start : start + 2 * leaf.size].reshape(2, *leaf.shape)
             start += 2 * leaf.size

@@ -59,7 +59,7 @@ class PrivacyStatement(NamedTuple):
             neighboring_relation=budget.neighboring_relation.name,
             num_chains=num_chains,
             num_steps=num_steps,
-            events="; ".join(f"{count} x {event}" for event, count in events),
+            events=_listed(events),
             accountant=privacy.best_method(events, budget.delta),
         )
 
@@ -83,6 +83,14 @@ class PrivacyStatement(NamedTuple):
             f"released: {self.events}\naccountant: {self.accountant}; "
             f"randomness: {self.randomness}"
         )
+
+
+def _listed(events) -> str:
+    """As text; the first and the last of many, as of steps whose sizes decrease."""
+    lines = [f"{count} x {event}" for event, count in events]
+    if len(lines) > 8:
+        lines = [lines[0], f"... {len(lines) - 2} other kinds ...", lines[-1]]
+    return "; ".join(lines)
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ def run(
     differentially private as its statement says. Steps of lazy kernels that do nothing
     are skipped: which ones they were stays secret.
     """
-    states, step_events = _prepare(
+    states, events_fn = _prepare(
         algorithm_fn, posterior, initial_position, num_chains, budget
     )
     if not (isinstance(thinning, int) and thinning >= 1):
@@ -121,7 +121,7 @@ def run(
     if resumed is not None:
         num_steps = resumed.num_steps
     elif budget is not None:
-        num_steps = _affordable(step_events, num_steps, num_chains, budget, ledger)
+        num_steps = _affordable(events_fn, num_steps, num_chains, budget, ledger)
     if num_steps is None:
         raise ValueError("without a budget, num_steps must be given")
     if (left_out := math.floor(num_steps * warmup_fraction)) < transition.num_warmup:
@@ -133,7 +133,7 @@ def run(
     if budget is None:
         statement = PrivacyStatement.none(num_chains, num_steps)
     else:
-        events = [(event, n * num_chains * num_steps) for event, n in step_events]
+        events = events_fn(num_steps)
         statement = PrivacyStatement.of(events, budget, num_chains, num_steps)
         if resumed is None:
             _charge(events, budget, ledger)
@@ -193,7 +193,7 @@ def _fingerprint(settings, rng_key, states, posterior) -> str:
 
 
 def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
-    """Check everything public; return the chains' states and the events of a step."""
+    """Check everything public; return the chains' states, and steps -> events."""
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a dpjax.Posterior, got {type(posterior).__name__}")
     if not (budget is None or isinstance(budget, privacy.Budget)):
@@ -234,8 +234,14 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
         raise ValueError("the prior density is zero or undefined at initial_position")
     algorithm = algorithm_fn(posterior)
     states = jax.vmap(algorithm.init)(positions)
+
+    def events_fn(num_steps):
+        one_chain = algorithm.privacy(num_steps, budget.neighboring_relation)
+        return [(event, count * num_chains) for event, count in one_chain]
+
     if budget is None:
-        return states, []
+        return states, events_fn
+    events_fn(1)
     substitution = budget.neighboring_relation == NeighboringRelation.REPLACE_ONE
     if substitution and budget.delta >= 1 / posterior.num_records:
         warnings.warn(
@@ -243,16 +249,16 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
             ": publishing one record outright would satisfy it",
             stacklevel=3,
         )
-    return states, algorithm.privacy(1, budget.neighboring_relation)
+    return states, events_fn
 
 
-def _affordable(step_events, num_steps, num_chains, budget, ledger) -> int:
+def _affordable(events_fn, num_steps, num_chains, budget, ledger) -> int:
     """As many steps as the budget pays, unless `num_steps` are asked for."""
     if num_steps is not None:
         return num_steps
     relation = budget.neighboring_relation.name
     num_steps = privacy.max_steps(
-        [(event, count * num_chains) for event, count in step_events],
+        events_fn,
         epsilon=budget.epsilon,
         delta=budget.delta,
         spent=ledgers.read(ledger, relation) if ledger else [],

@@ -117,7 +117,8 @@ def max_steps(
     Parameters
     ----------
     step_events
-        List of (event, count) of one step.
+        List of (event, count) of one step, or ``number of steps -> list`` if steps
+        differ.
     epsilon, delta
         The budget.
     method
@@ -136,11 +137,15 @@ def max_steps(
         than 10^12 steps fit.
     """
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
-    step_events = check_events(step_events)
     spent = list(spent)
+    if not callable(step_events):
+        one_step = check_events(step_events)
+
+        def step_events(steps: int) -> list[tuple[Event, int]]:
+            return [(event, n * steps) for event, n in one_step]
 
     def events(steps: int) -> tuple[tuple[Event, int], ...]:
-        return check_events([*spent, *((event, n * steps) for event, n in step_events)])
+        return check_events([*spent, *step_events(steps)])
 
     def fits(steps: int, name: str) -> bool:
         released = events(steps)

@@ -28,7 +28,7 @@ from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import FixedBatch, GaussianRelease, PoissonGaussianRelease
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
-__all__ = ["langevin_noise", "max_step_size", "power_decay", "releases", "round_down"]
+__all__ = ["langevin_noise", "max_step_size", "releases", "round_down"]
 
 ROUNDED = 0.005
 """Relative difference of noise multipliers that are taken for one, at most."""
@@ -61,11 +61,6 @@ def langevin_noise(
     """
     variance = 2 * temperature * num_records / np.asarray(step_size, np.float64)
     return sampling_prob / l2_clip_norm * np.sqrt(variance)
-
-
-def power_decay(exponent: float = 1 / 3) -> Callable:
-    """The schedule ``count -> (count + 1)^-exponent``, counts from 0."""
-    return lambda count: (count + 1.0) ** -exponent
 
 
 def round_down(noise_multipliers) -> list[tuple[float, int]]:
@@ -138,7 +133,8 @@ def max_step_size(
         The budget.
     schedule
         ``count -> factor`` for count = 0, 1, ..., T - 1, on NumPy arrays: step t has
-        the size eta times factor, as with `power_decay`. None: a fixed step size.
+        the size eta times factor, such as ``(count + 1.0) ** (-1 / 3)``. None: a fixed
+        step size.
     temperature
         K; 1/2 for the published algorithm.
     neighboring_relation

@@ -1,0 +1,322 @@
+"""What samplers that move along noisy gradients share.
+
+A step of size eta takes
+
+    G = (grad log prior + T/q (sum over the sample of clip(grad l_i) + noise)) / N
+
+and adds eta G to the position or to a velocity. q is the chance with which each of the
+N records enters the sample, T the tempering, and the divisor q N is public; the prior's
+gradient is exact and not clipped. A noise multiplier sigma, in clip norms C of one
+record, puts noise of standard deviation
+
+    s = eta sigma T C / (q N)
+
+into the update. A sampler needs some s for its temperature, and sigma follows from it:
+the noise that the dynamics have anyway pays for privacy. What a step does with eta G is
+an optax transformation.
+
+The sample adds a variance too, eta^2 v / (q N) in a direction in which gradients of one
+record have the mean square v. Beside s it must be small, or the chain is hotter than it
+should be: s^2 is at least ten times as large if sigma^2 >= 10 q N v / C^2. As v <= C^2,
+sigma^2 >= 10 q N is always enough; `excess_temperature` says what it was in a run.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from dp_accounting import NeighboringRelation
+from jax.flatten_util import ravel_pytree
+
+from dpjax.algorithm import Algorithm, Transition, take_step
+from dpjax.gradient_release import GradientRelease
+from dpjax.posterior import Posterior
+from dpjax.privacy.step_size import round_down
+
+__all__ = [
+    "LONGEST",
+    "SGMCMCInfo",
+    "SGMCMCState",
+    "Scales",
+    "algorithm",
+    "check_positive",
+    "excess_temperature",
+    "init",
+    "kernel_of",
+]
+
+LONGEST = 10**7
+"""Steps, at most, whose different sizes are accounted for."""
+
+SLACK = 2.0**-20
+"""Relative error of a step size between its two evaluations, of some float32 digits."""
+
+
+class SGMCMCState(NamedTuple):
+    """Where a chain stands. Public.
+
+    position
+        Pytree.
+    optimizer_state
+        What the optax transformation remembers of the released gradients: a velocity,
+        a friction.
+    count
+        Steps made, int32.
+    """
+
+    position: Any
+    optimizer_state: Any
+    count: jax.Array
+
+
+class SGMCMCInfo(NamedTuple):
+    """What a step releases.
+
+    gradient
+        N G, the noisy gradient of the log posterior, a pytree like the position.
+    noise_sd
+        Standard deviation of the noise in each of its components.
+    """
+
+    gradient: Any
+    noise_sd: jax.Array
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Step sizes, and the noise of updates in clip norms of one record and back.
+
+    Parameters
+    ----------
+    posterior
+        What is sampled; only its public size and tempering are used.
+    step_size
+        eta, a positive number, or a schedule ``count -> eta`` such as optax's.
+    l2_clip_norm, sampling_prob
+        C and q, as in `GradientRelease`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    posterior: Posterior
+    step_size: float | Callable
+    l2_clip_norm: float
+    sampling_prob: float
+
+    def __post_init__(self):
+        # It rounds q.
+        release = self.release
+        object.__setattr__(self, "sampling_prob", release.sampling_prob)
+        self.sizes(1)
+
+    @property
+    def release(self) -> GradientRelease:
+        """How gradients are released."""
+        return GradientRelease(self.l2_clip_norm, None, self.sampling_prob)
+
+    def at(self, count):
+        """eta of a step, float64; call it under `jax.enable_x64(True)`."""
+        eta = self.step_size(count) if callable(self.step_size) else self.step_size
+        return jnp.asarray(eta, jnp.float64)
+
+    def sizes(self, num_steps: int) -> np.ndarray:
+        """eta of the first steps, ``(num_steps,)``, or ``(1,)`` if all are equal."""
+        if callable(self.step_size) and num_steps > LONGEST:
+            raise ValueError(
+                f"step sizes of a schedule are accounted for up to {LONGEST:g} steps: "
+                "give num_steps, or a step size that does not change"
+            )
+        count = num_steps if callable(self.step_size) else 1
+        with jax.ensure_compile_time_eval(), jax.enable_x64(True):
+            found = np.asarray(jax.vmap(self.at)(jnp.arange(count)))
+        if not np.all((found > 0) & (found < np.inf)):
+            raise ValueError(
+                "step_size must be positive and finite at all steps, got "
+                f"{found.min():g} to {found.max():g}; give a schedule that decays to "
+                "more than zero"
+            )
+        return found
+
+    def multiplier(self, noise_sd, step_size):
+        """sigma of updates of size eta whose noise is to be s."""
+        return noise_sd / (step_size * self._unit)
+
+    def noise_sd(self, noise_multiplier, step_size):
+        """s of updates of size eta whose noise multiplier is sigma."""
+        return noise_multiplier * step_size * self._unit
+
+    @property
+    def _unit(self) -> float:
+        """T C / (q N): what one clip norm in the sum is in G."""
+        sampled = self.sampling_prob * self.posterior.num_records
+        return self.posterior.tempering * self.l2_clip_norm / sampled
+
+
+def check_positive(**parameters: float) -> None:
+    """Refuse parameters that are not positive and finite."""
+    for name, value in parameters.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def init(
+    position,
+    optimizer: optax.GradientTransformation,
+    *,
+    rng_key: jax.Array | None = None,
+) -> SGMCMCState:
+    """State of a chain at the public `position`; no data are read, no key is used."""
+    position = jax.tree.map(jnp.asarray, position)
+    return SGMCMCState(position, optimizer.init(position), jnp.zeros((), jnp.int32))
+
+
+def kernel_of(as_top_level_api: Callable) -> Callable:
+    """The function that builds the kernel of a sampler, which takes its parameters."""
+
+    def build_kernel():
+        def kernel(
+            rng_key: jax.Array,
+            state: SGMCMCState,
+            posterior: Posterior,
+            step_size,
+            **parameters,
+        ) -> tuple[SGMCMCState, SGMCMCInfo]:
+            algorithm = as_top_level_api(posterior, step_size, **parameters)
+            return algorithm.step(rng_key, state)
+
+        return kernel
+
+    return build_kernel
+
+
+def algorithm(
+    scales: Scales,
+    optimizer: optax.GradientTransformation,
+    noise_sd_fn: Callable,
+    dim: int,
+) -> Algorithm:
+    """The sampler whose updates are those of `optimizer`.
+
+    Parameters
+    ----------
+    scales
+        Data, step sizes and the scale of noise.
+    optimizer
+        Transformation of -G, which has the step size in it.
+    noise_sd_fn
+        ``eta -> s``, elementwise in float64.
+    dim
+        Components of the position, each of which adds to the numerical error charged.
+
+    Raises
+    ------
+    ValueError
+        If `dim` is not a positive integer; later, if a position has not as many.
+
+    Notes
+    -----
+    *Formal guarantees.* A step releases one noisy sum of clipped gradients, a Poisson
+    sampled Gaussian release, and what follows from it: the position, whatever is
+    remembered, the whole trajectory. The number of records in the sample stays secret.
+    """
+    if not (isinstance(dim, int) and dim >= 1):
+        raise ValueError(f"dim must be a positive integer, got {dim}")
+    posterior, release = scales.posterior, scales.release
+    num_records = posterior.num_records
+
+    def multiplier_fn(step_size):
+        return scales.multiplier(noise_sd_fn(step_size), step_size)
+
+    def num_words(state):
+        size = ravel_pytree(state.position)[0].size
+        if size != dim:
+            raise ValueError(f"the position has {size} components, not dim = {dim}")
+        return release.num_words(dim, num_records)
+
+    def move(words, state, memory):
+        position = state.position
+        with jax.enable_x64(True):
+            step_size = scales.at(state.count)
+            multiplier = multiplier_fn(step_size)
+            noise_sd = scales.noise_sd(multiplier, 1.0) * num_records
+        likelihood = release(words, posterior, position, noise_multiplier=multiplier)
+        prior = jax.grad(posterior.logprior_fn)(position)
+        gradient = jax.tree.map(jnp.add, likelihood, prior)
+        updates, optimizer_state = optimizer.update(
+            jax.tree.map(lambda leaf: -leaf / num_records, gradient),
+            state.optimizer_state,
+            position,
+        )
+        position = optax.apply_updates(position, updates)
+        moved = SGMCMCState(position, optimizer_state, state.count + 1)
+        return moved, SGMCMCInfo(gradient, noise_sd.astype(float)), memory
+
+    def stay(state):
+        nothing = jax.tree.map(jnp.zeros_like, state.position)
+        return SGMCMCInfo(nothing, jnp.zeros(()))
+
+    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        sizes = scales.sizes(num_steps)
+        with jax.enable_x64(True):
+            multipliers = np.asarray(multiplier_fn(sizes)) * (1 - SLACK)
+        repeated = num_steps // sizes.size
+        return [
+            (release.event(dim, neighboring_relation, noise), count * repeated)
+            for noise, count in round_down(multipliers)
+        ]
+
+    transition = Transition(num_words, lambda state: None, move, stay)
+    return Algorithm(
+        init=lambda position, rng_key=None: init(position, optimizer),
+        step=lambda rng_key, state: take_step(rng_key, state, transition),
+        privacy=steps,
+        transition=transition,
+    )
+
+
+def excess_temperature(gradients, noise_sd) -> tuple[float, float]:
+    """How much the samples heated a chain: their variance over that of the noise.
+
+    The temperature is 1 + this, about, times the nominal one. Reads a run's
+    ``infos.gradient`` and ``infos.noise_sd`` and nothing else, so it is free.
+
+    Parameters
+    ----------
+    gradients
+        Noisy gradients of the steps that a run kept, a pytree of ``(chains, draws,
+        ...)``, of steps after one another: what the gradient changes between them, a
+        share of eta kappa after one step on a curvature of N kappa, counts as heat.
+    noise_sd
+        ``(chains, draws)``.
+
+    Returns
+    -------
+    The excess, and its standard error where components are independent.
+
+    Raises
+    ------
+    ValueError
+        If there is only one draw.
+
+    Notes
+    -----
+    From half the mean square of successive differences [von Neumann 1941], over the
+    noise's variance, minus one.
+    """
+    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(gradients)]
+    flat = np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], -1)
+    if flat.shape[1] < 2:
+        raise ValueError("differences of successive gradients need at least two draws")
+    variance = np.asarray(noise_sd, np.float64) ** 2
+    expected = variance[:, 1:] + variance[:, :-1]
+    ratios = np.diff(flat, axis=1) ** 2 / expected[..., None]
+    # Differences that share a gradient are correlated: (1 + 2 / 4) times the variance.
+    return float(ratios.mean() - 1), math.sqrt(3 / ratios.size)
