@@ -228,7 +228,8 @@ class Arrivals(NamedTuple):
     """Arrivals of records, one an entry, in any order. Secret.
 
     indices
-        Numbers of records, uint32 ``(capacity,)``.
+        Numbers of records, uint32 ``(capacity,)``; zero where nobody arrives, as a
+        record far from the others in memory is slow to read.
     is_drawn
         Which entries are arrivals, ``(capacity,)``.
     coins
@@ -265,11 +266,8 @@ def arrivals(words: jax.Array, rate: float, num_records: int) -> Arrivals:
     bits = cipher.expand(words[inversion.WORDS :], 0, 2 * size)
     indices = bits[:size] // np.uint32(width)
     is_drawn = jnp.arange(size) < inversion.draw(words, numbers)
-    return Arrivals(
-        jnp.minimum(indices, np.uint32(num_records - 1)),
-        is_drawn & (indices < num_records),
-        bits[size:],
-    )
+    is_drawn &= indices < num_records
+    return Arrivals(jnp.where(is_drawn, indices, 0), is_drawn, bits[size:])
 
 
 def capacity(rate: float, num_records: int) -> int:

@@ -129,7 +129,7 @@ def transition(
     if least_rate > MAX_ODDS * base_rate:
         raise ValueError(
             f"expected_batch_size = {expected_batch_size} is too small beside the "
-            f"{least_rate * num_records:.4g} records that the clip bound makes necessary"
+            f"{least_rate * num_records:.4g} records that the clip bound asks for"
         )
 
     def num_words(state):
