@@ -153,10 +153,11 @@ def test_scores():
     features = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])
     labels = np.array([1, 0, 0])
     score_fn = sweep.scorer("mnist", None, (features, labels))
-    chain = np.concatenate([np.full((20, 2), 1.0), np.full((20, 2), -4.0)])
-    # Means (1, 1) and (-1.5, -1.5): two of three right, then one.
-    assert score_fn(chain)[0] == pytest.approx(2 / 3)
-    assert score_fn(chain)[-1] == pytest.approx(1 / 3)
+    for end, right in ((-0.5, 2), (-4.0, 1)):
+        chain = np.concatenate([np.full((20, 2), 1.0), np.full((20, 2), end)])
+        # Means (1, 1), and in the end (.25, .25) or (-1.5, -1.5).
+        assert score_fn(chain)[0] == pytest.approx(2 / 3)
+        assert score_fn(chain)[-1] == pytest.approx(right / 3)
 
 
 @pytest.mark.slow
