@@ -6,8 +6,8 @@ Logistic regression with prior N(0, 3^2) and rows of norm at most 1, so that a c
 of 1 never clips the aligned gradients. For epsilon = 1 and 10 at delta = 1e-5
 (substitution) the noise multiplier spends the budget on 1000 steps of Poisson samples
 of a tenth of the records. Non-private VI has the same guide, optimiser and number of
-steps, all records, and no clipping and noise; NUTS is what both approximate. Printed
-are accuracy and mean log-likelihood of the test file, mean and sd over repetitions.
+steps, all records, and no clipping and noise (`benchmarks.adult` has NUTS). Printed are
+accuracy and mean log-likelihood of the test file, mean and sd over repetitions.
 
 ``--speed`` times a step in one process, in turns, with one that takes a batch from
 jax-privacy's Poisson sampling, pads it to the same size, and sums by its
@@ -26,7 +26,7 @@ import optax
 from jax_privacy import batch_selection, clipping
 
 import dpjax
-from dpjax import baselines, data, gradient_queries, minibatch, privacy
+from dpjax import data, gradient_queries, minibatch, privacy
 from dpjax.gradient_release import GradientRelease
 from dpjax.models import logistic_regression
 
@@ -109,14 +109,6 @@ def accuracy(columns, repetitions):
     posterior, test = adult(columns)
     dim = test[0].shape[1]
     print(f"Adult, {columns}: {dim} coefficients; accuracy and test log-likelihood")
-    draws = baselines.nuts(
-        jax.random.key(0),
-        posterior,
-        500,
-        initial_position=jnp.zeros((1, dim)),
-        num_warmup=500,
-    ).positions
-    line("NUTS, not private", [score(draws, *test)])
     for name, (guide, aligned) in FITS.items():
         guide = guide(dim)
         if aligned:
