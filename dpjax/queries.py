@@ -207,11 +207,10 @@ def _cells(ratio: jax.Array, clip_bound) -> jax.Array:
     # A bound of zero, for a move of no distance, would make 0 * inf.
     scale = GRID / jnp.maximum(clip_bound, 1e-30)
     cells = jnp.clip(ratio * scale, -GRID, GRID)
-    # Not the trick of adding and subtracting a large number, which XLA undoes.
-    return lax.round(
-        jnp.where(jnp.isfinite(ratio), cells, 0.0),
-        lax.RoundingMethod.TO_NEAREST_EVEN,
-    )
+    # Not the trick of adding and subtracting a large number, which XLA undoes. Not
+    # last, where XLA takes it into a slower pass, that of the sum.
+    cells = lax.round(cells, lax.RoundingMethod.TO_NEAREST_EVEN)
+    return jnp.where(jnp.isfinite(ratio), cells, 0.0)
 
 
 def _unit(clip_bound):
