@@ -193,6 +193,16 @@ def privacy_settings(clip_bound):
     return dict(clip_bound=clip_bound, expected_batch_size=10.0, step_size=0.25)
 
 
+def slope_posterior(sizes, tempering=1.0):
+    """Log ratios are a record's size times the move along the first axis."""
+    return Posterior(
+        lambda position: jnp.zeros((), position.dtype),
+        lambda position, record: record * position[0],
+        jnp.asarray(sizes, jnp.result_type(float)),
+        tempering,
+    )
+
+
 BOUNDS = {
     "number": (0.5, 0.5),
     "Lipschitz": (Lipschitz(3.0), 0.75),
@@ -219,13 +229,7 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
 
     monkeypatch.setattr(poisson_queries, "thinning", spy)
     monkeypatch.setattr(minibatch, "arrivals", count)
-    data = jnp.asarray([-1e9, 1e9] * 20, jnp.result_type(float))
-    posterior = Posterior(
-        lambda position: jnp.zeros((), position.dtype),
-        lambda position, record: record * position[0],
-        data,
-        tempering,
-    )
+    posterior = slope_posterior(np.tile([-1e9, 1e9], 20), tempering)
     algorithm = dpjax.fast_mh(posterior, laziness=0.5, **privacy_settings(clip_bound))
     algorithm.step(jax.random.key(0), algorithm.init(jnp.zeros(2)))
     [(event, count)] = algorithm.privacy(7)
@@ -239,6 +243,37 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
     spread = rate * (threshold.max() - threshold.min()) / 2**32
     assert spread == pytest.approx(event.bound, rel=1e-8)
     assert float(weight.max()) == pytest.approx(np.log(event.max_odds), rel=1e-8)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_chains_see_clipped_records_only(name):
+    sizes = np.tile([1e6, -1e6, 1e7, -1e7], 10)
+
+    @jax.jit
+    @jax.vmap
+    def chain(sizes):
+        algorithm = KERNELS[name](slope_posterior(sizes), clip_bound=0.5)
+        return jax.lax.scan(
+            lambda state, key: algorithm.step(key, state),
+            algorithm.init(jnp.zeros(2)),
+            jax.random.split(jax.random.key(6), 60),
+        )
+
+    data = np.stack([sizes, 37 * sizes, np.abs(sizes)])
+    state, info = chain(jnp.asarray(data, jnp.result_type(float)))
+    np.testing.assert_array_equal(state.position[0], state.position[1])
+    np.testing.assert_array_equal(info.is_accepted[0], info.is_accepted[1])
+    assert 0 < np.mean(info.is_accepted[0]) < 1
+    assert np.any(info.is_accepted[0] != info.is_accepted[2])
+
+
+@pytest.mark.parametrize("name", ["fast_mh", "metric"])
+def test_privacy_reads_no_data(name):
+    events = [
+        KERNELS[name](slope_posterior(np.full(40, size)), clip_bound=0.5).privacy(11)
+        for size in (0.0, np.nan)
+    ]
+    assert events[0] == events[1]
 
 
 def published(**changes):
