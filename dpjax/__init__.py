@@ -20,6 +20,7 @@ from dpjax.sgmcmc.sgld import sgld
 from dpjax.sgmcmc.sgnht import sgnht
 from dpjax.vi import guides
 from dpjax.vi.dpvi import dpvi
+from dpjax.vi.noise_aware import noise_aware
 
 __all__ = [
     "Algorithm",
@@ -39,6 +40,7 @@ __all__ = [
     "hmc",
     "minibatch_barker",
     "minibatch_penalty",
+    "noise_aware",
     "penalty",
     "privacy",
     "proposals",

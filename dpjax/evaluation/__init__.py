@@ -1,4 +1,4 @@
-"""How far draws are from a reference sample. Non-private: for synthetic data."""
+"""How far draws are from the truth. Non-private: for synthetic data."""
 
 from dpjax.evaluation.mmd import (
     median_bandwidth,
@@ -7,12 +7,17 @@ from dpjax.evaluation.mmd import (
     reference_bandwidth,
 )
 from dpjax.evaluation.symmetric_kl import histogram, symmetric_kl
+from dpjax.evaluation.tarp import coverage_rmse, noise_floor, tarp, tarp_marginal
 
 __all__ = [
+    "coverage_rmse",
     "histogram",
     "median_bandwidth",
     "mmd",
     "mmd_squared",
+    "noise_floor",
     "reference_bandwidth",
     "symmetric_kl",
+    "tarp",
+    "tarp_marginal",
 ]

@@ -62,10 +62,14 @@ class DPVIInfo(NamedTuple):
         phi, where the gradient was taken: those of the state before the step.
     gradient
         The noisy gradient of the ELBO there, prior and entropy included.
+    noise_sd
+        Standard deviation of the Gaussian noise in each of its components; None if
+        `aligned`, where the noise on rho is multiplied by the draws, or without noise.
     """
 
     parameters: Any
     gradient: Any
+    noise_sd: jax.Array | None
 
 
 def init(
@@ -153,6 +157,14 @@ def as_top_level_api(
         release = GradientRelease(l2_clip_norm, noise_multiplier, sampling_prob)
     guide_words = num_samples * guide.num_normals
     size = num_samples * guide.dim if aligned else guide.num_parameters
+    noise_sd = None
+    if noise_multiplier and not aligned:
+        scale = posterior.tempering / release.sampling_prob
+        noise_sd = scale * l2_clip_norm * noise_multiplier
+
+    def release_info(parameters, gradient):
+        sd = None if noise_sd is None else jnp.asarray(noise_sd, float)
+        return DPVIInfo(parameters, gradient, sd)
 
     def elbo_gradient(words, parameters):
         dtype = parameters["rho"].dtype
@@ -195,10 +207,11 @@ def as_top_level_api(
             jax.tree.map(jnp.negative, gradient), state.optimizer_state, parameters
         )
         moved = DPVIState(optax.apply_updates(parameters, updates), optimizer_state)
-        return moved, DPVIInfo(parameters, gradient), memory
+        return moved, release_info(parameters, gradient), memory
 
     def stay(state):
-        return DPVIInfo(state.position, jax.tree.map(jnp.zeros_like, state.position))
+        nothing = jax.tree.map(jnp.zeros_like, state.position)
+        return release_info(state.position, nothing)
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if release is None:

@@ -173,6 +173,10 @@ def test_measured_noise_is_the_noise_charged(aligned):
     location = np.asarray(info.gradient["location"]) / sd / (2**0.5 if aligned else 1)
     # Six standard errors of a variance: 3e-9.
     assert abs(np.var(location) - 1) < 6 * (2 / location.size) ** 0.5 + 1 / 3000
+    if aligned:
+        assert info.noise_sd is None
+    else:
+        np.testing.assert_allclose(info.noise_sd, sd, rtol=1e-6)
 
 
 @pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE])
@@ -199,7 +203,7 @@ def test_events_are_those_of_what_is_released(relation, changes, size):
 def test_states_and_infos_hold_public_values_only():
     # A new field is a new release: think before changing this test.
     assert dpvi.DPVIState._fields == ("position", "optimizer_state")
-    assert dpvi.DPVIInfo._fields == ("parameters", "gradient")
+    assert dpvi.DPVIInfo._fields == ("parameters", "gradient", "noise_sd")
 
 
 @pytest.mark.parametrize("aligned", [True, False])

@@ -59,7 +59,7 @@ def go(posterior, num_steps=60, **changes):
 
 def test_trace_is_what_the_optimiser_did(posterior):
     run = go(posterior)
-    parameters, gradient = run.infos
+    parameters, gradient, _ = run.infos
     shapes = {"location": (CHAINS, 60, 2), "rho": (CHAINS, 60, 2)}
     assert jax.tree.map(np.shape, parameters) == shapes
     for chain in range(CHAINS):

@@ -1,0 +1,128 @@
+"""TARP: whether a posterior approximation covers the truth as often as it says.
+
+For draws i of truth, data and posterior samples, f_i is the share of the samples that
+are closer than the truth to a random reference point. If the samples come from the
+posterior, f is uniform whatever the reference, and the expected coverage
+
+    C(l) = mean_i [f_i < l]
+
+is l at every credibility level l. Its root mean squared distance from l over 21 levels
+summarises the error: a posterior without it scores `noise_floor`, and one whose
+coverage is zero or one everywhere .5844.
+
+References
+----------
+Lemos et al. (2023), Sampling-Based Accuracy Testing of Posterior Estimators. Levels and
+reference points are those of the noise-aware DPVI code (arXiv 2410.19371).
+"""
+
+import numpy as np
+
+__all__ = ["LEVELS", "coverage_rmse", "noise_floor", "tarp", "tarp_marginal"]
+
+LEVELS = 1 - np.array([0.001, *np.linspace(0.05, 0.95, 19), 0.999])
+"""Credibility levels, ``(21,)``."""
+
+
+def tarp(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
+    """Expected coverage of the joint posterior, by Euclidean distance.
+
+    Parameters
+    ----------
+    rng
+        `numpy.random.Generator` of the reference points, which are uniform on
+        `center` +- 4 standard deviations of the samples, component by component.
+    samples
+        Posterior samples of every draw, ``(num_draws, num_samples, dim)``.
+    truth
+        ``(num_draws, dim)``.
+    center
+        ``(num_draws, dim)``; may depend on the data but not on the truth.
+    num_repeats
+        Times that the reference points are drawn anew.
+
+    Returns
+    -------
+    Array
+        Coverage at `LEVELS`, ``(num_repeats, 21)``.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit or a number is not finite.
+    """
+    samples, truth, center = _checked(samples, truth, center)
+    spread = 4 * samples.std(axis=1)
+    covered = []
+    for _ in range(num_repeats):
+        reference = center + spread * rng.uniform(-1, 1, truth.shape)
+        distances = np.sum((samples - reference[:, None]) ** 2, axis=-1)
+        of_truth = np.sum((truth - reference) ** 2, axis=-1)
+        covered.append(_coverage(np.mean(distances < of_truth[:, None], axis=1)))
+    return np.stack(covered)
+
+
+def tarp_marginal(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
+    """Expected coverage of every component on its own, ``(dim, num_repeats, 21)``.
+
+    Parameters and errors are those of `tarp`.
+    """
+    samples, truth, center = _checked(samples, truth, center)
+    return np.stack(
+        [
+            tarp(rng, samples[..., part], truth[:, part], center[:, part], num_repeats)
+            for part in (slice(j, j + 1) for j in range(truth.shape[1]))
+        ]
+    )
+
+
+def coverage_rmse(coverage) -> np.ndarray:
+    """Root mean square over the levels of coverage minus level.
+
+    Parameters
+    ----------
+    coverage
+        ``(..., 21)``, from `tarp`.
+
+    Returns
+    -------
+    Array
+        ``(...)``. The sd over repeats is that of the reference points alone: it leaves
+        out that of the draws, which `noise_floor` has.
+    """
+    return np.sqrt(np.mean((np.asarray(coverage) - LEVELS) ** 2, axis=-1))
+
+
+def noise_floor(rng, num_draws: int, num_repeats: int = 1000) -> np.ndarray:
+    """`coverage_rmse` of exact posteriors, for which f is uniform, ``(num_repeats,)``.
+
+    For 500 draws .016 on average, and below .030 in 95 % of the cases.
+    """
+    uniform = rng.random((num_repeats, num_draws))
+    return coverage_rmse(np.apply_along_axis(_coverage, 1, uniform))
+
+
+def _coverage(shares) -> np.ndarray:
+    """Share of the draws below each level, from the ``(num_draws,)`` shares f."""
+    return np.mean(shares[:, None] < LEVELS, axis=0)
+
+
+def _checked(samples, truth, center):
+    samples, truth, center = (
+        np.asarray(array, np.float64) for array in (samples, truth, center)
+    )
+    if not (
+        samples.ndim == 3
+        and samples.size
+        and samples.shape[::2] == truth.shape == center.shape
+    ):
+        raise ValueError(
+            "samples must be (num_draws, num_samples, dim), truth and center "
+            f"(num_draws, dim); got {samples.shape}, {truth.shape} and {center.shape}"
+        )
+    if not all(np.all(np.isfinite(array)) for array in (samples, truth, center)):
+        raise ValueError(
+            "samples, truth and center must be finite: leave failed runs out, and "
+            "report how many"
+        )
+    return samples, truth, center
