@@ -121,7 +121,11 @@ def accuracy(columns, repetitions):
                 sampling_prob=SAMPLING_PROB,
                 aligned=aligned,
             )
-            noise = noise_multiplier(posterior, epsilon, **options)
+            try:
+                noise = noise_multiplier(posterior, epsilon, **options)
+            except privacy.BudgetError:
+                print(f"  {name}, epsilon {epsilon:g}: numerical error exceeds delta")
+                continue
             scores = [
                 score(fit(posterior, dim, noise_multiplier=noise, **options), *test)
                 for _ in range(repetitions)
