@@ -77,10 +77,39 @@ def test_agrees_with_nuts():
         assert np.all(abs(chain[name].std(axis=0) / sd - 1) < 0.15)
 
 
-@pytest.mark.parametrize("error", [0.0, 4.0])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(num_steps=50, spread=0.5, sd=5.0, curvature=0.5),
+        dict(num_steps=1000, spread=1.0, sd=1.0, curvature=200.0),
+    ],
+    ids=["weak", "strong"],
+)
+def test_curvatures_follow_their_density(settings):
+    infos, _ = simulated(np.random.default_rng(3), 1, dim=1, **settings)
+    optima = dpjax.noise_aware(infos).sample(jax.random.key(0), 100_000)
+    x, g = infos.parameters["rho"][0, :, 0], infos.gradient["rho"][0, :, 0]
+    n, v = settings["num_steps"], settings["sd"] ** 2
+    sxx, sxg = n * np.var(x), np.sum((x - x.mean()) * g)
+    m, tau = abs(sxg) / sxx, (v / sxx) ** 0.5
+    u = np.linspace(m - 12 * tau, m + 16 * tau, 200_001)
+    a = np.logaddexp(0, u)
+    of_mean = v / n + a**2
+    log_density = -((u - m) ** 2) / (2 * tau**2) - (2 * a * sxg + a**2 * sxx) / (2 * v)
+    log_density -= np.log(of_mean) / 2 + g.mean() ** 2 / (2 * of_mean)
+    cumulative = np.cumsum(np.exp(log_density - log_density.max()))
+    for level in (0.01, 0.1, 0.5, 0.9, 0.99):
+        quantile = np.quantile(optima.curvature["rho"], level)
+        found = np.interp(quantile, a, cumulative / cumulative[-1])
+        # Six standard errors: 2e-9.
+        assert abs(found - level) < 6 * (level * (1 - level) / 100_000) ** 0.5
+
+
+@pytest.mark.parametrize("error", [0.0, 200.0])
 def test_intervals_cover_the_optimum(error):
-    # Steps ten times as wide as the prior: what is counted twice does not matter.
-    settings = dict(spread=10.0, sd=5.0, curvature=1.0, error=error)
+    # Steps ten times as wide as the prior: what is counted twice does not matter, and
+    # at a curvature of 50 neither does softplus in its prior.
+    settings = dict(spread=10.0, sd=250.0, curvature=50.0, error=error)
     infos, optimum = simulated(np.random.default_rng(1), 1, 40, 500, **settings)
     posterior = dpjax.noise_aware(infos, sampling_error_sd=error)
     parameters = posterior.sample(jax.random.key(2), 1000).parameters
