@@ -28,6 +28,10 @@ Tables and keys; those without a default are required:
   and ``init_scale`` (default 0.1), ``optimizer`` one with ``name`` (``adam``,
   ``adagrad``, ``rmsprop`` or ``sgd``) and ``learning_rate``, and ``noise_multiplier``
   is by default what spends the budget on ``num_steps``.
+  Or ``sgld``, ``sghmc`` or ``sgnht``: the keyword arguments of that function but for
+  ``dim``, and ``step_size``, a number or a table with ``schedule``: ``power_decay``
+  with an ``exponent``, or ``cosine_decay`` with ``decay_steps`` and ``alpha``, and an
+  ``init_value``. What is left out of both is what spends the budget on ``num_steps``.
 - ``[adaptation]``, if step size and metric are to be tuned: ``num_warmup``,
   ``target_acceptance_rate`` and ``is_mass_matrix_diagonal`` (default: that of the
   initial metric, if any) of `dpjax.adaptation.adapted`. What ``[algorithm]`` says is
@@ -51,7 +55,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import config_model, config_numpyro, config_vi, fisher, proposals
+from dpjax import (
+    config_model,
+    config_numpyro,
+    config_sgmcmc,
+    config_vi,
+    fisher,
+    proposals,
+)
 from dpjax.adaptation import adapted
 from dpjax.config_keys import ConfigError, choice, keywords, only
 from dpjax.mcmc.barker import barker
@@ -65,7 +76,6 @@ from dpjax.mcmc.tuna import tuna
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget, NeighboringRelation
 from dpjax.queries import Lipschitz, Range
-from dpjax.vi.dpvi import dpvi
 
 __all__ = ["ConfigError", "Job", "load", "read"]
 
@@ -78,6 +88,10 @@ ALGORITHMS = {
     "fast_mh": fast_mh,
     "fast_mh_published": fast_mh_published,
     "tuna": tuna,
+}
+BY_GRADIENTS = {
+    "dpvi": config_vi,
+    **dict.fromkeys(config_sgmcmc.SAMPLERS, config_sgmcmc),
 }
 PROPOSALS = ("fixed_length", "gaussian", "one_component", "guided_walk")
 
@@ -154,11 +168,11 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
             return _automatic(tables, name, model, budget, ledger)
         only(tables, names, tables, "the file")
         run, start, seed = _run(tables["run"], model)
-        if tables["algorithm"].get("name") == "dpvi":
+        kind = tables["algorithm"].get("name")
+        if kind in BY_GRADIENTS:
             if "adaptation" in tables:
-                raise ConfigError("[adaptation] is not for dpvi")
-            sampler = dpvi
-            options = config_vi.read(
+                raise ConfigError(f"[adaptation] is not for {kind}")
+            sampler, options = BY_GRADIENTS[kind].read(
                 tables["algorithm"], model.dim, budget, run, model.outline
             )
         else:
@@ -188,7 +202,7 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
 
 def _algorithm(table, model, start):
     """The sampler and its keyword arguments."""
-    name = choice(table.get("name"), (*ALGORITHMS, "dpvi"), "[algorithm] name")
+    name = choice(table.get("name"), (*ALGORITHMS, *BY_GRADIENTS), "[algorithm] name")
     sampler = ALGORITHMS[name]
     arguments = ["step_size", *keywords(sampler.as_top_level_api)]
     required = ["step_size", *keywords(sampler.as_top_level_api, required=True)]

@@ -17,8 +17,8 @@ BRACKET = 0.1, 1e4
 """Noise multipliers among which one that spends the budget is looked for."""
 
 
-def read(table, dim: int, budget: privacy.Budget, run: dict, outline) -> dict:
-    """The keyword arguments of `dpvi`; no data are read.
+def read(table, dim: int, budget: privacy.Budget, run: dict, outline):
+    """`dpvi` and its keyword arguments; no data are read.
 
     Raises
     ------
@@ -34,7 +34,7 @@ def read(table, dim: int, budget: privacy.Budget, run: dict, outline) -> dict:
     options |= {"optimizer": _optimizer(table["optimizer"])}
     if "noise_multiplier" not in table:
         options["noise_multiplier"] = _calibrated(options, budget, run, outline)
-    return options
+    return dpvi, options
 
 
 def _guide(table, dim):

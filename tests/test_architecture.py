@@ -20,7 +20,7 @@ RANKS = {
     "proposals": 3, "privacy": 3, "models": 3, "evaluation": 3, "fisher": 4,
     "gradient_release": 3.5, "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "adaptation": 5, "results": 5,
     "checkpoint": 5, "engine": 6, "baselines": 6, "run": 7, "one_posterior_sample": 8, "numpyro": 8, "tables": 0,
-    "config_keys": 0, "config_model": 4, "config_vi": 5, "config_numpyro": 9,
+    "config_keys": 0, "config_model": 4, "config_vi": 5, "config_sgmcmc": 5, "config_numpyro": 9,
     "config": 10, "cli": 11, "__init__": 12,
 }  # fmt: skip
 WHOLE = {"privacy", "models", "evaluation", "numpyro"}
