@@ -234,7 +234,7 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
     algorithm.step(jax.random.key(0), algorithm.init(jnp.zeros(2)))
     [(event, count)] = algorithm.privacy(7)
     rate, (threshold, weight) = found[0], map(np.asarray, found[1])
-    assert count == 7
+    assert count == 7 and algorithm.transition.laziness == 0.5
     assert event == privacy.PoissonAcceptBit(
         acceptance.barker(0.5), tempering * bound, 1 + 40 * tempering * bound / 10
     )
