@@ -55,6 +55,20 @@ def test_wrong_posteriors_score_above_the_floor(changes):
     assert coverage_rmse(tarp_marginal(rng, *arguments)).min() > floor
 
 
+def test_overconfident_posteriors_cover_too_seldom():
+    rng = np.random.default_rng(4)
+    coverage = tarp(rng, *conjugate(rng, scale=0.2))
+    assert coverage[:, LEVELS > 0.89].max() < 0.7
+
+
+def test_reference_points_off_the_center_see_a_mirrored_posterior():
+    rng = np.random.default_rng(5)
+    truth = rng.exponential(size=(DRAWS, 1))
+    samples = -rng.exponential(size=(DRAWS, 200, 1))
+    score = coverage_rmse(tarp(rng, samples, truth, np.zeros_like(truth)))
+    assert score.min() > noise_floor(rng, DRAWS).max()
+
+
 def test_refuses_bad_arguments():
     rng = np.random.default_rng(3)
     samples, truth, center = conjugate(rng, num_draws=3)
