@@ -44,7 +44,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.vi.guides import Guide
 
-__all__ = ["NoiseAware", "noise_aware"]
+__all__ = ["NoiseAware", "Optima", "noise_aware"]
 
 CURVATURES = 256
 """Points of u on the grid of one component."""
