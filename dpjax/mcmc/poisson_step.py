@@ -6,7 +6,6 @@ log ratios bounded by H: k = lambda / n in the notation of `dpjax.poisson_querie
 """
 
 import math
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,7 @@ from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
 
-__all__ = ["Span", "event", "largest", "span", "transition"]
+__all__ = ["event", "largest", "span", "transition"]
 
 TOO_FAR = 1e-4
 """Chance of a proposal that is rejected for its length, if that has no bound."""
@@ -30,15 +29,10 @@ MAX_ODDS = 2.0**16
 """Of 1 + H / k, within which rates are multiples of 2^-32 as good as exactly."""
 
 
-class Span(NamedTuple):
-    """Public range of one record's tempered log ratio: centre -+ half, nats."""
-
-    centre: jax.Array
-    half: jax.Array
-
-
-def span(posterior: Posterior, clip_bound, position, move: Move, bound: float) -> Span:
-    """Where the log ratios of a proposal are clipped, in float64.
+def span(
+    posterior: Posterior, clip_bound, position, move: Move, bound: float
+) -> tuple[jax.Array, jax.Array]:
+    """Centre and half range that tempered log ratios are clipped to, nats, float64.
 
     The half range is at most `bound`. Exchanging the positions changes the sign of the
     centre and nothing else.
@@ -51,7 +45,7 @@ def span(posterior: Posterior, clip_bound, position, move: Move, bound: float) -
     with jax.enable_x64(True):
         low = posterior.tempering * jnp.asarray(low, jnp.float64)
         high = posterior.tempering * jnp.asarray(high, jnp.float64)
-        return Span((low + high) / 2, jnp.minimum((high - low) / 2, bound))
+        return (low + high) / 2, jnp.minimum((high - low) / 2, bound)
 
 
 def largest(posterior: Posterior, clip_bound, distance) -> float:
