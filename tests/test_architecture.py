@@ -15,13 +15,15 @@ FILES = {
 # Every module imports from rooms of a lower number, or from its own room if that is
 # a package of one subject.
 RANKS = {
-    "posterior": 0, "algorithm": 0, "cipher": 0, "data_files": 0, "data": 1, "uci": 1, "mnist": 1, "minibatch": 1,
-    "exact_sums": 0, "components": 0, "inversion": 0, "bounds": 0, "queries": 1, "gradient_queries": 2, "poisson_queries": 2, "noise": 2, "acceptance": 2,
-    "proposals": 3, "privacy": 3, "models": 3, "evaluation": 3, "fisher": 4,
-    "gradient_release": 3.5, "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "adaptation": 5, "results": 5,
-    "checkpoint": 5, "engine": 6, "baselines": 6, "run": 7, "one_posterior_sample": 8, "numpyro": 8, "tables": 0,
-    "config_keys": 0, "config_model": 4, "config_vi": 5, "config_sgmcmc": 5, "config_numpyro": 9,
-    "config": 10, "cli": 11, "__init__": 12,
+    "posterior": 0, "algorithm": 0, "cipher": 0, "data_files": 0, "exact_sums": 0,
+    "components": 0, "inversion": 0, "bounds": 0, "tables": 0, "config_keys": 0,
+    "data": 1, "uci": 1, "mnist": 1, "minibatch": 1, "queries": 1,
+    "gradient_queries": 2, "poisson_queries": 2, "noise": 2, "acceptance": 2,
+    "proposals": 3, "privacy": 3, "models": 3, "evaluation": 3, "gradient_release": 3.5,
+    "fisher": 4, "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "config_model": 4,
+    "adaptation": 5, "results": 5, "checkpoint": 5, "config_vi": 5, "config_sgmcmc": 5,
+    "engine": 6, "baselines": 6, "run": 7, "one_posterior_sample": 8, "numpyro": 8,
+    "config_numpyro": 9, "config": 10, "cli": 11, "__init__": 12,
 }  # fmt: skip
 WHOLE = {"privacy", "models", "evaluation", "numpyro"}
 KERNELS = {"mcmc", "sgmcmc", "vi", "ep"}
