@@ -15,10 +15,10 @@ into the update. A sampler needs some s for its temperature, and sigma follows f
 the noise that the dynamics have anyway pays for privacy. What a step does with eta G is
 an optax transformation.
 
-The sample adds a variance too, eta^2 v / (q N) in a direction in which gradients of one
-record have the mean square v. Beside s it must be small, or the chain is hotter than it
-should be: s^2 is at least ten times as large if sigma^2 >= 10 q N v / C^2. As v <= C^2,
-sigma^2 >= 10 q N is always enough; `excess_temperature` says what it was in a run.
+The sample adds a variance too, (eta T)^2 v / (q N) in a direction in which gradients of
+one record have the mean square v. Beside s^2 it must be small, or the chain is hotter
+than it should be: s^2 is ten times as large if sigma^2 = 10 q N v / C^2. As v <= C^2,
+sigma^2 >= 10 q N is always enough; `temperature` says what it was in a run.
 """
 
 import math
@@ -33,7 +33,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpjax.algorithm import Algorithm, Transition, take_step
+from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
 from dpjax.gradient_release import GradientRelease
 from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
@@ -45,9 +45,7 @@ __all__ = [
     "Scales",
     "algorithm",
     "check_positive",
-    "excess_temperature",
-    "init",
-    "kernel_of",
+    "sampler",
 ]
 
 LONGEST = 10**7
@@ -167,19 +165,14 @@ def check_positive(**parameters: float) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
-def init(
-    position,
-    optimizer: optax.GradientTransformation,
-    *,
-    rng_key: jax.Array | None = None,
-) -> SGMCMCState:
-    """State of a chain at the public `position`; no data are read, no key is used."""
-    position = jax.tree.map(jnp.asarray, position)
-    return SGMCMCState(position, optimizer.init(position), jnp.zeros((), jnp.int32))
+def sampler(as_top_level_api: Callable[..., Algorithm]) -> Sampler:
+    """The three layers of a sampler; all take what the top level takes."""
 
-
-def kernel_of(as_top_level_api: Callable) -> Callable:
-    """The function that builds the kernel of a sampler, which takes its parameters."""
+    def init(
+        position, posterior: Posterior, step_size, *, rng_key=None, **parameters
+    ) -> SGMCMCState:
+        algorithm = as_top_level_api(posterior, step_size, **parameters)
+        return algorithm.init(position)
 
     def build_kernel():
         def kernel(
@@ -194,7 +187,7 @@ def kernel_of(as_top_level_api: Callable) -> Callable:
 
         return kernel
 
-    return build_kernel
+    return Sampler(as_top_level_api, init, build_kernel)
 
 
 def algorithm(
@@ -274,49 +267,14 @@ def algorithm(
         ]
 
     transition = Transition(num_words, lambda state: None, move, stay)
+
+    def init(position, rng_key=None):
+        position = jax.tree.map(jnp.asarray, position)
+        return SGMCMCState(position, optimizer.init(position), jnp.zeros((), jnp.int32))
+
     return Algorithm(
-        init=lambda position, rng_key=None: init(position, optimizer),
+        init=init,
         step=lambda rng_key, state: take_step(rng_key, state, transition),
         privacy=steps,
         transition=transition,
     )
-
-
-def excess_temperature(gradients, noise_sd) -> tuple[float, float]:
-    """How much the samples heated a chain: their variance over that of the noise.
-
-    The temperature is 1 + this, about, times the nominal one. Reads a run's
-    ``infos.gradient`` and ``infos.noise_sd`` and nothing else, so it is free.
-
-    Parameters
-    ----------
-    gradients
-        Noisy gradients of the steps that a run kept, a pytree of ``(chains, draws,
-        ...)``, of steps after one another: what the gradient changes between them, a
-        share of eta kappa after one step on a curvature of N kappa, counts as heat.
-    noise_sd
-        ``(chains, draws)``.
-
-    Returns
-    -------
-    The excess, and its standard error where components are independent.
-
-    Raises
-    ------
-    ValueError
-        If there is only one draw.
-
-    Notes
-    -----
-    From half the mean square of successive differences [von Neumann 1941], over the
-    noise's variance, minus one.
-    """
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(gradients)]
-    flat = np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], -1)
-    if flat.shape[1] < 2:
-        raise ValueError("differences of successive gradients need at least two draws")
-    variance = np.asarray(noise_sd, np.float64) ** 2
-    expected = variance[:, 1:] + variance[:, :-1]
-    ratios = np.diff(flat, axis=1) ** 2 / expected[..., None]
-    # Differences that share a gradient are correlated: (1 + 2 / 4) times the variance.
-    return float(ratios.mean() - 1), math.sqrt(3 / ratios.size)

@@ -21,12 +21,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax.algorithm import Algorithm, Sampler
+from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.sgmcmc import noisy_gradient
-from dpjax.sgmcmc.noisy_gradient import Scales, init
+from dpjax.sgmcmc.noisy_gradient import Scales
 
-__all__ = ["as_top_level_api", "build_kernel", "init", "sghmc"]
+__all__ = ["as_top_level_api", "sghmc"]
 
 
 def as_top_level_api(
@@ -104,6 +104,5 @@ def as_top_level_api(
     return noisy_gradient.algorithm(scales, optimizer, noise_sd, dim)
 
 
-build_kernel = noisy_gradient.kernel_of(as_top_level_api)
-sghmc = Sampler(as_top_level_api, init, build_kernel)
+sghmc = noisy_gradient.sampler(as_top_level_api)
 """Differentially private stochastic gradient HMC: see `as_top_level_api`."""

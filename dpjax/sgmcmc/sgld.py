@@ -12,6 +12,9 @@ so eta kappa must stay well below 2. The paper draws N(0, eta / N), which is K =
 samples the squared posterior, whose variances are half as large (`published`). It also
 has the signs of both gradients wrong, if log p and log l are what they say.
 
+The sample of records heats the chain as well, see `noisy_gradient`: sampling at the
+temperature K needs eta v <= .2 K q, v the mean square of one record's gradient.
+
 No noise is left to choose: more privacy is a smaller step size, and `max_step_size` of
 `dpjax.privacy` finds the largest that a budget pays for.
 
@@ -23,12 +26,12 @@ import functools
 
 import optax
 
-from dpjax.algorithm import Algorithm, Sampler
+from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.sgmcmc import noisy_gradient
-from dpjax.sgmcmc.noisy_gradient import Scales, init
+from dpjax.sgmcmc.noisy_gradient import Scales
 
-__all__ = ["as_top_level_api", "build_kernel", "init", "published", "sgld"]
+__all__ = ["as_top_level_api", "published", "sgld"]
 
 
 def as_top_level_api(
@@ -80,8 +83,7 @@ def as_top_level_api(
     return noisy_gradient.algorithm(scales, optimizer, noise_sd, dim)
 
 
-build_kernel = noisy_gradient.kernel_of(as_top_level_api)
-sgld = Sampler(as_top_level_api, init, build_kernel)
+sgld = noisy_gradient.sampler(as_top_level_api)
 """Differentially private stochastic gradient Langevin dynamics."""
 
 published = functools.partial(as_top_level_api, temperature=0.5)

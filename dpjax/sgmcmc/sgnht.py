@@ -25,12 +25,12 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from dpjax.algorithm import Algorithm, Sampler
+from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.sgmcmc import noisy_gradient
-from dpjax.sgmcmc.noisy_gradient import Scales, init
+from dpjax.sgmcmc.noisy_gradient import Scales
 
-__all__ = ["ThermostatState", "as_top_level_api", "build_kernel", "init", "sgnht"]
+__all__ = ["ThermostatState", "as_top_level_api", "sgnht"]
 
 
 class ThermostatState(NamedTuple):
@@ -128,6 +128,5 @@ def as_top_level_api(
     return noisy_gradient.algorithm(scales, optimizer, noise_sd, dim)
 
 
-build_kernel = noisy_gradient.kernel_of(as_top_level_api)
-sgnht = Sampler(as_top_level_api, init, build_kernel)
+sgnht = noisy_gradient.sampler(as_top_level_api)
 """Differentially private stochastic gradient thermostat: see `as_top_level_api`."""

@@ -13,8 +13,8 @@ from scipy import stats
 import dpjax
 from dpjax import Posterior, privacy, schedules
 from dpjax.privacy import step_size as step_sizes
-from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.sgld import published
+from dpjax.sgmcmc.temperature import excess_temperature
 
 ADD = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = privacy.NeighboringRelation.REPLACE_ONE
@@ -267,7 +267,7 @@ def test_refusals():
         state = algorithm.init({"a": np.zeros(3), "b": np.zeros(1)})
         algorithm.transition.num_words(state)
     with pytest.raises(ValueError, match="two draws"):
-        noisy_gradient.excess_temperature(np.zeros((2, 1, 3)), np.ones((2, 1)))
+        excess_temperature(np.zeros((2, 1, 3)), np.ones((2, 1)))
 
 
 @pytest.mark.parametrize("step_size", [0.02, schedules.power_decay(0.05)])
@@ -306,8 +306,8 @@ def test_runs_spend_their_budget(step_size, tmp_path):
 def test_kernels_in_three_layers():
     posterior = make_posterior()
     algorithm = KERNELS["sgld"](posterior, step_size=0.1)
-    state = algorithm.init(POSITION)
     parameters = KERNELS["sgld"].keywords
+    state = dpjax.sgld.init(POSITION, posterior, 0.1, **parameters)
     kernel = dpjax.sgld.build_kernel()
 
     @jax.jit

@@ -15,8 +15,8 @@ import pytest
 
 import dpjax
 from dpjax import Posterior
-from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.sgld import published
+from dpjax.sgmcmc.temperature import excess_temperature
 
 DIM, CHAINS = 50, 40
 CLIP = 25.0
@@ -81,7 +81,7 @@ def test_samples_heat_sgld_as_they_should():
     _, (draws, infos) = sample(algorithm_fn, target(1024), 100, 250)
     heat = 0.1 * 1024 * (1 - 1 / 32) / 32
     check(1024 * jnp.mean(draws**2), (2 + heat) / 1.9, 0.9, 250)
-    found, error = noisy_gradient.excess_temperature(
+    found, error = excess_temperature(
         jnp.moveaxis(infos.gradient, 0, 1), infos.noise_sd.T
     )
     # A step moves the next gradient by -eta times this one.
@@ -95,7 +95,7 @@ def test_exact_gradients_do_not_heat():
         dpjax.sgld, step_size=0.01, dim=DIM, l2_clip_norm=CLIP, sampling_prob=1.0
     )
     _, (_, infos) = sample(algorithm_fn, target(64), 0, 100)
-    found, error = noisy_gradient.excess_temperature(
+    found, error = excess_temperature(
         jnp.moveaxis(infos.gradient, 0, 1), infos.noise_sd.T
     )
     assert abs(found) < 5 * error < 0.03
