@@ -13,6 +13,7 @@ from dpjax.privacy.events import (
     event_from_json,
 )
 from dpjax.privacy.filter import RdpFilter
+from dpjax.privacy.step_size import max_step_size
 
 __all__ = [
     "AcceptBit",
@@ -30,5 +31,6 @@ __all__ = [
     "delta",
     "epsilon",
     "event_from_json",
+    "max_step_size",
     "max_steps",
 ]

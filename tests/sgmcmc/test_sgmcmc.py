@@ -227,7 +227,6 @@ def test_friction_follows_the_schedule():
         state, _ = take(algorithm, 0, state)
         decays.append(1 - float(state.optimizer_state[1].hyperparams["decay"]))
     alpha = (2.0 / UNIT) ** 2
-    # optax counts the hyperparameters of the first step twice.
     assert decays == pytest.approx([alpha, 2 * alpha, 3 * alpha], rel=1e-4)
 
 
