@@ -327,7 +327,7 @@ def window_adaptation(
         )
 
     def run(rng_key, position, num_steps=1000):
-        init, step, _, _ = algorithm(num_steps)
+        init, step, *_ = algorithm(num_steps)
 
         def one(state, rng_key):
             state, info = step(rng_key, state)
