@@ -6,12 +6,14 @@ about the data is one Bernoulli(c a(l)) bit, with c the laziness; `dpjax.privacy
 charges for that bit.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.scipy.special import ndtr
 from scipy import special
 
@@ -35,8 +37,12 @@ sup |l a'(l)| 2^-53.
 """
 
 
-LOUDEST = 15.0
-"""Most nats of penalty noise for which the probability is accurate enough."""
+LOUDEST = 64.0
+"""Most nats of penalty noise s. The rounding of the log ratio moves the probability by
+up to 0.2 s 2^-53, the rest of `TOTAL_VARIATION` does not grow with s."""
+
+FAR = 10.0
+"""Arguments of Mills' ratio from which on its continued fraction is used."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,8 @@ class Acceptance:
             raise ValueError("noise_sd belongs to the penalty family only")
         if self.family == "penalty" and not 0 < self.noise_sd <= LOUDEST:
             raise ValueError(
-                f"noise_sd must be positive and at most {LOUDEST} nats, where one move "
-                f"in 1e13 is accepted, got {self.noise_sd}"
+                f"noise_sd must be positive and at most {LOUDEST} nats, where no move "
+                f"is accepted that gains less than 1000 nats, got {self.noise_sd}"
             )
         if not 0 < self.laziness <= 1:
             raise ValueError(f"laziness must be in (0, 1], got {self.laziness}")
@@ -137,14 +143,35 @@ def probability(family: str, log_ratio, noise_sd=0.0) -> jax.Array:
         case "barker":
             return jax.nn.sigmoid(log_ratio)
         case "penalty":
-            # exp overflows past 709, where the factor beside it has vanished.
-            x = log_ratio / noise_sd - noise_sd / 2
-            tail = jnp.exp(jnp.minimum(log_ratio, 700.0)) * ndtr(-x - noise_sd)
             # Louder noise, of a far proposal: a = 0 is balanced, hence exact, too.
-            quiet = noise_sd <= LOUDEST
-            return jnp.where(quiet, jnp.minimum(ndtr(x) + tail, 1.0), 0.0)
+            return jnp.where(noise_sd <= LOUDEST, _penalty(log_ratio, noise_sd), 0.0)
         case _:
             raise ValueError(f"unknown acceptance family {family!r}")
+
+
+def _penalty(log_ratio, noise_sd):
+    """a(l) = Phi(x) + e^l Phi(-y), x = l/s - s/2, y = l/s + s/2, to 1e-15 for any s.
+
+    Where y is large the second term is phi(x) R(y) with Mills' ratio R, as e^l and
+    Phi(-y) would lose their last digits.
+    """
+    # The square of s with all its digits: x may be a small difference.
+    high = lax.reduce_precision(jnp.asarray(noise_sd, jnp.float64), 11, 23)
+    low = noise_sd - high
+    x = ((log_ratio - high**2 / 2) - low * (high + noise_sd) / 2) / noise_sd
+    y = x + noise_sd
+    # l = (y^2 - x^2) / 2 is below 50 there.
+    near = jnp.exp(jnp.minimum(log_ratio, 50.0)) * ndtr(-y)
+    far = jnp.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * _mills(jnp.maximum(y, FAR))
+    return jnp.minimum(ndtr(x) + jnp.where(y < FAR, near, far), 1.0)
+
+
+def _mills(y):
+    """Phi(-y) / phi(y) for y >= `FAR`, to 2e-17, by Laplace's continued fraction."""
+    fraction = y
+    for k in range(12, 0, -1):
+        fraction = y + k / fraction
+    return 1 / fraction
 
 
 def draw(words: jax.Array, family: str, log_ratio: jax.Array, noise_sd=0.0):
