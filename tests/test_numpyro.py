@@ -108,6 +108,11 @@ def test_other_data_take_the_place_of_these():
     assert jax.tree.structure(other) == jax.tree.structure(target)
 
 
+def test_labels_may_be_floats():
+    target = posterior(logistic, dict(X=MATRIX, y=BITS.astype(float)), plate="data")
+    assert target.loglikelihood_fn.__self__.observed == {"obs": "y"}
+
+
 def test_an_example_stands_for_records_outside_the_default_range():
     def compositions(x):
         a = numpyro.sample("a", dist.Gamma(2.0, 1.0).expand([3]).to_event(1))

@@ -47,7 +47,8 @@ def posterior(
         Made-up records in the form of `data`, or of some of its names, not private,
         whose density is finite. Their values of what the model does not generate, such
         as regressors, are the design of `dpjax.numpyro.fisher_metric`. Default: 16
-        records of uniform numbers in [0, 1), 0 and 1 for integers.
+        records of uniform numbers in [0, 1), or of zeros and ones for integers and
+        where the model demands it.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
 
@@ -79,15 +80,18 @@ def posterior(
     data = {name: jnp.asarray(value) for name, value in data.items()}
     Posterior(abs, abs, data)
     unspecified = frozenset(data) - frozenset(example or {})
-    example = _made_up(data, example or {})
+    given = dict(example or {})
+    example = _made_up(data, given, _uniform)
     # A NumPy array could not be indexed by rows that are traced.
-    public, example = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
-        (public, example),
+    public = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, public
     )
     adapted = Model(model, plate, public, example, unspecified)
     refusals.warn_of_captured(model)
     position = _look(adapted)
+    if not refusals.is_finite(adapted, position):
+        example = _made_up(data, given, _zeros_and_ones)
+        adapted = dataclasses.replace(adapted, example=example)
     reads = refusals.dependencies(adapted, position)
     refusals.check_dependencies(adapted, reads)
     refusals.check_numbers(adapted, position)
@@ -113,8 +117,18 @@ def model_of(posterior: Posterior) -> Model:
     return model
 
 
-def _made_up(data, example):
-    """`example` in the types of the data, with the other names filled in."""
+def _uniform(rng, leaf, shape):
+    if jnp.issubdtype(leaf.dtype, jnp.floating):
+        return rng.random(shape)
+    return _zeros_and_ones(rng, leaf, shape)
+
+
+def _zeros_and_ones(rng, leaf, shape):
+    return rng.integers(0, 2, shape)
+
+
+def _made_up(data, example, draw):
+    """`example` in the types of the data, with the other names drawn."""
     shapes = {name: leaf.shape[1:] for name, leaf in data.items()}
     given = {name: np.shape(value)[1:] for name, value in example.items()}
     counts = {(*np.shape(value), 0)[0] for value in example.values()} or {ROWS}
@@ -124,16 +138,11 @@ def _made_up(data, example):
             f"{shapes} by name, got {given}"
         )
     rng, (rows,) = np.random.default_rng(0), counts
-
-    def draw(name, leaf):
-        if name in example:
-            return np.asarray(example[name]).astype(leaf.dtype)
-        shape = (rows, *leaf.shape[1:])
-        if jnp.issubdtype(leaf.dtype, jnp.floating):
-            return rng.random(shape).astype(leaf.dtype)
-        return rng.integers(0, 2, shape).astype(leaf.dtype)
-
-    return {name: draw(name, leaf) for name, leaf in data.items()}
+    made_up = {
+        name: example.get(name, draw(rng, leaf, (rows, *leaf.shape[1:])))
+        for name, leaf in data.items()
+    }
+    return {k: jnp.asarray(v).astype(data[k].dtype) for k, v in made_up.items()}
 
 
 def _look(model: Model):

@@ -1,8 +1,9 @@
 """Private draws from a NumPyro model with nothing to tune.
 
 1. *Start.* `scoring` spends the share `SHARE` of epsilon, about its square of the
-   budget, on noisy natural gradients; the mean of the later half of its positions is
-   where chains start, each a posterior standard deviation away.
+   budget, on `NUM_SCORING` noisy natural gradients, whose steps move no latent by more
+   than `LEAP` prior standard deviations; the mean of the later half of the positions
+   is where chains start, each a posterior standard deviation away.
 2. *Metric.* The inverse Fisher information there, which is public (`fisher`).
 3. *Walk.* Lazy `dpjax.barker` in that metric. Steps are as long as the rest of the
    budget allows for the wanted number of them, at most `LONGEST` posterior standard
@@ -32,7 +33,12 @@ from jax.flatten_util import ravel_pytree
 from dpjax import privacy
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import fisher_information, fisher_metric, initial_position
+from dpjax.numpyro.fisher import (
+    fisher_information,
+    fisher_metric,
+    initial_position,
+    prior_spread,
+)
 from dpjax.numpyro.scoring import scoring
 from dpjax.posterior import Posterior
 from dpjax.results import PrivacyStatement, Run
@@ -40,7 +46,7 @@ from dpjax.run import run
 
 __all__ = ["Tuned", "clip_per_step", "sample", "tuned"]
 
-SHARE, NUM_SCORING = 0.4, 40
+SHARE, NUM_SCORING, LEAP = 0.4, 40, 0.3
 LAZINESS, LONGEST = 0.2, 1.0
 QUANTILE, NUM_SIMULATED = 0.999, 20_000
 
@@ -94,7 +100,7 @@ def tuned(
     *,
     budget: privacy.Budget,
     num_chains: int,
-    num_steps: int = 100_000,
+    num_steps: int = 20_000,
     ledger: str | os.PathLike | None = None,
 ) -> Tuned:
     """Spend a part of the budget on a sampler that spends the rest.
@@ -116,7 +122,7 @@ def tuned(
     Raises
     ------
     ValueError
-        As of `fisher_information`.
+        As of `fisher_information`; if the number of records would be private.
     BudgetError
         As of `dpjax.run`.
 
@@ -124,12 +130,27 @@ def tuned(
     -----
     *Formal guarantees.* The result is released; ``spent`` is its cost.
     """
+    relation = budget.neighboring_relation
+    if relation == privacy.NeighboringRelation.ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            "metric and clip bounds depend on the number of records, which is private "
+            "if one may be added or removed: use REPLACE_ONE"
+        )
     start = initial_position(posterior, 1)
     information = fisher_information(posterior, _first(start))
-    relation = budget.neighboring_relation
+
+    largest_move = LEAP * prior_spread(model_of(posterior))
+
+    def score(noise_multiplier):
+        return functools.partial(
+            scoring,
+            information_fn=information,
+            noise_multiplier=noise_multiplier,
+            largest_move=largest_move,
+        )
 
     def cost_of_scoring(noise_multiplier):
-        return scoring(posterior, information, noise_multiplier).privacy(1, relation)
+        return score(noise_multiplier)(posterior).privacy(1, relation)
 
     noise_multiplier = privacy.calibrate(
         cost_of_scoring,
@@ -141,9 +162,7 @@ def tuned(
     )
     found = run(
         rng_key,
-        functools.partial(
-            scoring, information_fn=information, noise_multiplier=noise_multiplier
-        ),
+        score(noise_multiplier),
         dataclasses.replace(posterior, constrain_fn=None),
         NUM_SCORING,
         initial_position=start,
@@ -179,8 +198,8 @@ def sample(
     *,
     budget: privacy.Budget,
     num_chains: int = 2,
-    num_steps: int = 100_000,
-    thinning: int = 20,
+    num_steps: int = 20_000,
+    thinning: int = 5,
     ledger: str | os.PathLike | None = None,
     verbose: bool = True,
 ) -> Run:

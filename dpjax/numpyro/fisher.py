@@ -19,7 +19,12 @@ from dpjax import fisher
 from dpjax.numpyro.adapter import model_of
 from dpjax.posterior import Posterior
 
-__all__ = ["fisher_information", "fisher_metric", "initial_position"]
+__all__ = [
+    "fisher_information",
+    "fisher_metric",
+    "initial_position",
+    "prior_spread",
+]
 
 FLOOR = 0.1
 """Least precision of the prior in any direction, in units of its own."""
@@ -141,13 +146,16 @@ def _centre(model):
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), _prior_draws(model))
 
 
+def prior_spread(model) -> np.ndarray:
+    """Standard deviations of the prior, over the flattened position."""
+    draws = jax.vmap(lambda draw: ravel_pytree(draw)[0])(_prior_draws(model))
+    return np.std(np.asarray(draws, np.float64), axis=0)
+
+
 def _prior_precision(model, position) -> np.ndarray:
     """See the module docstring."""
-    draws = _prior_draws(model)
-    if position is None:
-        position = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), draws)
-    flat, unravel = ravel_pytree(position)
-    spread = np.std(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), axis=0)
+    flat, unravel = ravel_pytree(_centre(model) if position is None else position)
+    spread = prior_spread(model)
     curvature = jax.jit(jax.hessian(lambda x: -model.logprior(unravel(x))))(flat)
     scaled = np.asarray(curvature, np.float64) * np.outer(spread, spread)
     values, vectors = np.linalg.eigh((scaled + scaled.T) / 2)

@@ -22,6 +22,7 @@ __all__ = [
     "check_numbers",
     "check_sites",
     "dependencies",
+    "is_finite",
     "traced",
     "warn_of_captured",
 ]
@@ -145,28 +146,37 @@ def check_dependencies(model: Model, reads) -> None:
             )
 
 
+def is_finite(model: Model, position) -> bool:
+    """Whether the made-up records have a density, each on its own."""
+    each = jax.jit(jax.vmap(lambda record: model.loglikelihood(position, record)))
+    return bool(jnp.all(jnp.isfinite(each(model.example))))
+
+
 def check_numbers(model: Model, position) -> None:
     """Refuse records that depend on each other and priors that count them."""
-    records = jax.tree.map(jnp.asarray, model.example)
+    records = model.example
     rows = jax.tree.leaves(records)[0].shape[0]
-
-    def check_entries(sites):
-        for name, site in sites.items():
-            if not (site["type"] == "sample" and in_plate(site, model.plate)):
-                continue
-            shape = jnp.shape(site["fn"].log_prob(site["value"]))
-            dims = {f.name: f.dim for f in site["cond_indep_stack"]}
-            if shape[dims[model.plate]] != 1:
-                raise ValueError(
-                    f"site {name!r} has a log-likelihood of shape {shape} for one "
-                    "record: other records reached the model by closure or as public; "
-                    "name all the data in data"
-                )
+    entries = {}
 
     def alone(record):
         one = jax.tree.map(lambda leaf: leaf[None], record)
-        check_entries(model.trace(one, position)[0])
+        for name, site in model.trace(one, position)[0].items():
+            if site["type"] == "sample" and in_plate(site, model.plate):
+                shape = jnp.shape(site["fn"].log_prob(site["value"]))
+                dims = {frame.name: frame.dim for frame in site["cond_indep_stack"]}
+                entries[name] = shape[dims[model.plate]]
         return model.loglikelihood(position, record)
+
+    traced(alone, jax.tree.map(lambda leaf: leaf[0], records))
+    for name, count in entries.items():
+        if count != 1:
+            raise ValueError(
+                f"site {name!r} has {count} log-likelihoods for one record: other "
+                "records reached the model by closure or as public; name all the data "
+                "in data"
+            )
+    each = np.asarray(jax.jit(jax.vmap(alone))(records), np.float64)
+    prior = float(jax.jit(model.logprior)(position))
 
     @jax.jit
     def together(records):
@@ -175,9 +185,6 @@ def check_numbers(model: Model, position) -> None:
             model.logprior_among(position, records),
         )
 
-    traced(alone, jax.tree.map(lambda leaf: leaf[0], records))
-    each = np.asarray(jax.jit(jax.vmap(alone))(records), np.float64)
-    prior = float(jax.jit(model.logprior)(position))
     try:
         total, prior_of_all = map(float, together(records))
     except Exception as error:

@@ -32,9 +32,12 @@ CLIP = 3.0
 """Clip norm over sqrt(d / T n), the root mean square norm of a record's gradient. A
 smaller one bends the path of models whose gradients have heavy tails."""
 
-RATE, LONGEST = 0.5, 0.2
-"""Share of Newton's step that is taken, and its most over sqrt(T n): a fifth of the
-standard deviation that one record leaves, within which the metric changes little."""
+RATE = 0.5
+"""Share of Newton's step that is taken."""
+
+LONGEST = 0.2
+"""Longest step within which the metric is trusted, in units of the standard deviation
+that one record leaves."""
 
 
 class ScoringState(NamedTuple):
@@ -52,7 +55,9 @@ class ScoringInfo(NamedTuple):
 def scoring(
     posterior: Posterior,
     information_fn: Callable[[Any], jax.Array],
+    *,
     noise_multiplier: float,
+    largest_move,
 ) -> Algorithm:
     """Ascent along noisy natural gradients; it does not sample.
 
@@ -64,13 +69,15 @@ def scoring(
         As in `dpjax.fisher.geodesic`.
     noise_multiplier
         As in `dpjax.gradient_release.GradientRelease`.
+    largest_move
+        Shape ``(d,)``: how far a step may move each component of the flattened
+        position, such as a share of the prior's standard deviation.
 
     Notes
     -----
     *Formal guarantees.* A step releases one noisy sum of the clipped gradients of all
     records, and what follows from it.
     """
-
     shapes = jax.eval_shape(model_of(posterior).draw, jax.random.key(0))
     dim = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
     effective = posterior.tempering * posterior.num_records
@@ -85,8 +92,11 @@ def scoring(
         root = jnp.linalg.cholesky(information_fn(state.position)).astype(flat.dtype)
         stretch = solve_triangular(root, jnp.eye(dim, dtype=flat.dtype), lower=True).T
 
+        def jump(z):
+            return jnp.matmul(stretch, z, precision="highest")
+
         def at(z):
-            return unravel(flat + jnp.matmul(stretch, z, precision="highest"))
+            return unravel(flat + jump(z))
 
         def loglikelihood(z, record):
             return posterior.loglikelihood_fn(at(z), record)
@@ -94,8 +104,10 @@ def scoring(
         start = jnp.zeros_like(flat)
         gradient = release(words, posterior, start, loglikelihood)
         gradient += jax.grad(lambda z: posterior.logprior_fn(at(z)))(start)
-        length = RATE * jnp.linalg.norm(gradient)
-        step = RATE * gradient * jnp.minimum(1.0, longest / length)
+        step = RATE * gradient
+        excess = jnp.max(jnp.abs(jump(step)) / largest_move.astype(flat.dtype))
+        excess = jnp.maximum(excess, jnp.linalg.norm(step) / longest)
+        step /= jnp.maximum(1.0, excess)
         return ScoringState(at(step)), ScoringInfo(gradient), memory
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
