@@ -42,7 +42,7 @@ def _convolve(images, filters, bias, padding):
     found = jax.lax.conv_general_dilated(
         images, filters, (2, 2), padding, dimension_numbers=("NHWC", "HWIO", "NHWC")
     )
-    active = jax.nn.relu(found + bias)
+    active = jax.nn.relu(found + bias[None, None, None])
     summed = jax.lax.reduce_window(
         active, 0.0, jax.lax.add, (1, 2, 2, 1), (1, 1, 1, 1), "VALID"
     )
@@ -55,8 +55,8 @@ def logits(position: dict, images: jax.Array) -> jax.Array:
     found = _convolve(found, position["filters_1"], position["bias_1"], "SAME")
     found = _convolve(found, position["filters_2"], position["bias_2"], "VALID")
     found = found.reshape(len(images), -1) @ position["weights_3"]
-    found = jax.nn.relu(found + position["bias_3"])
-    return found @ position["weights_4"] + position["bias_4"]
+    found = jax.nn.relu(found + position["bias_3"][None])
+    return found @ position["weights_4"] + position["bias_4"][None]
 
 
 def _logprior(position):
