@@ -174,16 +174,20 @@ KERNELS = {
     ),
     "minibatch_penalty": functools.partial(
         dpjax.minibatch_penalty,
-        step_size=0.01,
+        step_size=0.02,
         clip_bound=0.02,
-        noise_multiplier=5.0,
-        batch_size=100,
+        noise_multiplier=8.0,
+        batch_size=1000,
     ),
     "minibatch_barker": functools.partial(
         dpjax.minibatch_barker, step_size=0.01, batch_size=200
     ),
     "adapted": functools.partial(
-        adapted, sampler=dpjax.barker, num_warmup=10, clip_bound=0.02
+        adapted,
+        sampler=dpjax.barker,
+        num_warmup=10,
+        initial_step_size=0.05,
+        clip_bound=0.02,
     ),
 }
 
