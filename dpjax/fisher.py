@@ -12,12 +12,12 @@ Where G hardly changes over the posterior, its inverse at one public position is
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
+from jax.scipy.linalg import cho_solve, solve_triangular
 
 from dpjax.noise import normal
 from dpjax.posterior import Posterior
@@ -28,6 +28,9 @@ __all__ = ["Information", "geodesic", "information"]
 SPREAD = 0.1
 """Standard deviation of the logarithm of a geodesic step's length. A fixed length would
 be missed by the error of the integrator on the way back."""
+
+LARGEST_UNROLLED = 16
+"""Unknowns of a system that is solved in as many lines of code."""
 
 NEWTON_STEPS, CLOSURE = 6, 1e-6
 """Iterations of the midpoint equation, and how far in step lengths the way back may end
@@ -143,31 +146,38 @@ def geodesic(information_fn: Callable[[Any], jax.Array]) -> Proposal:
         with jax.enable_x64(True):
             wide = jax.tree.map(lambda x: x.astype(jnp.float64), position)
             flat, unravel = ravel_pytree(wide)
-            metric = _Metric(lambda theta: information_fn(unravel(theta)), step_size)
+
+            def metric(theta):
+                return information_fn(unravel(theta))
+
             numbers = normal(words, flat.dtype)
             length = step_size * jnp.exp(SPREAD * numbers[0])
             direction = numbers[1:] / jnp.linalg.norm(numbers[1:])
-            root = jnp.linalg.cholesky(metric.information_fn(flat))
-            start = jnp.concatenate([flat, length * root @ direction])
-            end = metric.integrate(start)
-            away, forward = metric.length_and_log_density(start)
-            _, backward = metric.length_and_log_density(end)
-            error = metric.integrate(_turn(end)) - _turn(start)
+            root = jnp.linalg.cholesky(metric(flat))
+            momentum = length * root @ direction
+            end, turned = _walk(metric, flat, root, momentum)
+            root_there = jnp.linalg.cholesky(metric(end))
+            back, returned = _walk(metric, end, root_there, -turned)
             error = jnp.concatenate(
                 [
-                    root.T @ error[: flat.size],
-                    solve_triangular(root, error[flat.size :], lower=True),
+                    root.T @ (back - flat),
+                    solve_triangular(root, returned + momentum, lower=True),
                 ]
             )
+            length_there = jnp.linalg.norm(
+                solve_triangular(root_there, turned, lower=True)
+            )
+            forward = _log_density(length, root, step_size)
+            backward = _log_density(length_there, root_there, step_size)
             closed = jnp.linalg.norm(error) <= CLOSURE * step_size
             usable = closed & jnp.isfinite(backward - forward)
-            proposed = unravel(jnp.where(usable, end[: flat.size], flat))
+            proposed = unravel(jnp.where(usable, end, flat))
             log_ratio = jnp.where(usable, backward - forward, -jnp.inf)
         narrow = jax.tree.map(
             lambda new, old: new.astype(old.dtype), proposed, position
         )
         dtype = jnp.result_type(float)
-        return Move(narrow, away.astype(dtype), walk, walk, log_ratio.astype(dtype))
+        return Move(narrow, length.astype(dtype), walk, walk, log_ratio.astype(dtype))
 
     return Proposal(
         init=lambda position: (),
@@ -178,44 +188,48 @@ def geodesic(information_fn: Callable[[Any], jax.Array]) -> Proposal:
     )
 
 
-def _turn(state):
-    """The same place with the momentum turned round."""
-    theta, momentum = jnp.split(state, 2)
-    return jnp.concatenate([theta, -momentum])
+def _log_density(length, root, step_size):
+    """Of a momentum of this length in the metric, at its place, up to a constant."""
+    deviation = jnp.log(length / step_size) / SPREAD
+    log_volume = len(root) * jnp.log(length) + jnp.sum(jnp.log(jnp.diag(root)))
+    return -0.5 * deviation**2 - log_volume
 
 
-class _Metric(NamedTuple):
-    """Motion in a metric; a state is (theta, p), ``(2 d,)``."""
+def _momenta(information_fn, theta, velocity):
+    """Momenta at either end of the step from theta to theta + velocity."""
 
-    information_fn: Callable[[jax.Array], jax.Array]
-    step_size: Any
+    def lagrangian(middle, velocity):
+        return velocity @ information_fn(middle) @ velocity / 2
 
-    def integrate(self, state):
-        """One step of the implicit midpoint rule over unit time, by Newton's method."""
+    middle = theta + velocity / 2
+    force, momentum = jax.grad(lagrangian, (0, 1))(middle, velocity)
+    return momentum - force / 2, momentum + force / 2
 
-        def flow(state):
-            theta, momentum = jnp.split(state, 2)
-            velocity = jnp.linalg.solve(self.information_fn(theta), momentum)
 
-            def energy(x):
-                return velocity @ self.information_fn(x) @ velocity / 2
+def _walk(information_fn, theta, root, momentum):
+    """Position and momentum after unit time, by Newton's method for the velocity."""
 
-            return jnp.concatenate([velocity, jax.grad(energy)(theta)])
+    def residual(velocity):
+        return _momenta(information_fn, theta, velocity)[0] - momentum
 
-        def residual(middle):
-            return middle - state - 0.5 * flow(middle)
+    def newton(_, velocity):
+        slope = jax.jacfwd(residual)(velocity)
+        return velocity - _solve(slope, residual(velocity))
 
-        def newton(_, middle):
-            slope = jax.jacfwd(residual)(middle)
-            return middle - jnp.linalg.solve(slope, residual(middle))
+    straight = cho_solve((root, True), momentum)
+    velocity = jax.lax.fori_loop(0, NEWTON_STEPS, newton, straight)
+    return theta + velocity, _momenta(information_fn, theta, velocity)[1]
 
-        return 2 * jax.lax.fori_loop(0, NEWTON_STEPS, newton, state) - state
 
-    def length_and_log_density(self, state):
-        """Length of the momentum, and its log density given the position."""
-        theta, momentum = jnp.split(state, 2)
-        root = jnp.linalg.cholesky(self.information_fn(theta))
-        length = jnp.linalg.norm(solve_triangular(root, momentum, lower=True))
-        deviation = jnp.log(length / self.step_size) / SPREAD
-        log_volume = theta.size * jnp.log(length) + jnp.sum(jnp.log(jnp.diag(root)))
-        return length, -0.5 * deviation**2 - log_volume
+def _solve(matrix, vector):
+    """Solution of a small system, by elimination without pivots.
+
+    XLA calls LAPACK for `jnp.linalg.solve`, which takes ten times as long.
+    """
+    if len(vector) > LARGEST_UNROLLED:
+        return jnp.linalg.solve(matrix, vector)
+    rows = jnp.concatenate([matrix, vector[:, None]], axis=1)
+    for k in range(len(vector)):
+        row = rows[k] / rows[k, k]
+        rows = (rows - jnp.outer(rows[:, k], row)).at[k].set(row)
+    return rows[:, -1]

@@ -1,6 +1,11 @@
-"""Settings of every test: 64 bits unless DPJAX_TEST_X64=0, and JAX at its strictest."""
+"""Settings of every test: 64 bits unless DPJAX_TEST_X64=0, and JAX at its strictest.
+
+In float32 what computes without JAX is left out: it would be the same test again. Reuse
+of keys, which does not depend on the precision, is looked for in 64 bits.
+"""
 
 import os
+from pathlib import Path
 
 import jax
 import pytest
@@ -9,7 +14,19 @@ X64 = os.environ.get("DPJAX_TEST_X64", "1") != "0"
 
 jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")
-jax.config.update("jax_debug_key_reuse", True)
+jax.config.update("jax_debug_key_reuse", X64)
+
+PRIVACY = Path(__file__).parent / "privacy"
+USE_JAX = {"test_exact.py", "test_audit.py"}
+if not X64:
+    collect_ignore = [p for p in PRIVACY.glob("test_*.py") if p.name not in USE_JAX]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def programs():
+    """Compiled programs are kept for a file: those of a session fill gigabytes."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture(autouse=True)
