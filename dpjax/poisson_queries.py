@@ -16,7 +16,8 @@ exactly: the likelihood cancels. Records arrive Poisson(r) times, r >= k + H, an
 arrival is counted with chance a_i / r: only records that arrive are read.
 
 Clipped e_i are rounded to multiples of 2^-31 r, so that a_i / r is a multiple of 2^-32
-and one word decides exactly; weights are rounded so that sums do not depend on order.
+and one word decides exactly. Weights are rounded towards zero, to a unit in which sums
+are exact and do not depend on order; the accounting allows smaller weights, not larger.
 
 References: Zhang, Cooper and De Sa 2020 (TunaMH, m = 0); the centre is this project's.
 """
@@ -25,6 +26,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from dpjax.minibatch import Arrivals
 from dpjax.posterior import Posterior
@@ -66,15 +68,18 @@ def poisson_log_ratio(
     and odds 1 + H / k. Nothing is released here.
     """
     batch = jax.tree.map(lambda leaf: leaf[drawn.indices], posterior.data)
+    # In loops that do nothing else, many reads wait for a large memory at a time.
+    batch = lax.optimization_barrier(batch)
     evaluate = jax.vmap(posterior.loglikelihood_fn, (None, 0))
     ratio = evaluate(proposed, batch) - evaluate(position, batch)
     with jax.enable_x64(True):
         ratio = posterior.tempering * ratio.astype(jnp.float64) - centre
         threshold, weight = thinning(ratio, half_range, base_rate, rate)
         is_counted = drawn.is_drawn & (drawn.coins < threshold)
-        # No weight exceeds log 2^32: the sum is exact in multiples of this unit.
-        unit = 2.0 ** (math.frexp(ratio.size * 32 * math.log(2))[1] - 53)
-        cells = jnp.round(jnp.where(is_counted, weight, 0.0) / unit)
+        # No weight exceeds log(r / k): sums in this unit stay below 2^53.
+        largest = ratio.size * math.log(rate / base_rate)
+        unit = 2.0 ** (math.frexp(largest)[1] - 53)
+        cells = jnp.trunc(jnp.where(is_counted, weight, 0.0) / unit)
         return posterior.num_records * centre + jnp.sum(cells) * unit
 
 

@@ -63,7 +63,11 @@ def event(
     expected_batch_size: float,
     neighboring_relation: NeighboringRelation,
 ) -> privacy.PoissonAcceptBit:
-    """What the accept bit of one step over the constant `distance` releases."""
+    """What the accept bit of one step over the constant `distance` releases.
+
+    Its total variation is that of drawing the bit and of drawing the arrivals, whose
+    number is cut off at the capacity.
+    """
     if neighboring_relation != NeighboringRelation.REPLACE_ONE:
         raise ValueError(
             "Poisson minibatches are accounted for under substitution of one record "
@@ -77,7 +81,8 @@ def event(
         )
     bound = largest(posterior, clip_bound, distance)
     odds = 1 + posterior.num_records * bound / expected_batch_size
-    return privacy.PoissonAcceptBit(accept, bound, odds)
+    total_variation = acceptance.TOTAL_VARIATION + minibatch.TOTAL_VARIATION
+    return privacy.PoissonAcceptBit(accept, bound, odds, total_variation)
 
 
 def _is_constant(clip_bound) -> bool:

@@ -15,7 +15,8 @@ w. By symmetry logit f(r; v) = r - T(-r; a, -w) for v < 0.
 beyond as df/dv is a mean of 2 a^2 - e^(r + s w) (b^2 - 2 a b - a^2) with positive
 weights. For v >= 0, f(r; v) >= sigma(r) >= f(r; -v). So the lowest f is that of v = -H;
 the highest is that of v = H if R <= 1 + sqrt(2), and otherwise of some w in
-[log(1 + sqrt(2)), log R]. All other pairs lie between, and log odds differ by at most
+[log(1 + sqrt(2)), log R]. All other pairs lie between, also with weights nearer to zero
+than w, as T grows with w, and log odds differ by at most
 
     G(r) = T(-r; k R, log R) + sup_w T(r; S sigma(-w), w) <= H R + H.
 

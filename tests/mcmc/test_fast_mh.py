@@ -64,6 +64,38 @@ def test_sums_do_not_depend_on_the_order():
     assert len(set(estimates)) == 1 and estimates[0] != 0
 
 
+def test_no_weight_is_larger_than_charged_for():
+    """Of one record counted at a time, beside its log(b / a) in long doubles."""
+    size, half_range, base_rate, rate = 200, 0.1, 0.2, 0.3
+    posterior = slope_posterior(np.random.default_rng(0).uniform(-0.2, 0.2, size))
+    old, new = jnp.zeros(1), jnp.ones(1)
+
+    @jax.jit
+    @jax.vmap
+    def estimate(is_drawn):
+        drawn = minibatch.Arrivals(
+            jnp.arange(size, dtype=jnp.uint32), is_drawn, jnp.zeros(size, "uint32")
+        )
+        with jax.enable_x64(True):
+            bounds = jnp.zeros(()), jnp.asarray(half_range)
+        return poisson_queries.poisson_log_ratio(
+            posterior, drawn, rate, old, new, *bounds, base_rate
+        )
+
+    with jax.enable_x64(True):
+        ratio = jnp.append(posterior.data.astype(float), 0.0)
+        threshold, _ = poisson_queries.thinning(ratio, half_range, base_rate, rate)
+    *low, middle = np.asarray(threshold, np.longdouble)
+    low = np.array(low)
+    weight = np.log((2 * middle - low) / low)
+    used = np.asarray(estimate(np.eye(size, dtype=bool)), np.longdouble)
+    # A sum of so many weights has room for units of 2^-46.
+    assert np.all(np.abs(used) <= np.abs(weight) * (1 + 2.0**-52))
+    np.testing.assert_allclose(
+        used.astype(float), weight.astype(float), rtol=0, atol=2.0**-45
+    )
+
+
 # A truncated normal posterior: records and positions in the box [-1, 1]^2.
 SIZE = 50
 STEPS = 40
@@ -189,6 +221,10 @@ def test_proposals_too_far_for_the_capacity_are_rejected(distance, moves):
     assert np.any(bits(keys)) == moves
 
 
+ERROR_OF_A_STEP = acceptance.TOTAL_VARIATION + minibatch.TOTAL_VARIATION
+"""Total variation: of the bit, and of the arrivals that a table and a capacity cut."""
+
+
 def privacy_settings(clip_bound):
     return dict(clip_bound=clip_bound, expected_batch_size=10.0, step_size=0.25)
 
@@ -236,7 +272,10 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
     rate, (threshold, weight) = found[0], map(np.asarray, found[1])
     assert count == 7 and algorithm.transition.laziness == 0.5
     assert event == privacy.PoissonAcceptBit(
-        acceptance.barker(0.5), tempering * bound, 1 + 40 * tempering * bound / 10
+        acceptance.barker(0.5),
+        tempering * bound,
+        1 + 40 * tempering * bound / 10,
+        ERROR_OF_A_STEP,
     )
     # lambda + n H draws a step.
     assert rate * 40 == pytest.approx(10 + 40 * event.bound)
@@ -287,7 +326,9 @@ def test_published_steps_cost_what_they_are():
     # The bound is .05 nats: 10 + 50 * .05 draws.
     [(free, _)] = published().privacy(1)
     metropolis = acceptance.metropolis()
-    assert free == privacy.PoissonAcceptBit(metropolis, 0.2 * 0.25, 1.25)
+    assert free == privacy.PoissonAcceptBit(
+        metropolis, 0.2 * 0.25, 1.25, ERROR_OF_A_STEP
+    )
     whole = published(max_batch_size=12.0)
     for relation, moved in (
         (Relation.REPLACE_ONE, 0.1),
