@@ -30,6 +30,9 @@ from dpjax.privacy import published
 from dpjax.privacy.step_size import max_step_size
 from dpjax.sgmcmc.schedules import power_decay
 
+NUMERICAL = 0.999
+"""Share of delta for ideal noise; numerical error takes less than the rest."""
+
 METHODS = ("dp_sgld", "published", "ops", "hybrid", "sgld")
 
 
@@ -43,6 +46,7 @@ class Cell:
             l2_clip_norm=settings["l2_clip_norm"],
             sampling_prob=settings["sampling_prob"],
         )
+        self.largest = functools.cache(self._largest)
 
     def sgld(self, step_size, temperature=1.0):
         return functools.partial(
@@ -53,12 +57,12 @@ class Cell:
             **self.common,
         )
 
-    def largest(self, epsilon):
+    def _largest(self, epsilon):
         return max_step_size(
             self.settings["num_steps"],
             num_records=self.posterior.num_records,
             epsilon=epsilon,
-            delta=self.settings["delta"],
+            delta=self.settings["delta"] * NUMERICAL,
             schedule=power_decay(1.0),
             **self.common,
         )

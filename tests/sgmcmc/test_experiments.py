@@ -26,7 +26,6 @@ def test_claims_of_one_epoch(name, method, add, replace):
     """sgld_sep.md A3, 1 epoch: .215 and .290 for .10, .0147 and .031 for .12."""
     row = mnist.claims(settings(name), (1,))[0]
     assert row["method"] == method
-    # The numerical error of 26 010 weights is in delta as well.
     assert row["sound_add"] == pytest.approx(add, rel=0.01)
     assert row["sound_replace"] == pytest.approx(replace, rel=0.01)
 
