@@ -26,7 +26,6 @@ import math
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from dpjax.minibatch import Arrivals
 from dpjax.posterior import Posterior
@@ -68,8 +67,6 @@ def poisson_log_ratio(
     and odds 1 + H / k. Nothing is released here.
     """
     batch = jax.tree.map(lambda leaf: leaf[drawn.indices], posterior.data)
-    # In loops that do nothing else, many reads wait for a large memory at a time.
-    batch = lax.optimization_barrier(batch)
     evaluate = jax.vmap(posterior.loglikelihood_fn, (None, 0))
     ratio = evaluate(proposed, batch) - evaluate(position, batch)
     with jax.enable_x64(True):
