@@ -60,6 +60,7 @@ def spent(
 
 
 MNIST = dict(num_records=60_000, sampling_prob=60_000**-0.5, l2_clip_norm=4.0)
+FEWER = dict(num_records=50_000, sampling_prob=ROOT, l2_clip_norm=4.0)
 SVHN = dict(num_records=600_000, sampling_prob=600_000**-0.5, l2_clip_norm=1.0)
 
 
@@ -71,15 +72,20 @@ SVHN = dict(num_records=600_000, sampling_prob=600_000**-0.5, l2_clip_norm=1.0)
         (MNIST, 1e-5, 2449, "0.327", "0.206", "0.616"),
         (MNIST, 1e-5, 9798, "0.504", "0.333", "1.01"),
         (MNIST, 1e-5, 24495, "0.688", "0.461", "1.42"),
+        (FEWER, 1e-5, 224, "0.238", None, None),
+        (FEWER, 1e-5, 2236, "0.352", None, None),
+        (FEWER, 1e-5, 22361, "0.735", None, None),
         (SVHN, 1e-6, 775, "0.0147", "0.0100", "0.031"),
         (SVHN, 1e-6, 7746, "0.0335", "0.0231", "0.070"),
+        (SVHN, 1e-6, 30984, "0.0551", "0.0381", "0.115"),
         (SVHN, 1e-6, 77460, "0.0766", "0.0530", "0.160"),
     ],
 )
 def test_claims_of_the_experiments(setting, delta, num_steps, add, add_hot, replace):
     """sgld_sep.md A3, eta_t = .1 t^(-1/3); the claims are .10 and .12.
 
-    Within 1 % or half a digit of what is printed.
+    Within 1 % or half a digit of what is printed. At 200 epochs of SVHN, left out for
+    its time, epsilon is .0977, .0674 and .205 where .0982, .0682 and .205 are printed.
     """
     columns = ((ADD, 0.5, add), (ADD, 1.0, add_hot), (REPLACE, 0.5, replace))
     for relation, temperature, printed in columns:
@@ -132,8 +138,8 @@ BOUNDS = [
     # The specification has .0684 from coarser bins; finer ones than those here: .0694.
     (0.001, 0.1, 0.0050, 0.0694, 0.00131, 0.00103),
     (0.001, 0.5, 0.0525, 0.208, 0.0242, 0.0100),
-    pytest.param(0.001, 1.0, 0.0907, 0.257, 0.0667, 0.0196, marks=pytest.mark.slow),
-    pytest.param(0.001, 1.7, 0.117, 0.307, 0.107, 0.0276, marks=pytest.mark.slow),
+    (0.001, 1.0, 0.0907, 0.257, 0.0667, 0.0196),
+    (0.001, 1.7, 0.117, 0.307, 0.107, 0.0276),
     (ROOT, 0.1, 0.00523, 0.0752, 0.00132, None),
     (ROOT, 0.5, 0.0948, 1.33, 0.0251, None),
     (ROOT, 1.0, 0.300, 2.82, 0.0895, None),
