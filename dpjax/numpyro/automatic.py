@@ -3,7 +3,8 @@
 1. *Start.* `scoring` spends the share `SHARE` of epsilon, about its square of the
    budget, on `NUM_SCORING` noisy natural gradients, whose steps move no latent by more
    than `LEAP` prior standard deviations; the mean of the later half of the positions
-   is where chains start, each a posterior standard deviation away.
+   is where chains start, each a posterior standard deviation away. They are in the
+   bulk at once: the share `WARMUP` of their steps is left out of the draws.
 2. *Metric.* The inverse Fisher information there, which is public (`fisher`).
 3. *Walk.* Lazy `dpjax.barker` in that metric. Steps are as long as the rest of the
    budget allows for the wanted number of them, at most `LONGEST` posterior standard
@@ -47,7 +48,7 @@ from dpjax.run import run
 __all__ = ["Tuned", "clip_per_step", "sample", "tuned"]
 
 SHARE, NUM_SCORING, LEAP = 0.4, 40, 0.3
-LAZINESS, LONGEST = 0.2, 1.0
+LAZINESS, LONGEST, WARMUP = 0.2, 1.0, 0.1
 QUANTILE, NUM_SIMULATED = 0.999, 20_000
 
 
@@ -241,6 +242,7 @@ def sample(
             num_chains=num_chains,
             budget=budget,
             thinning=thinning,
+            warmup_fraction=WARMUP,
             ledger=ledger,
             verbose=verbose,
         )
