@@ -85,8 +85,8 @@ def as_top_level_api(
         ``k -> rho_k``, a function of the number of steps made. Networks, whose sites
         together overshoot, need steps of about 1/100.
     init_scale
-        Sd of q at the start over that of the prior; afterwards it is at most sqrt 2 of
-        that. In a wide q a network's sites are far from those of the posterior.
+        Sd of q at the start over that of the prior. In a wide q a network's sites are
+        far from those of the posterior.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def as_top_level_api(
     sampled Gaussian release, and what follows from it. State and info are public.
     """
     release = GradientRelease(l2_clip_norm, noise_multiplier, sampling_prob)
-    model = Tied.of(posterior, family, match, init_scale)
+    model = Tied.of(posterior, family, match)
 
     def move(words, state, memory):
         theta, num_steps = state

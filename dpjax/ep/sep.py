@@ -85,7 +85,7 @@ def _epochs(
     posterior, match, family, schedule, batch_size,
     rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
 ):  # fmt: skip
-    model = Tied.of(posterior, family, match, init_scale)
+    model = Tied.of(posterior, family, match)
     steps_per_epoch = model.num_records // batch_size
 
     def visit(carry, indices):
@@ -107,6 +107,6 @@ def _epochs(
         batches = order[: steps_per_epoch * batch_size].reshape(-1, batch_size)
         return jax.lax.scan(visit, carry, batches)[0]
 
-    start = model.start(initial_position), jnp.zeros((), jnp.int32)
+    start = model.start(initial_position, init_scale), jnp.zeros((), jnp.int32)
     theta, _ = jax.lax.fori_loop(0, num_epochs, epoch, start)
     return family.moments(theta)

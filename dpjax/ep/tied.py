@@ -9,9 +9,7 @@ to rho, a step is
     theta_f <- theta_f + rho mean d_i,    that is    theta <- theta + rho n mean d_i.
 
 Where L of q is positive definite, that of the cavity is, (n - 1)/n L + L_0/n: a floor
-on the eigenvalues of L keeps every step defined. It is half of the smallest at the
-start, which has the prior's precision or, where sites far from the posterior's would
-lead astray, a multiple of it.
+on the eigenvalues of L keeps every step defined. It is half of the prior's smallest.
 
 Reference: Li, Hernandez-Lobato and Turner 2015 (SEP).
 """
@@ -68,8 +66,6 @@ class Tied:
         Floor on the eigenvalues of L.
     num_records
         n.
-    init_scale
-        Sd of the start over that of the prior.
     """
 
     family: Family
@@ -77,31 +73,16 @@ class Tied:
     prior: Any
     least: float
     num_records: int
-    init_scale: float
 
     @classmethod
-    def of(
-        cls,
-        posterior: Posterior,
-        family: Family,
-        match: Callable,
-        init_scale: float = 1.0,
-    ) -> "Tied":
+    def of(cls, posterior: Posterior, family: Family, match: Callable) -> "Tied":
         """The model of `posterior`, whose data are not read.
-
-        Parameters
-        ----------
-        init_scale
-            Sd of the start over that of the prior.
 
         Raises
         ------
         ValueError
-            If the prior is not Gaussian, the likelihood is tempered, or the scale is
-            not in (0, 1].
+            If the prior is not Gaussian, or the likelihood is tempered.
         """
-        if not 0 < init_scale <= 1:
-            raise ValueError(f"init_scale must be in (0, 1], got {init_scale}")
         if posterior.tempering != 1:
             raise ValueError(
                 "sites are those of the likelihood itself: tempering must be 1, got "
@@ -109,17 +90,19 @@ class Tied:
             )
         prior = family.prior(posterior.logprior_fn)
         with jax.ensure_compile_time_eval():
-            least = family.least_precision(prior) / 2 / init_scale**2
-        return cls(family, match, prior, least, posterior.num_records, init_scale)
+            least = family.least_precision(prior) / 2
+        return cls(family, match, prior, least, posterior.num_records)
 
-    def start(self, position) -> jax.Array:
-        """theta about the public `position`.
+    def start(self, position, init_scale: float = 1.0) -> jax.Array:
+        """theta about the public `position`, of `init_scale` times the prior's sd.
 
         Raises
         ------
         ValueError
-            If the position has not the family's shape.
+            If the position has not the family's shape, or the scale is not in (0, 1].
         """
+        if not 0 < init_scale <= 1:
+            raise ValueError(f"init_scale must be in (0, 1], got {init_scale}")
         position = jnp.asarray(position)
         if position.shape != self.family.shape:
             raise ValueError(
@@ -128,7 +111,7 @@ class Tied:
             )
         _, precision = self.family.unpack(jnp.asarray(self.prior, position.dtype))
         linear = self.family.product(precision, position)
-        return self.family.pack(linear, precision) / self.init_scale**2
+        return self.family.pack(linear, precision) / init_scale**2
 
     def factor(self, theta: jax.Array) -> jax.Array:
         """theta_f."""
@@ -159,5 +142,5 @@ def init(
     rng_key: jax.Array | None = None,
 ) -> TiedState:
     """A Gaussian about the public `position`; no data are read, no key is used."""
-    theta = Tied.of(posterior, family, None, init_scale).start(position)
+    theta = Tied.of(posterior, family, None).start(position, init_scale)
     return TiedState(theta, jnp.zeros((), jnp.int32))

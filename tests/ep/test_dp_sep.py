@@ -312,7 +312,7 @@ def test_bad_parameters_are_refused(means):
     with pytest.raises(ValueError, match="damping"):
         dp_sep_published(means, match.linear(1.0), damping=0.0, **good)
     with pytest.raises(ValueError, match="init_scale"):
-        dp_sep(means, match.linear(1.0), init_scale=2.0, **good)
+        dp_sep(means, match.linear(1.0), init_scale=2.0, **good).init(jnp.zeros(1))
     em = dict(family=FAMILY, component_sd=1.0, record_norm=1.0, noise_multiplier=1.0)
     for message, bad in {
         "record_norm": dict(record_norm=0.0),
