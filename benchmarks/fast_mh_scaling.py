@@ -1,6 +1,6 @@
 """What a step costs as the data grow: minibatches of Poisson size beside all records.
 
-    python -m benchmarks.fast_mh_scaling [--sizes N ...] [--out FILE.csv]
+    python -m benchmarks.fast_mh_scaling [--sizes N ...] [--kernels NAME ...]
 
 20 chains on logistic regression with two coefficients and generated records of norm 1.
 A record is one row of one array, so that a step waits for memory once a record, and not
@@ -104,12 +104,14 @@ def run(algorithm_fn, posterior, num_steps):
     )
 
 
-def cells(num_records: int):
-    """``(call, evaluations, line)`` of all kernels at this size."""
+def cells(num_records: int, names):
+    """``(call, evaluations, line)`` of the kernels at this size."""
     data = simulate(num_records)
     for name, tempering in (("tempered", 1000 / num_records), ("whole", 1.0)):
         posterior = dpjax.Posterior(logprior, loglikelihood, data, tempering)
         for kernel, row in kernels(num_records, tempering).items():
+            if kernel not in names:
+                continue
             sampler, step_size, settings, num_steps, evaluations = row
             algorithm_fn = functools.partial(sampler, step_size=step_size, **settings)
             call = functools.partial(run, algorithm_fn, posterior, num_steps)
@@ -130,9 +132,9 @@ def cells(num_records: int):
             yield call, evaluations, line
 
 
-def measure(sizes, repetitions: int):
+def measure(sizes, names, repetitions: int):
     """Lines of all sizes; calls take turns, and a time is the median of a kernel's."""
-    found = [cell for num_records in sizes for cell in cells(num_records)]
+    found = [cell for num_records in sizes for cell in cells(num_records, names)]
     seconds, rates = np.empty((2, repetitions, len(found)))
     for i in range(repetitions):
         for j, (call, evaluations, _) in enumerate(found):
@@ -153,11 +155,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     sizes = [10**5, 10**6, 10**7]
     parser.add_argument("--sizes", nargs="+", type=int, default=sizes)
+    names = list(kernels(1, 1.0))
+    parser.add_argument("--kernels", nargs="+", choices=names, default=names)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--out", type=Path, help="a file to write the lines to")
     options = parser.parse_args()
     print(f"{CHAINS} chains; load average {os.getloadavg()[0]:.1f}", file=sys.stderr)
-    lines = list(measure(options.sizes, options.repetitions))
+    lines = list(measure(options.sizes, options.kernels, options.repetitions))
     print(report.markdown(lines))
     if options.out is not None:
         report.append(options.out, lines)
