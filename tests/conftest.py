@@ -1,7 +1,7 @@
 """Settings of every test: 64 bits unless DPJAX_TEST_X64=0, and JAX at its strictest.
 
-In float32 what computes without JAX is left out: it would be the same test again. Reuse
-of keys, which does not depend on the precision, is looked for in 64 bits.
+In float32 what hardly depends on the precision is left out: accounting, which computes
+without JAX, and whole jobs and experiments. Nor does reuse of keys depend on it.
 """
 
 import os
@@ -16,10 +16,13 @@ jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", X64)
 
-PRIVACY = Path(__file__).parent / "privacy"
-USE_JAX = {"test_exact.py", "test_audit.py"}
+TESTS = Path(__file__).parent
+JOBS = ["test_cli.py", "test_benchmarks.py", "test_fast_mh_benchmark.py"]
 if not X64:
-    collect_ignore = [p for p in PRIVACY.glob("test_*.py") if p.name not in USE_JAX]
+    collect_ignore = [TESTS / name for name in [*JOBS, "sgmcmc/test_experiments.py"]]
+    for path in TESTS.glob("privacy/test_*.py"):
+        if path.name not in ("test_exact.py", "test_audit.py"):
+            collect_ignore.append(path)
 
 
 @pytest.fixture(autouse=True, scope="module")

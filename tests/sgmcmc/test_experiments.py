@@ -65,7 +65,7 @@ def test_the_network_is_a_posterior():
     posterior = network.posterior(images, jnp.arange(5))
     position = network.start(jax.random.key(0))
     assert sum(leaf.size for leaf in position.values()) == network.DIM == 26_010
-    value, gradient = jax.value_and_grad(posterior)(position)
+    value, gradient = jax.jit(jax.value_and_grad(posterior))(position)
     assert np.isfinite(value)
     assert all(np.all(np.isfinite(leaf)) for leaf in gradient.values())
     draws = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), position)
