@@ -34,9 +34,12 @@ EVALUATED_AGAIN = 4
 
 
 def sum_over_records(
-    sums: Callable[[Any], jax.Array], data, block_size: int
+    sums: Callable[[Any], jax.Array], data, block_size: int, is_in_turn: bool = False
 ) -> jax.Array:
-    """Add up the float64 sums that `sums` returns for blocks of records."""
+    """Add up the float64 vectors that `sums` returns for blocks of records.
+
+    Blocks that are not in turn XLA evaluates all at once, with the memory of all.
+    """
     size = jax.tree.leaves(data)[0].shape[0]
     stride = UNROLLED * block_size
 
@@ -54,6 +57,8 @@ def sum_over_records(
                 ),
                 data,
             )
+            if is_in_turn and total is not None:
+                block = _after(total, block)
             part = sums(block)
             with jax.enable_x64(True):
                 total = part if total is None else total + part
@@ -73,6 +78,15 @@ def sum_over_records(
 
         total = lax.fori_loop(1, whole, add, total)
     return total
+
+
+def _after(total: jax.Array, data):
+    """The data, for which XLA waits until it has the total: it may not be finite."""
+    with jax.enable_x64(True):
+        is_finite = total[0] < jnp.inf
+    return jax.tree.map(
+        lambda leaf: jnp.where(is_finite, leaf, jnp.zeros_like(leaf)), data
+    )
 
 
 def exact_sum(integers: jax.Array, axis: int = -1) -> jax.Array:

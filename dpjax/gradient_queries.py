@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from dpjax.exact_sums import BLOCK, clip_to_grid, exact_sum, sum_over_records
 from dpjax.minibatch import Sample
@@ -55,15 +54,21 @@ def sampled_gradient_sum(
     Euclidean norm, for whichever sample: see `exact_sums.clip_to_grid`. Memory holds
     the gradients of one block of records. Nothing is released here.
     """
-    flat, unravel = ravel_pytree(position)
-    function = function or posterior.loglikelihood_fn
-    gradient = jax.grad(lambda vector, record: function(unravel(vector), record))
+    gradient = jax.grad(function or posterior.loglikelihood_fn)
+    size = sum(jnp.size(leaf) for leaf in jax.tree.leaves(position))
 
     def sums(block):
+        width = block.is_drawn.size
         records = jax.tree.map(lambda leaf: leaf[block.indices], posterior.data)
-        vectors = jax.vmap(gradient, (None, 0))(flat, records)
-        vectors = vectors.astype(jnp.promote_types(vectors.dtype, jnp.float32))
-        (cells,) = clip_to_grid([vectors], block.is_drawn, l2_clip_norm, axis=1)
-        return exact_sum(cells, axis=0)
+        gradients = jax.vmap(gradient, (None, 0))(position, records)
+        pieces = [
+            leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)).reshape(width, -1)
+            for leaf in jax.tree.leaves(gradients)
+        ]
+        cells = clip_to_grid(pieces, block.is_drawn, l2_clip_norm, axis=1)
+        totals = [exact_sum(piece, axis=0) for piece in cells]
+        with jax.enable_x64(True):
+            return jnp.concatenate(totals)
 
-    return sum_over_records(sums, sample, max(BLOCK // max(flat.size // 8, 1), 1))
+    block_size = max(BLOCK // max(size // 8, 1), 1)
+    return sum_over_records(sums, sample, block_size, is_in_turn=True)
