@@ -55,6 +55,10 @@ def draw(name: str, folder: Path, num_records: int) -> None:
     axes[1].set(xscale="log", yscale="log", ylabel="records read by a step")
     axes[1].axhline(num_records, color="black", linewidth=0.5)
     axes[1].set(xlabel="epsilon")
+    budgets = sorted({epsilon for _, epsilon in cells if np.isfinite(epsilon)})
+    for axis in axes[:2]:
+        axis.set_xticks(budgets, [f"{epsilon:g}" for epsilon in budgets])
+        axis.set_xticks([], minor=True)
     axes[2].set(xlabel="steps")
     axes[3].set(xlabel="seconds a chain", xscale="log")
     axes[4].set(xlabel="records read", xscale="log")

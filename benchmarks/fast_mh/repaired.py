@@ -79,7 +79,8 @@ def measure(row: Row, posterior, num_chains: int, num_steps: int, seed: int = 0)
     Returns
     -------
     dict
-        ``acceptance`` with its standard error, ``draws``, ``cost``, ``loose_cost`` by
+        ``acceptance`` with its standard error, ``draws`` with none by a proposal outside
+        the box, ``cost``, ``loose_cost`` by
         the audit's conversion, and ``filtered``, the share of the first chain's steps
         that a filter with the audit's cost as its budget lets happen.
     """
@@ -108,7 +109,7 @@ def measure(row: Row, posterior, num_chains: int, num_steps: int, seed: int = 0)
     found = dict(
         acceptance=float(rates.mean()),
         error=float(rates.std(ddof=1) / num_chains**0.5),
-        draws=odometer.records(events, posterior.num_records),
+        draws=odometer.records(events, posterior.num_records) * inside.mean(),
     )
     if row.sampler == "tuna":
         return found | dict(cost=privacy.delta(events, 0.0))
@@ -122,7 +123,8 @@ def measure(row: Row, posterior, num_chains: int, num_steps: int, seed: int = 0)
 
 def _filtered(row, algorithm_fn, posterior, typical, halves) -> int:
     """Steps of these half ranges that a filter lets happen."""
-    budget = privacy.RdpFilter(row.cost, DELTA, typical, max_steps=1)
+    # Twice as many steps as are typical: a chain may have more of them inside the box.
+    budget = privacy.RdpFilter(row.cost, DELTA, typical, max_steps=2)
     for number, half in enumerate(halves):
         step = functools.partial(algorithm_fn, clip_bound=float(half))
         if not budget.spend(step(posterior).privacy(1)):
