@@ -79,10 +79,10 @@ def measure(row: Row, posterior, num_chains: int, num_steps: int, seed: int = 0)
     Returns
     -------
     dict
-        ``acceptance`` with its standard error, ``draws`` with none by a proposal outside
-        the box, ``cost``, ``loose_cost`` by
-        the audit's conversion, and ``filtered``, the share of the first chain's steps
-        that a filter with the audit's cost as its budget lets happen.
+        ``acceptance`` with its standard error; ``draws``, none by proposals outside the
+        box; ``cost``; ``loose_cost`` by the audit's conversion; and ``filtered``, the
+        share of the first chain's steps that a filter with the audit's cost as its
+        budget lets happen.
     """
     algorithm_fn, clip_bound = _algorithm(row)
     start_key, key = jax.random.split(jax.random.key(seed))
