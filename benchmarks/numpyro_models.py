@@ -45,15 +45,39 @@ def records(name):
     return module.records
 
 
-def reference(posterior):
+def by_group(posterior):
+    """The hierarchical posterior from sums over its groups, which suffice for it."""
+    data = {name: np.asarray(values) for name, values in posterior.data.items()}
+    x, y = data["x"].astype(float), data["y"].astype(float)
+    columns = dict(n=x * 0 + 1, x=x, y=y, xx=x * x, xy=x * y, yy=y * y)
+    rows = {k: np.bincount(data["group"], column) for k, column in columns.items()}
+
+    def loglikelihood(position, row):
+        sites = posterior.constrain_fn(position)
+        level, slope = sites["intercept"][row["group"]], sites["slope"]
+        squares = row["yy"] - 2 * level * row["y"] - 2 * slope * row["xy"]
+        squares += row["n"] * level**2 + 2 * level * slope * row["x"]
+        squares += slope**2 * row["xx"]
+        return -0.5 * squares / sites["sigma"] ** 2 - row["n"] * jnp.log(sites["sigma"])
+
+    rows["group"] = np.arange(GROUPS.size)
+    rows = {name: jnp.asarray(values) for name, values in rows.items()}
+    return dpjax.Posterior(posterior.logprior_fn, loglikelihood, rows)
+
+
+def reference(name, posterior):
     """Draws of NUTS by site, and their mean in unconstrained space."""
-    unconstrained = dataclasses.replace(posterior, constrain_fn=None)
-    start = initial_position(posterior, 2)
+    same = by_group(posterior) if name == "hierarchical" else posterior
     draws = baselines.nuts(
-        jax.random.key(0), unconstrained, 500, initial_position=start, num_warmup=500
+        jax.random.key(0),
+        dataclasses.replace(same, constrain_fn=None),
+        500,
+        initial_position=initial_position(posterior, 2),
+        num_warmup=500,
     ).positions
     centre = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=(0, 1)), draws)
-    return by_component(posterior.constrain(draws)), centre
+    constrained = jax.vmap(jax.vmap(posterior.constrain_fn))(draws)
+    return by_component(constrained), centre
 
 
 def by_component(positions):
@@ -108,7 +132,7 @@ def drawn_anew(name, posterior, truth, seed):
 def line(name, num_runs, num_data_sets, **options):
     job = config.load(CONFIGS / f"{name}.toml")
     posterior, _, _ = job.load()
-    expected, centre = reference(posterior)
+    expected, centre = reference(name, posterior)
     truth = TRUTH[name] or {key: value.mean(0) for key, value in expected.items()}
     clipped = non_private_clipped(posterior, centre)
     start = time.perf_counter()

@@ -18,6 +18,7 @@ In place of the tables of `dpjax.config`; files lie beside the configuration:
 import dataclasses
 import functools
 import importlib.util
+import math
 from pathlib import Path
 
 import jax
@@ -56,13 +57,13 @@ def read(model, source, folder: Path) -> Model:
         example=example,
     )
     made_up = posterior(function, outline, **options)
-    centre = initial_position(made_up, 1)
+    outlines = jax.eval_shape(lambda: initial_position(made_up, 1))
 
     @functools.cache
     def information():
         # A proposal asks for it inside a program that is being traced.
         with jax.ensure_compile_time_eval():
-            return fisher_information(made_up)
+            return jax.jit(fisher_information(made_up))
 
     def load():
         arrays = {name: jnp.asarray(values) for name, values in records().items()}
@@ -72,7 +73,7 @@ def read(model, source, folder: Path) -> Model:
         made_up,
         load,
         lambda position: information()(position),
-        sum(leaf.size for leaf in jax.tree.leaves(centre)),
+        sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(outlines)),
         initial_position_fn=lambda chains: initial_position(made_up, chains),
         sample_fn=sample,
     )

@@ -243,10 +243,11 @@ def _epsilons(events, delta: float, method: str) -> dict[str, float]:
     error = total_variation(events)
 
     def corrected(bound: methods.Bound) -> float:
-        value = bound.epsilon(delta)
+        value, slack = bound.epsilon(delta), 1e-13
         for _ in range(100):
-            # An epsilon below `trial` pays no more than the slack at `trial`.
-            trial = value * (1 + 1e-6) + 1e-9
+            # An epsilon below `trial` pays no more than the slack at `trial`. As small
+            # as it can be: what `max_steps` allows must not come out above its budget.
+            trial, slack = value * (1 + slack) + slack, min(2 * slack, 1e-6)
             left = delta - numerical_delta(error, trial)
             if not left >= 1e-100:
                 return math.inf

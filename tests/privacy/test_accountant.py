@@ -167,6 +167,12 @@ def test_epsilon_leaves_room_for_the_numerical_error():
             assert privacy.delta(events, found * (1 + 1e-9)) <= delta * (1 + 1e-6)
 
 
+def test_what_max_steps_allows_is_within_the_budget():
+    bit = privacy.AcceptBit(acceptance.barker(0.2), 0.004)
+    steps = privacy.max_steps([(bit, 2)], epsilon=4.0, delta=1e-6)
+    assert 3.9999 < privacy.epsilon([(bit, 2 * steps)], 1e-6) <= 4.0
+
+
 def test_metropolis_bits_are_never_private():
     events = [(privacy.AcceptBit(acceptance.metropolis(), 0.1), 1)]
     assert privacy.epsilon(events, 0.01) == math.inf
