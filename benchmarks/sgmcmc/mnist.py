@@ -122,20 +122,31 @@ def _matched(settings, method, num_steps, epsilon) -> float:
 
 
 def sample(settings, algorithm_fn, posterior, num_steps) -> dict:
-    """Draws of one chain from the public start."""
-    run = dpjax.run(
-        jax.random.key(1),
-        algorithm_fn,
-        posterior,
-        num_steps,
-        initial_position=jax.tree.map(
-            lambda leaf: leaf[None], network.start(jax.random.key(0))
-        ),
-        num_chains=1,
-        budget=None,
-        thinning=max(num_steps // 2 // settings["num_draws"], 1),
-    )
-    return jax.tree.map(lambda leaf: leaf[0], run.positions)
+    """Draws of one chain from the public start.
+
+    One compiled step after the other, as `descend`: XLA's loops on CPUs take three
+    times as long for convolutions.
+    """
+
+    @jax.jit
+    def step(key, state, posterior):
+        return algorithm_fn(posterior).step(key, state)[0]
+
+    state = algorithm_fn(posterior).init(network.start(jax.random.key(0)))
+    kept = []
+    for number, key in enumerate(
+        tqdm(jax.random.split(jax.random.key(1), num_steps), leave=False)
+    ):
+        state = step(key, state, posterior)
+        if _is_kept(number, num_steps, settings["num_draws"]):
+            kept.append(state.position)
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
+
+
+def _is_kept(number, num_steps, num_draws) -> bool:
+    """Whether a step, counted from zero, is of the thinned second half."""
+    stride = max(num_steps // 2 // num_draws, 1)
+    return number >= num_steps // 2 and (num_steps - 1 - number) % stride == 0
 
 
 def descend(settings, method, posterior, num_steps, noise_multiplier) -> dict:
@@ -176,13 +187,12 @@ def descend(settings, method, posterior, num_steps, noise_multiplier) -> dict:
 
     position = network.start(jax.random.key(0))
     state, kept = optimizer.init(position), []
-    stride = max(num_steps // 2 // settings["num_draws"], 1)
     for number, key in enumerate(
         tqdm(jax.random.split(jax.random.key(2), num_steps), leave=False)
     ):
         indices = batch_selection.pad_to_multiple_of(next(batches), capacity)
         position, state = step(position, state, key, indices, posterior.data)
-        if number >= num_steps // 2 and (num_steps - 1 - number) % stride == 0:
+        if _is_kept(number, num_steps, settings["num_draws"]):
             kept.append(position)
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *kept)
 

@@ -75,22 +75,19 @@ def posterior(images, labels) -> Posterior:
 
 
 @jax.jit
-def _mean_probabilities(draws, images):
-    def one(total, draw):
-        return total + jax.nn.softmax(logits(draw, images)), None
-
-    count = len(jax.tree.leaves(draws)[0])
-    total, _ = jax.lax.scan(one, jnp.zeros((len(images), 10)), draws)
-    return total / count
+def _probabilities(draw, images):
+    return jax.nn.softmax(logits(draw, images))
 
 
 def probabilities(draws, images) -> np.ndarray:
     """Posterior predictive ``(n, 10)`` of draws, a pytree of ``(draws, ...)``."""
-    blocks = [
-        _mean_probabilities(draws, images[i : i + 1000])
-        for i in range(0, len(images), 1000)
-    ]
-    return np.concatenate(blocks)
+    count = len(jax.tree.leaves(draws)[0])
+    blocks = [images[i : i + 1000] for i in range(0, len(images), 1000)]
+    total = 0.0
+    for number in range(count):
+        draw = jax.tree.map(lambda leaf, i=number: leaf[i], draws)
+        total = total + np.concatenate([_probabilities(draw, b) for b in blocks])
+    return total / count
 
 
 def scores(chances: np.ndarray, labels: np.ndarray, bins: int = 15) -> dict:
