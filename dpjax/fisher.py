@@ -32,7 +32,7 @@ be missed by the error of the integrator on the way back."""
 LARGEST_UNROLLED = 16
 """Unknowns of a system that is solved in as many lines of code."""
 
-NEWTON_STEPS, CLOSURE = 6, 1e-6
+NEWTON_STEPS, CLOSURE = 4, 1e-6
 """Iterations of the midpoint equation, and how far in step lengths the way back may end
 from the start before the proposal is given up."""
 
