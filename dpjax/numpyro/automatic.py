@@ -1,10 +1,14 @@
 """Private draws from a NumPyro model with nothing to tune.
 
-1. *Start.* `scoring` spends the share `SHARE` of epsilon, about its square of the
-   budget, on `NUM_SCORING` noisy natural gradients, whose steps move no latent by more
-   than `LEAP` prior standard deviations; the mean of the later half of the positions
-   is where chains start, each a posterior standard deviation away. They are in the
-   bulk at once: the share `WARMUP` of their steps is left out of the draws.
+1. *Start.* The share `SHARE` of epsilon, about its square of the budget, goes to
+   private `scoring`: `SEARCH` steps find the bulk, none of which moves a latent by more
+   than `LEAP` prior standard deviations; `REFINE` steps, with less noise by `LOUDER`,
+   say where its centre is. The mean of their positions is off by s posterior standard
+   deviations in every direction, and s is public: given what was released, the
+   posterior is about normal, with covariance (1 + s^2) times that of step 2. Chains
+   start there, spread evenly (`_around`); the share `WARMUP` of their steps is left out
+   of the draws. Where the budget is too small for the walk to mix, draws are still
+   those of that approximation, and R-hat says so.
 2. *Metric.* The inverse Fisher information there, which is public (`fisher`).
 3. *Walk.* Lazy `dpjax.barker` in that metric. Steps are as long as the rest of the
    budget allows for the wanted number of them, at most `LONGEST` posterior standard
@@ -30,24 +34,26 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from scipy import stats
 
 from dpjax import privacy
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (
-    fisher_information,
     fisher_metric,
     initial_position,
+    local_information,
     prior_spread,
 )
-from dpjax.numpyro.scoring import scoring
+from dpjax.numpyro.scoring import noise_sd, scoring
 from dpjax.posterior import Posterior
 from dpjax.results import PrivacyStatement, Run
 from dpjax.run import run
 
 __all__ = ["Tuned", "clip_per_step", "sample", "tuned"]
 
-SHARE, NUM_SCORING, LEAP = 0.4, 40, 0.3
+SHARE, LEAP = 0.8, 0.3
+SEARCH, REFINE, LOUDER = 40, 10, 5.0
 LAZINESS, LONGEST, WARMUP = 0.2, 1.0, 0.1
 QUANTILE, NUM_SIMULATED = 0.999, 20_000
 
@@ -137,10 +143,9 @@ def tuned(
             "metric and clip bounds depend on the number of records, which is private "
             "if one may be added or removed: use REPLACE_ONE"
         )
-    start = initial_position(posterior, 1)
-    information = fisher_information(posterior, _first(start))
-
+    information = local_information(posterior)
     largest_move = LEAP * prior_spread(model_of(posterior))
+    unconstrained = dataclasses.replace(posterior, constrain_fn=None)
 
     def score(noise_multiplier):
         return functools.partial(
@@ -151,32 +156,39 @@ def tuned(
         )
 
     def cost_of_scoring(noise_multiplier):
-        return score(noise_multiplier)(posterior).privacy(1, relation)
+        search = score(LOUDER * noise_multiplier)(posterior)
+        refine = score(noise_multiplier)(posterior)
+        return [*search.privacy(SEARCH, relation), *refine.privacy(REFINE, relation)]
 
     noise_multiplier = privacy.calibrate(
         cost_of_scoring,
-        num_steps=NUM_SCORING,
+        num_steps=1,
         epsilon=SHARE * budget.epsilon,
         delta=budget.delta,
-        bracket=(0.1, 2.0**15),
+        bracket=(0.1, 2.0**15 / LOUDER),
         method="gdp",
     )
-    found = run(
-        rng_key,
-        score(noise_multiplier),
-        dataclasses.replace(posterior, constrain_fn=None),
-        NUM_SCORING,
-        initial_position=start,
-        num_chains=1,
-        budget=budget,
-        ledger=ledger,
-        verbose=False,
-    )
-    spent = [
-        (event, count * NUM_SCORING)
-        for event, count in cost_of_scoring(noise_multiplier)
-    ]
-    centre = jax.tree.map(lambda x: jnp.mean(x, axis=(0, 1)), found.positions)
+
+    def mean_position(rng_key, scale, num_steps, start, warmup_fraction):
+        found = run(
+            rng_key,
+            score(scale * noise_multiplier),
+            unconstrained,
+            num_steps,
+            initial_position=start,
+            num_chains=1,
+            budget=budget,
+            warmup_fraction=warmup_fraction,
+            ledger=ledger,
+            verbose=False,
+        )
+        return jax.tree.map(lambda x: jnp.mean(x, axis=1), found.positions)
+
+    keys = (None, None) if rng_key is None else jax.random.split(rng_key)
+    start = initial_position(posterior, 1)
+    found = mean_position(keys[0], LOUDER, SEARCH, start, 0.5)
+    centre = _first(mean_position(keys[1], 1.0, REFINE, found, 0.0))
+    error = noise_sd(posterior, noise_multiplier) / math.sqrt(REFINE)
     metric = fisher_metric(posterior, centre)
     per_step = clip_per_step(posterior, centre, metric)
 
@@ -190,7 +202,8 @@ def tuned(
         )
 
     step_size = _affordable_length(walk, posterior, budget, num_chains, num_steps)
-    return Tuned(walk(step_size), _around(centre, metric, num_chains), spent)
+    starts = _around(centre, (1 + error**2) * metric, num_chains)
+    return Tuned(walk(step_size), starts, cost_of_scoring(noise_multiplier))
 
 
 def sample(
@@ -198,7 +211,7 @@ def sample(
     posterior: Posterior,
     *,
     budget: privacy.Budget,
-    num_chains: int = 2,
+    num_chains: int = 8,
     num_steps: int = 20_000,
     thinning: int = 5,
     ledger: str | os.PathLike | None = None,
@@ -278,9 +291,13 @@ def _first(positions):
     return jax.tree.map(lambda leaf: leaf[0], positions)
 
 
-def _around(centre, metric, num_chains) -> dict[str, Any]:
-    """Starts about one posterior standard deviation from the centre."""
+def _around(centre, covariance, num_chains) -> dict[str, Any]:
+    """Starts that represent a normal law: in each direction of the Cholesky factor they
+    are its `num_chains` mid-quantiles, stretched to its variance, in random order."""
     flat, unravel = ravel_pytree(centre)
-    jitter = np.random.default_rng(0).normal(size=(num_chains, flat.size))
-    jitter = jnp.asarray(jitter @ np.linalg.cholesky(metric).T, flat.dtype)
+    points = stats.norm.ppf((np.arange(num_chains) + 0.5) / num_chains)
+    points /= max(points.std(), 1e-6)
+    order = np.tile(points[:, None], (1, flat.size))
+    jitter = np.random.default_rng(0).permuted(order, axis=0)
+    jitter = jnp.asarray(jitter @ np.linalg.cholesky(covariance).T, flat.dtype)
     return jax.vmap(unravel)(flat[None] + jitter)

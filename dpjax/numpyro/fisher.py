@@ -23,6 +23,7 @@ __all__ = [
     "fisher_information",
     "fisher_metric",
     "initial_position",
+    "local_information",
     "prior_spread",
 ]
 
@@ -85,16 +86,31 @@ def fisher_information(
     *Formal guarantees.* As of `dpjax.fisher.information`: no data are read.
     """
     model = model_of(posterior)
-    _check_simulated(model)
-    of_records = fisher.information(
-        posterior, model.simulate, num_simulated=num_simulated, seed=seed
-    )
-    of_prior = _prior_precision(model, position)
+    position = _centre(model) if position is None else position
+    of_records = _of_records(posterior, num_simulated=num_simulated, seed=seed)
+    of_prior = np.asarray(_of_prior(model, prior_spread(model), position))
 
     def information(position):
         return of_records(position) + of_prior.astype(jnp.result_type(float))
 
     return information
+
+
+def local_information(posterior: Posterior, **options) -> Callable[[Any], jax.Array]:
+    """`fisher_information` with the prior's curvature at the same position.
+
+    Not to be differentiated: where eigenvalues are equal, their vectors are not smooth.
+    """
+    of_records = _of_records(posterior, **options)
+    model = model_of(posterior)
+    spread = prior_spread(model)
+    return lambda position: of_records(position) + _of_prior(model, spread, position)
+
+
+def _of_records(posterior, **options):
+    model = model_of(posterior)
+    _check_simulated(model)
+    return fisher.information(posterior, model.simulate, **options)
 
 
 def fisher_metric(posterior: Posterior, position: Any = None, **options) -> np.ndarray:
@@ -152,12 +168,10 @@ def prior_spread(model) -> np.ndarray:
     return np.std(np.asarray(draws, np.float64), axis=0)
 
 
-def _prior_precision(model, position) -> np.ndarray:
-    """See the module docstring."""
-    flat, unravel = ravel_pytree(_centre(model) if position is None else position)
-    spread = prior_spread(model)
-    curvature = jax.jit(jax.hessian(lambda x: -model.logprior(unravel(x))))(flat)
-    scaled = np.asarray(curvature, np.float64) * np.outer(spread, spread)
-    values, vectors = np.linalg.eigh((scaled + scaled.T) / 2)
-    scaled = (vectors * np.maximum(values, FLOOR)) @ vectors.T
-    return scaled / np.outer(spread, spread)
+def _of_prior(model, spread, position) -> jax.Array:
+    """See the module docstring; `spread` is `prior_spread`."""
+    flat, unravel = ravel_pytree(position)
+    units = jnp.outer(spread, spread).astype(flat.dtype)
+    curvature = jax.hessian(lambda x: -model.logprior(unravel(x)))(flat) * units
+    values, vectors = jnp.linalg.eigh((curvature + curvature.T) / 2)
+    return (vectors * jnp.maximum(values, FLOOR)) @ vectors.T / units

@@ -26,7 +26,7 @@ from dpjax.gradient_release import GradientRelease
 from dpjax.numpyro.adapter import model_of
 from dpjax.posterior import Posterior
 
-__all__ = ["ScoringInfo", "ScoringState", "scoring"]
+__all__ = ["ScoringInfo", "ScoringState", "noise_sd", "scoring"]
 
 CLIP = 3.0
 """Clip norm over sqrt(d / T n), the root mean square norm of a record's gradient. A
@@ -78,11 +78,9 @@ def scoring(
     *Formal guarantees.* A step releases one noisy sum of the clipped gradients of all
     records, and what follows from it.
     """
-    shapes = jax.eval_shape(model_of(posterior).draw, jax.random.key(0))
-    dim = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-    effective = posterior.tempering * posterior.num_records
-    release = GradientRelease(CLIP * math.sqrt(dim / effective), noise_multiplier)
-    longest = LONGEST * math.sqrt(effective)
+    dim = _dimension(posterior)
+    release = GradientRelease(_clip_norm(posterior), noise_multiplier)
+    longest = LONGEST * math.sqrt(posterior.tempering * posterior.num_records)
 
     def init(position, rng_key=None):
         return ScoringState(jax.tree.map(jnp.asarray, position))
@@ -105,10 +103,10 @@ def scoring(
         gradient = release(words, posterior, start, loglikelihood)
         gradient += jax.grad(lambda z: posterior.logprior_fn(at(z)))(start)
         step = RATE * gradient
-        excess = jnp.max(jnp.abs(jump(step)) / largest_move.astype(flat.dtype))
-        excess = jnp.maximum(excess, jnp.linalg.norm(step) / longest)
-        step /= jnp.maximum(1.0, excess)
-        return ScoringState(at(step)), ScoringInfo(gradient), memory
+        step /= jnp.maximum(1.0, jnp.linalg.norm(step) / longest)
+        limit = jnp.asarray(largest_move, flat.dtype)
+        position = unravel(flat + jnp.clip(jump(step), -limit, limit))
+        return ScoringState(position), ScoringInfo(gradient), memory
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         return [(release.event(dim, neighboring_relation), num_steps)]
@@ -125,3 +123,18 @@ def scoring(
         privacy=steps,
         transition=transition,
     )
+
+
+def noise_sd(posterior: Posterior, noise_multiplier: float) -> float:
+    """Sd of the noise on a step's gradient, in posterior standard deviations."""
+    return posterior.tempering * noise_multiplier * _clip_norm(posterior)
+
+
+def _dimension(posterior) -> int:
+    shapes = jax.eval_shape(model_of(posterior).draw, jax.random.key(0))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
+
+def _clip_norm(posterior) -> float:
+    effective = posterior.tempering * posterior.num_records
+    return CLIP * math.sqrt(_dimension(posterior) / effective)
