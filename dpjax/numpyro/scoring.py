@@ -3,8 +3,11 @@
 A step from theta, with G the information of the posterior at theta (`fisher`, public)
 and W W^T = G^-1, releases the gradient in the metric's units and follows it,
 
-    g = T (sum over records of clip(W^T grad l_i) + noise) + W^T grad log prior,
-    theta <- theta + rate W g.
+    g = T (sum over records of clip(W^T grad l_i) + noise + n b) + W^T grad log prior,
+    theta <- theta + rate W g,
+
+where b is what clipping takes off a record's gradient on average if the model holds at
+theta, by records that it simulates: with it, clipping does not move the estimate.
 
 In these units a record's gradient has a norm of about sqrt(d / T n) and the gradient of
 the posterior one of a few sqrt(d), whatever the model: one clip norm fits all. It is
@@ -29,8 +32,10 @@ from dpjax.posterior import Posterior
 __all__ = ["ScoringInfo", "ScoringState", "noise_sd", "scoring"]
 
 CLIP = 3.0
-"""Clip norm over sqrt(d / T n), the root mean square norm of a record's gradient. A
-smaller one bends the path of models whose gradients have heavy tails."""
+"""Clip norm over sqrt(d / T n), the root mean square norm of a record's gradient."""
+
+NUM_SIMULATED = 20_000
+"""Records that say what clipping takes off."""
 
 RATE = 0.5
 """Share of Newton's step that is taken."""
@@ -82,6 +87,8 @@ def scoring(
     release = GradientRelease(_clip_norm(posterior), noise_multiplier)
     longest = LONGEST * math.sqrt(posterior.tempering * posterior.num_records)
 
+    model = model_of(posterior)
+
     def init(position, rng_key=None):
         return ScoringState(jax.tree.map(jnp.asarray, position))
 
@@ -101,6 +108,13 @@ def scoring(
 
         start = jnp.zeros_like(flat)
         gradient = release(words, posterior, start, loglikelihood)
+        keys = jax.random.split(jax.random.key(2), NUM_SIMULATED)
+        made_up = jax.vmap(model.simulate, (0, None))(keys, state.position)
+        scores = jax.vmap(jax.grad(loglikelihood), (None, 0))(start, made_up)
+        norms = jnp.linalg.norm(scores, axis=1)
+        cut = jnp.maximum(0.0, 1 - release.l2_clip_norm / norms)
+        taken_off = cut @ scores / NUM_SIMULATED
+        gradient += posterior.tempering * posterior.num_records * taken_off
         gradient += jax.grad(lambda z: posterior.logprior_fn(at(z)))(start)
         step = RATE * gradient
         step /= jnp.maximum(1.0, jnp.linalg.norm(step) / longest)
