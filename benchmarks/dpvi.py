@@ -17,7 +17,6 @@ jax-privacy's Poisson sampling, pads it to the same size, and sums by its
 import argparse
 import functools
 import os
-import time
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +25,7 @@ import optax
 from jax_privacy import batch_selection, clipping
 
 import dpjax
+from benchmarks import timing
 from dpjax import data, gradient_queries, minibatch, privacy
 from dpjax.gradient_release import GradientRelease
 from dpjax.models import logistic_regression
@@ -234,12 +234,7 @@ def speed(columns, calls=200):
         "dpjax gradient sum": lambda: our_sum(posterior, sample),
         "jax-privacy gradient sum": lambda: their_sum(posterior, fixed),
     }
-    times = {name: [] for name in lines}
-    for _ in range(calls):
-        for name, call in lines.items():
-            start = time.perf_counter()
-            jax.block_until_ready(call())
-            times[name].append(time.perf_counter() - start)
+    times = timing.in_turns(lines, calls)
     print(
         f"Adult, {columns}: samples of {capacity} at most; load average "
         f"{os.getloadavg()[0]:.1f}; milliseconds, minimum and median"

@@ -9,8 +9,8 @@ what is above it is the adapter's, what it is above the one by hand is NumPyro's
 """
 
 import argparse
+import functools
 import os
-import time
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 from numpyro.distributions import biject_to
 
+from benchmarks import timing
 from dpjax.numpyro import posterior
 
 
@@ -122,12 +123,6 @@ def models(num_records):
     }
 
 
-def seconds(gradients, position, data):
-    start = time.perf_counter()
-    jax.block_until_ready(gradients(position, data))
-    return time.perf_counter() - start
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=int, default=100_000)
@@ -153,11 +148,12 @@ def main():
         for found in first:
             for leaf, other in zip(*map(jax.tree.leaves, (found, last)), strict=True):
                 np.testing.assert_allclose(leaf, other, rtol=1e-3, atol=1e-4)
-        best = [np.inf] * len(calls)
-        for _ in range(options.repetitions):
-            for i, call in enumerate(calls):
-                best[i] = min(best[i], seconds(call, position, target.data))
-        adapter, *rest = best
+        lines = {
+            i: functools.partial(call, position, target.data)
+            for i, call in enumerate(calls)
+        }
+        times = timing.in_turns(lines, options.repetitions)
+        adapter, *rest = (seconds.min() for seconds in times.values())
         line = "".join(f"{1e3 * x:10.3f} ({adapter / x:.2f})" for x in rest)
         print(f"{name:<14}{1e3 * adapter:9.3f}{line}", flush=True)
 

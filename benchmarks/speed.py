@@ -14,7 +14,6 @@ import argparse
 import functools
 import os
 import resource
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -23,7 +22,7 @@ import jax
 import jax.numpy as jnp
 
 import dpjax
-from benchmarks import by_hand
+from benchmarks import by_hand, timing
 from dpjax.models import banana, logistic_regression
 from dpjax.models.banana import Information, simulate
 
@@ -220,14 +219,8 @@ def lines(table):
 def show(name, repetitions):
     table = TABLES[name]()
     calls = lines(table)
-    for call in calls.values():
-        call()
-    best = dict.fromkeys(calls, float("inf"))
-    for _ in range(repetitions or table.repetitions):
-        for label, call in calls.items():
-            start = time.perf_counter()
-            call()
-            best[label] = min(best[label], time.perf_counter() - start)
+    times = timing.in_turns(calls, repetitions or table.repetitions)
+    best = {label: seconds.min() for label, seconds in times.items()}
     shapes = [leaf.shape for leaf in jax.tree.leaves(table.posterior.data)]
     load = os.getloadavg()[0]
     print(f"{name}: records {shapes}, {CHAINS} chains; load average {load:.1f}")

@@ -20,6 +20,7 @@ from dpjax.numpyro import (
     sample,
     scoring,
 )
+from dpjax.numpyro.model import Model
 from dpjax.privacy import ledger as ledgers
 
 NUM_RECORDS = 4000
@@ -99,6 +100,19 @@ def test_scoring_reaches_the_bulk_from_far_away():
     # each, and 6 in all have a chance far below 1e-6.
     assert distance(found.positions["b"][0].mean(0)) < 6
     assert found.infos.gradient.shape == (1, 20, 3)
+
+
+def test_scoring_leaves_out_made_up_records_without_a_gradient(monkeypatch):
+    simulate = Model.simulate
+
+    def broken(self, rng_key, position):
+        record = simulate(self, rng_key, position)
+        return {**record, "x": jnp.full_like(record["x"], jnp.inf)}
+
+    kernel = scores(10.0)(target())
+    monkeypatch.setattr(Model, "simulate", broken)
+    _, info = kernel.step(jax.random.key(5), kernel.init(FAR))
+    assert np.all(np.isfinite(info.gradient))
 
 
 def test_scoring_costs_what_it_releases():

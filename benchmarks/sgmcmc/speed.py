@@ -13,6 +13,7 @@ import numpy as np
 from jax_privacy import batch_selection, clipping
 
 import dpjax
+from benchmarks import timing
 from benchmarks.sgmcmc import mnist, network
 from dpjax import gradient_queries, minibatch
 
@@ -94,12 +95,7 @@ def run(settings: dict, quick: bool) -> None:
         "dpjax gradient sum": lambda: our_sum(position, sample, posterior),
         "jax-privacy gradient sum": lambda: their_sum(position, fixed, posterior),
     }
-    times = {name: [] for name in lines}
-    for _ in range(3 if quick else 20):
-        for name, call in lines.items():
-            start = time.perf_counter()
-            jax.block_until_ready(call())
-            times[name].append(time.perf_counter() - start)
+    times = timing.in_turns(lines, 3 if quick else 20)
     print(
         f"{network.DIM} weights, samples of {capacity} at most; load average "
         f"{os.getloadavg()[0]:.1f}; milliseconds, minimum and median"

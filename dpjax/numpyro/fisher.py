@@ -88,7 +88,8 @@ def fisher_information(
     model = model_of(posterior)
     position = _centre(model) if position is None else position
     of_records = _of_records(posterior, num_simulated=num_simulated, seed=seed)
-    of_prior = np.asarray(_of_prior(model, prior_spread(model), position))
+    spread = prior_spread(model)
+    of_prior = np.asarray(jax.jit(lambda at: _of_prior(model, spread, at))(position))
 
     def information(position):
         return of_records(position) + of_prior.astype(jnp.result_type(float))

@@ -86,7 +86,6 @@ def scoring(
     dim = _dimension(posterior)
     release = GradientRelease(_clip_norm(posterior), noise_multiplier)
     longest = LONGEST * math.sqrt(posterior.tempering * posterior.num_records)
-
     model = model_of(posterior)
 
     def init(position, rng_key=None):
@@ -111,9 +110,10 @@ def scoring(
         keys = jax.random.split(jax.random.key(2), NUM_SIMULATED)
         made_up = jax.vmap(model.simulate, (0, None))(keys, state.position)
         scores = jax.vmap(jax.grad(loglikelihood), (None, 0))(start, made_up)
-        norms = jnp.linalg.norm(scores, axis=1)
-        cut = jnp.maximum(0.0, 1 - release.l2_clip_norm / norms)
-        taken_off = cut @ scores / NUM_SIMULATED
+        norms = jnp.linalg.norm(scores, axis=1, keepdims=True)
+        taken_off = jnp.maximum(0.0, 1 - release.l2_clip_norm / norms) * scores
+        # As of the data, gradients that are not finite do not count.
+        taken_off = jnp.mean(jnp.where(jnp.isfinite(norms), taken_off, 0.0), axis=0)
         gradient += posterior.tempering * posterior.num_records * taken_off
         gradient += jax.grad(lambda z: posterior.logprior_fn(at(z)))(start)
         step = RATE * gradient

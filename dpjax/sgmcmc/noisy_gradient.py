@@ -44,6 +44,7 @@ __all__ = [
     "SGMCMCState",
     "Scales",
     "algorithm",
+    "check_friction",
     "check_positive",
     "sampler",
 ]
@@ -163,6 +164,16 @@ def check_positive(**parameters: float) -> None:
     for name, value in parameters.items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_friction(friction: float, noise_multiplier: float) -> None:
+    """Refuse friction outside (0, 1], and noise that is negative."""
+    check_positive(friction=friction)
+    if friction > 1 or not noise_multiplier >= 0:
+        raise ValueError(
+            "friction must be at most 1 and noise_multiplier not negative, got "
+            f"{friction} and {noise_multiplier}"
+        )
 
 
 def sampler(as_top_level_api: Callable[..., Algorithm]) -> Sampler:

@@ -87,12 +87,8 @@ def as_top_level_api(
     noise multiplier is the larger of `noise_multiplier` and (q / (T C)) sqrt(2 A K N /
     eta); position, velocity, friction and info are post-processing of it.
     """
-    noisy_gradient.check_positive(friction=friction, gain=gain, temperature=temperature)
-    if friction > 1 or not noise_multiplier >= 0:
-        raise ValueError(
-            "friction must be at most 1 and noise_multiplier not negative, got "
-            f"{friction} and {noise_multiplier}"
-        )
+    noisy_gradient.check_positive(gain=gain, temperature=temperature)
+    noisy_gradient.check_friction(friction, noise_multiplier)
     scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
 
     def variance(step_size):

@@ -1,44 +1,16 @@
 """Configurations of stochastic gradient MCMC: what they calibrate and refuse."""
 
-import tomllib
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpjax import config, privacy
+from tests import jobs
 
-TOML = """
-[model]
-name = "correlated_gaussian"
-[data]
-source = "generated"
-num_records = 2000
-dim = 2
-seed = 1
-[algorithm]
-name = "sgld"
-l2_clip_norm = 3.0
-sampling_prob = 0.1
-[privacy]
-epsilon = 2.0
-delta = 1e-5
-[run]
-num_chains = 2
-num_steps = 80
-start = [0.0, 0.0]
-"""
-
-
-def read(**changes):
-    """The job with other values; a None takes the key out."""
-    tables = tomllib.loads(TOML)
-    for place, value in changes.items():
-        table, key = place.split("__")
-        tables.setdefault(table, {})[key] = value
-        if value is None:
-            del tables[table][key]
-    return config.read(tables, "job")
+TOML = jobs.JOB.format(algorithm='name = "sgld"')
+read = functools.partial(jobs.read, TOML)
 
 
 @pytest.mark.parametrize(

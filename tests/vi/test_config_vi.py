@@ -1,7 +1,7 @@
 """Configurations of variational inference: what they calibrate, write and refuse."""
 
+import functools
 import json
-import tomllib
 from pathlib import Path
 
 import arviz
@@ -10,40 +10,16 @@ import pytest
 
 from dpjax import cli, config, privacy
 from dpjax.vi.guides import FullRank, LowRank, MeanField
+from tests import jobs
 
-TOML = """
-[model]
-name = "correlated_gaussian"
-[data]
-source = "generated"
-num_records = 2000
-dim = 2
-seed = 1
-[algorithm]
+TOML = jobs.JOB.format(
+    algorithm="""
 name = "dpvi"
 guide = { name = "full_rank" }
 optimizer = { name = "adam", learning_rate = 0.05 }
-l2_clip_norm = 3.0
-sampling_prob = 0.1
-[privacy]
-epsilon = 2.0
-delta = 1e-5
-[run]
-num_chains = 2
-num_steps = 80
-start = [0.0, 0.0]
 """
-
-
-def read(**changes):
-    """The job with other values; a None takes the key out."""
-    tables = tomllib.loads(TOML)
-    for place, value in changes.items():
-        table, key = place.split("__")
-        tables.setdefault(table, {})[key] = value
-        if value is None:
-            del tables[table][key]
-    return config.read(tables, "job")
+)
+read = functools.partial(jobs.read, TOML)
 
 
 def spent(job):
