@@ -16,13 +16,17 @@ after the noise. Of the likelihood either
 
   For a mean field and K = 1 the gradient of the location is G, and that of rho is
   softplus'(rho) * e * G: clipping and noise act on d numbers whatever the guide.
-- *plain*: the gradient with respect to phi is clipped and released as it is.
+- *plain*: the gradient with respect to phi is released, preconditioned by w > 0, as
+  clip(w * grad_phi l_i) + noise, divided by w. What is known of the scales of its parts
+  is spent on the noise: those of rho are smaller than those of the location by s.
 
 The sample holds each record with chance q. A run keeps phi and the noisy gradient of
 every step, and draws from the guide at the mean of the phi it kept.
 
 References: Jalko, Dikmen and Honkela 2017 (plain); Jalko, Prediger, Honkela and Kaski
-2022 (aligned), who clip prior and entropy with the likelihood.
+2022 (aligned); noise-aware DPVI, AISTATS 2025, arXiv 2410.19371 (preconditioned). They
+give each record 1/N of prior and entropy, to be clipped and sampled with it: that of
+the third is `published`.
 """
 
 import math
@@ -30,6 +34,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
@@ -69,7 +74,7 @@ class DPVIInfo(NamedTuple):
 
     parameters: Any
     gradient: Any
-    noise_sd: jax.Array | None
+    noise_sd: Any
 
 
 def init(
@@ -109,6 +114,8 @@ def as_top_level_api(
     sampling_prob: float = 1.0,
     num_samples: int = 1,
     aligned: bool = True,
+    preconditioner: Any = 1.0,
+    published: bool = False,
 ) -> Algorithm:
     """Differentially private variational inference.
 
@@ -118,13 +125,14 @@ def as_top_level_api(
         What to approximate, and the data.
     optimizer
         An optax transformation of the noisy gradient of -ELBO, which is as large as
-        that of the whole data.
+        that of the whole data. The sd of its noise comes as the extra argument
+        ``noise_sd``.
     guide
         One of `dpjax.vi.guides`.
     l2_clip_norm
         Bound on the norm of one record's gradient, in nats: with respect to the K draws
-        of theta if `aligned`, else to the parameters. Infinity takes the gradient of
-        all records without noise, which is not private.
+        of theta if `aligned`, else w times that to the parameters. Infinity takes the
+        gradient of all records without noise, which is not private.
     noise_multiplier
         As in `GradientRelease`; `privacy.calibrate` finds the one that spends a budget.
     sampling_prob
@@ -133,11 +141,20 @@ def as_top_level_api(
         K, draws from the guide a step.
     aligned
         Whether the gradient of the draws is released, or that of the parameters.
+    preconditioner
+        w, a pytree of positive numbers that is like the parameters of the guide or a
+        prefix of them, such as ``{"location": 1.0, "rho": 100.0}``. It must be public.
+        Not if `aligned`.
+    published
+        Whether prior and entropy are a part of each record's loss, at weight 1/N. Then
+        clipping takes some of them off and sampling makes them random; N, the number
+        of records, is public either way. Not if `aligned`.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range; later, if the position does not fit the guide.
+        If a parameter is out of range; later, if the position does not fit the guide or
+        the preconditioner its parameters.
 
     Notes
     -----
@@ -147,6 +164,16 @@ def as_top_level_api(
     """
     if not (isinstance(num_samples, int) and num_samples >= 1):
         raise ValueError(f"num_samples must be a positive integer, got {num_samples}")
+    weights = [np.asarray(weight) for weight in jax.tree.leaves(preconditioner)]
+    if not all(np.all((0 < w) & (w < math.inf)) for w in weights):
+        raise ValueError(
+            f"preconditioner must hold positive numbers, got {preconditioner}"
+        )
+    if aligned and (published or any(np.any(w != 1) for w in weights)):
+        raise ValueError(
+            "preconditioner and published are for gradients of the parameters: set "
+            "aligned=False"
+        )
     if math.isinf(l2_clip_norm) and (noise_multiplier or sampling_prob < 1):
         raise ValueError(
             "an infinite l2_clip_norm takes the plain gradient, without noise and "
@@ -157,14 +184,23 @@ def as_top_level_api(
         release = GradientRelease(l2_clip_norm, noise_multiplier, sampling_prob)
     guide_words = num_samples * guide.num_normals
     size = num_samples * guide.dim if aligned else guide.num_parameters
-    noise_sd = None
-    if noise_multiplier and not aligned:
-        scale = posterior.tempering / release.sampling_prob
-        noise_sd = scale * l2_clip_norm * noise_multiplier
+    optimizer = optax.with_extra_args_support(optimizer)
 
-    def release_info(parameters, gradient):
-        sd = None if noise_sd is None else jnp.asarray(noise_sd, float)
-        return DPVIInfo(parameters, gradient, sd)
+    def weights_like(parameters):
+        """w, of the shapes of the parameters."""
+        weights = jax.tree.broadcast(preconditioner, parameters)
+        return jax.tree.map(
+            lambda w, leaf: jnp.broadcast_to(jnp.asarray(w, leaf.dtype), leaf.shape),
+            weights,
+            parameters,
+        )
+
+    def noise_sd(parameters):
+        if aligned or not noise_multiplier:
+            return None
+        scale = posterior.tempering / release.sampling_prob
+        sd = scale * l2_clip_norm * noise_multiplier
+        return jax.tree.map(lambda w: sd / w, weights_like(parameters))
 
     def elbo_gradient(words, parameters):
         dtype = parameters["rho"].dtype
@@ -181,8 +217,17 @@ def as_top_level_api(
             each = jax.vmap(posterior.loglikelihood_fn, (0, None))(draws, record)
             return jnp.mean(each)
 
-        def of_parameters(parameters, record):
-            return of_draws(draws_fn(parameters), record)
+        weights = weights_like(parameters)
+
+        def of_shift(shift, record):
+            shifted = jax.tree.map(
+                lambda p, w, x: p + w * x, parameters, weights, shift
+            )
+            value = of_draws(draws_fn(shifted), record)
+            if published:
+                share = posterior.tempering * posterior.num_records
+                value = value + objective(shifted, posterior.logprior_fn) / share
+            return value
 
         if release is None:
             return jax.grad(objective)(parameters, posterior)
@@ -191,7 +236,11 @@ def as_top_level_api(
             draws, pull_back = jax.vjp(draws_fn, parameters)
             (likelihood,) = pull_back(release(words, posterior, draws, of_draws))
         else:
-            likelihood = release(words, posterior, parameters, of_parameters)
+            start = jax.tree.map(jnp.zeros_like, parameters)
+            likelihood = release(words, posterior, start, of_shift)
+            likelihood = jax.tree.map(jnp.divide, likelihood, weights)
+        if published:
+            return likelihood
         public = jax.grad(objective)(parameters, posterior.logprior_fn)
         return jax.tree.map(jnp.add, likelihood, public)
 
@@ -202,16 +251,19 @@ def as_top_level_api(
 
     def move(words, state, memory):
         parameters = state.position
-        gradient = elbo_gradient(words, parameters)
+        gradient, sd = elbo_gradient(words, parameters), noise_sd(parameters)
         updates, optimizer_state = optimizer.update(
-            jax.tree.map(jnp.negative, gradient), state.optimizer_state, parameters
+            jax.tree.map(jnp.negative, gradient),
+            state.optimizer_state,
+            parameters,
+            noise_sd=sd,
         )
         moved = DPVIState(optax.apply_updates(parameters, updates), optimizer_state)
-        return moved, release_info(parameters, gradient), memory
+        return moved, DPVIInfo(parameters, gradient, sd), memory
 
     def stay(state):
         nothing = jax.tree.map(jnp.zeros_like, state.position)
-        return release_info(state.position, nothing)
+        return DPVIInfo(state.position, nothing, noise_sd(state.position))
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if release is None:
@@ -224,8 +276,14 @@ def as_top_level_api(
         move=move,
         stay=stay,
     )
+
+    def start(position, rng_key=None):
+        state = init(position, optimizer, guide)
+        weights_like(state.position)
+        return state
+
     return Algorithm(
-        init=lambda position, rng_key=None: init(position, optimizer, guide),
+        init=start,
         step=lambda rng_key, state: take_step(rng_key, state, transition),
         privacy=steps,
         transition=transition,

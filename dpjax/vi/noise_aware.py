@@ -194,7 +194,7 @@ def noise_aware(
     sgg = np.sum(gradients**2, axis=1)
     if not np.all(sxx > 0):
         raise ValueError("a component of the parameters is the same at every step")
-    noise_sd = np.asarray(infos.noise_sd, np.float64)[:, :1] * np.ones_like(sxx)
+    noise_sd = _flat(infos.noise_sd)[:, 0]
     prior_mean, prior_sd = abs(sxg) / sxx, noise_sd / np.sqrt(sxx)
 
     def log_density(u, r):

@@ -176,7 +176,7 @@ def test_measured_noise_is_the_noise_charged(aligned):
     if aligned:
         assert info.noise_sd is None
     else:
-        np.testing.assert_allclose(info.noise_sd, sd, rtol=1e-6)
+        np.testing.assert_allclose(info.noise_sd["rho"], sd, rtol=1e-6)
 
 
 @pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE])

@@ -28,8 +28,8 @@ def simulated(rng, num_chains, num_steps, dim, *, spread, sd, curvature, error=0
     def tree(array):
         return {"location": array[..., :dim], "rho": array[..., dim:]}
 
-    levels = np.full(shape[:2], sd)
-    return DPVIInfo(tree(parameters), tree(gradient), levels), tree(optimum)
+    levels = np.full(shape, sd)
+    return DPVIInfo(tree(parameters), tree(gradient), tree(levels)), tree(optimum)
 
 
 def small():
@@ -43,7 +43,7 @@ def by_nuts(infos, error_sd):
         np.concatenate([tree["location"][0], tree["rho"][0]], axis=1)
         for tree in (infos.parameters, infos.gradient)
     )
-    s = infos.noise_sd[0, 0]
+    s = infos.noise_sd["rho"][0, 0, 0]
     centered = x - x.mean(axis=0)
     sxx = np.sum(centered**2, axis=0)
     m = abs(np.sum(centered * g, axis=0)) / sxx
