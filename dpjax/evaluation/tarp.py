@@ -18,14 +18,23 @@ reference points are those of the noise-aware DPVI code (arXiv 2410.19371).
 
 import numpy as np
 
-__all__ = ["LEVELS", "coverage_rmse", "noise_floor", "tarp", "tarp_marginal"]
+__all__ = [
+    "LEVELS",
+    "coverage",
+    "coverage_rmse",
+    "noise_floor",
+    "rmse_with_error",
+    "shares",
+    "tarp",
+    "tarp_marginal",
+]
 
 LEVELS = 1 - np.array([0.001, *np.linspace(0.05, 0.95, 19), 0.999])
 """Credibility levels, ``(21,)``."""
 
 
-def tarp(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
-    """Expected coverage of the joint posterior, by Euclidean distance.
+def shares(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
+    """f of every draw, by Euclidean distance of all components.
 
     Parameters
     ----------
@@ -44,7 +53,7 @@ def tarp(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
     Returns
     -------
     Array
-        Coverage at `LEVELS`, ``(num_repeats, 21)``.
+        ``(num_repeats, num_draws)``.
 
     Raises
     ------
@@ -53,19 +62,33 @@ def tarp(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
     """
     samples, truth, center = _checked(samples, truth, center)
     spread = 4 * samples.std(axis=1)
-    covered = []
+    found = []
     for _ in range(num_repeats):
         reference = center + spread * rng.uniform(-1, 1, truth.shape)
         distances = np.sum((samples - reference[:, None]) ** 2, axis=-1)
         of_truth = np.sum((truth - reference) ** 2, axis=-1)
-        covered.append(_coverage(np.mean(distances < of_truth[:, None], axis=1)))
-    return np.stack(covered)
+        found.append(np.mean(distances < of_truth[:, None], axis=1))
+    return np.stack(found)
+
+
+def coverage(shares) -> np.ndarray:
+    """C at `LEVELS`, ``(..., 21)``, from f of the draws, ``(..., num_draws)``."""
+    below = np.asarray(shares)[..., None] < LEVELS
+    return below.mean(axis=-2)
+
+
+def tarp(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
+    """Expected coverage of the joint posterior, ``(num_repeats, 21)``.
+
+    Parameters and errors are those of `shares`.
+    """
+    return coverage(shares(rng, samples, truth, center, num_repeats))
 
 
 def tarp_marginal(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
     """Expected coverage of every component on its own, ``(dim, num_repeats, 21)``.
 
-    Parameters and errors are those of `tarp`.
+    Parameters and errors are those of `shares`.
     """
     samples, truth, center = _checked(samples, truth, center)
     return np.stack(
@@ -99,12 +122,34 @@ def noise_floor(rng, num_draws: int, num_repeats: int = 1000) -> np.ndarray:
     For 500 draws .016 on average, and below .030 in 95 % of the cases.
     """
     uniform = rng.random((num_repeats, num_draws))
-    return coverage_rmse(np.apply_along_axis(_coverage, 1, uniform))
+    return coverage_rmse(np.stack([coverage(row) for row in uniform]))
 
 
-def _coverage(shares) -> np.ndarray:
-    """Share of the draws below each level, from the ``(num_draws,)`` shares f."""
-    return np.mean(shares[:, None] < LEVELS, axis=0)
+def rmse_with_error(rng, shares, num_resamples: int = 200) -> tuple[float, float]:
+    """`coverage_rmse` and its sd, that of the draws included.
+
+    Parameters
+    ----------
+    rng
+        `numpy.random.Generator` that draws the draws with replacement.
+    shares
+        f, ``(num_repeats, num_draws)``.
+
+    Returns
+    -------
+    rmse
+        Mean over the repeats.
+    sd
+        Of the same for resampled draws. Near the `noise_floor` resamples score higher
+        on average than the draws themselves.
+    """
+    shares = np.asarray(shares)
+    num_draws = shares.shape[1]
+    below = np.asarray(shares[..., None] < LEVELS, np.float64)
+    times = rng.multinomial(num_draws, np.full(num_draws, 1 / num_draws), num_resamples)
+    resampled = np.tensordot(times / num_draws, below, (1, 1))
+    rmse = coverage_rmse(coverage(shares)).mean()
+    return float(rmse), float(coverage_rmse(resampled).mean(axis=1).std(ddof=1))
 
 
 def _checked(samples, truth, center):

@@ -1,0 +1,95 @@
+"""Coverage errors of the exponential families, beside the paper's and the noise floor."""
+
+import numpy as np
+
+from dpjax.evaluation import noise_floor
+from dpjax.evaluation.tarp import rmse_with_error
+
+__all__ = ["numbers", "quintiles", "summary"]
+
+PAPER = {
+    ("noise_aware", "gamma_exponential", 0.1): 0.023,
+    ("noise_aware", "beta_bernoulli", 0.1): 0.016,
+    ("noise_aware", "dirichlet_categorical", 0.1): 0.020,
+    ("last_iterate", "gamma_exponential", 0.1): 0.232,
+    ("last_iterate", "beta_bernoulli", 0.1): 0.273,
+    ("last_iterate", "dirichlet_categorical", 0.1): 0.355,
+    ("dpvim", "gamma_exponential", 0.1): 0.038,
+    ("dpvim", "beta_bernoulli", 0.1): 0.044,
+    ("dpvim", "dirichlet_categorical", 0.1): 0.251,
+    ("bernstein_sheldon", "gamma_exponential", 0.1): 0.034,
+    ("bernstein_sheldon", "beta_bernoulli", 0.1): 0.018,
+    ("bernstein_sheldon", "dirichlet_categorical", 0.1): 0.017,
+}
+"""The paper's table 1, whose epsilon its rows tell."""
+
+
+def numbers(rows: list[dict], name: str) -> np.ndarray:
+    """A column of texts of several numbers, ``(rows, numbers)``."""
+    return np.array([[float(word) for word in row[name].split()] for row in rows])
+
+
+def cells(rows: list[dict]) -> dict:
+    """Rows by variant, method, model and epsilon."""
+    found = {}
+    for row in rows:
+        key = row["variant"], row["method"], row["model"], float(row["epsilon"])
+        found.setdefault(key, []).append(row)
+    return found
+
+
+def scores(rows: list[dict]) -> np.ndarray:
+    """Truth minus posterior mean over posterior sd, ``(rows, components)``."""
+    gaps = numbers(rows, "truth") - numbers(rows, "mean")
+    return gaps / numbers(rows, "sd")
+
+
+def summary(rows: list[dict]) -> list[dict]:
+    """A row for every method, model and epsilon.
+
+    `rmse` is the coverage error and `error` its sd over draws and reference points;
+    `floor` and `floor_95` are mean and 95 % quantile of a perfect posterior with as many
+    draws. `z_sd` is that of truth minus mean over sd, one if the sd is right.
+    """
+    rng = np.random.default_rng(0)
+    found, floors = [], {}
+    for (variant, method, model, epsilon), cell in cells(rows).items():
+        draws = len(cell)
+        if draws not in floors:
+            floors[draws] = noise_floor(rng, draws)
+        rmse, error = rmse_with_error(rng, numbers(cell, "shares").T)
+        z = scores(cell)
+        found.append(
+            dict(
+                variant=variant,
+                method=method,
+                model=model,
+                epsilon=epsilon,
+                draws=draws,
+                rmse=rmse,
+                error=error,
+                floor=float(floors[draws].mean()),
+                floor_95=float(np.quantile(floors[draws], 0.95)),
+                paper=np.nan
+                if variant == "ours"
+                else PAPER.get((method, model, epsilon), np.nan),
+                sd=float(numbers(cell, "sd").mean()),
+                z_mean=float(z.mean()),
+                z_sd=float(z.std()),
+            )
+        )
+    return found
+
+
+def quintiles(rows: list[dict]) -> list[dict]:
+    """Mean z of the first component in each fifth of its truths: a bias shows here."""
+    found = []
+    for (variant, method, model, epsilon), cell in cells(rows).items():
+        truth, z = numbers(cell, "truth")[:, 0], scores(cell)[:, 0]
+        fifths = np.array_split(np.argsort(truth), 5)
+        row = dict(variant=variant, method=method, model=model, epsilon=epsilon)
+        row |= {
+            f"fifth_{i + 1}": float(z[part].mean()) for i, part in enumerate(fifths)
+        }
+        found.append(row)
+    return found
