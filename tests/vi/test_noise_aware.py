@@ -13,6 +13,7 @@ import pytest
 from numpyro.infer import MCMC, NUTS
 
 import dpjax
+from dpjax.vi import exact_draws
 from dpjax.vi.dpvi import DPVIInfo
 from dpjax.vi.guides import MeanField
 
@@ -138,12 +139,11 @@ def test_the_release_alone_gives_the_posterior():
 def test_chains_and_components_do_not_know_of_each_other():
     settings = dict(spread=1.0, sd=3.0, curvature=2.0)
     infos, _ = simulated(np.random.default_rng(2), 3, 30, 2, **settings)
-    whole = dpjax.noise_aware(infos, sampling_error_sd=1.0)
-    alone = dpjax.noise_aware(
-        jax.tree.map(lambda leaf: leaf[1:2], infos), sampling_error_sd=1.0
-    )
-    np.testing.assert_array_equal(whole.curvatures[1], alone.curvatures[0])
-    np.testing.assert_array_equal(whole.mass[1], alone.mass[0])
+    whole = exact_draws.grid(dpjax.noise_aware(infos, sampling_error_sd=1.0).model)
+    second = jax.tree.map(lambda leaf: leaf[1:2], infos)
+    alone = exact_draws.grid(dpjax.noise_aware(second, sampling_error_sd=1.0).model)
+    for array, part in zip(whole, alone, strict=True):
+        np.testing.assert_array_equal(array[4:8], part)
 
 
 def test_finds_the_optimum_and_curvature_of_a_run():
@@ -201,7 +201,9 @@ def test_refuses_bad_arguments():
         still = jax.tree.map(np.ones_like, infos.parameters)
         dpjax.noise_aware(infos._replace(parameters=still))
     with pytest.raises(ValueError, match="optimum_sd"):
-        dpjax.noise_aware(infos, optimum_sd=0.0)
+        dpjax.noise_aware(infos, optimum_sd={"location": 1.0, "rho": 0.0})
+    with pytest.raises(ValueError, match="method"):
+        dpjax.noise_aware(infos, method="hmc")
     with pytest.raises(ValueError, match="sampling_error_sd"):
         dpjax.noise_aware(infos, sampling_error_sd=-1.0)
     with pytest.raises(ValueError, match="three"):

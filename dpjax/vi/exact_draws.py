@@ -1,0 +1,120 @@
+"""Independent draws from the model of a trace, by a grid of (u, r) a component.
+
+Grids that move to where the mass is make u and r independent draws, without a Markov
+chain, and phi* is normal given them.
+"""
+
+import numpy as np
+
+from dpjax.vi.trace_model import TraceModel, conditional, log_density
+
+__all__ = ["draws", "grid"]
+
+CURVATURES = 256
+"""Points of u on the grid of one component."""
+
+ERRORS = 32
+"""Points of r."""
+
+ROUNDS = 4
+"""Times that the grid moves to the mass."""
+
+LEAST = -30.0
+"""The least u: a is 1e-13."""
+
+
+def grid(model: TraceModel):
+    """The posterior of u and r.
+
+    Returns
+    -------
+    u ``(count, CURVATURES)``, r ``(count, ERRORS or 1)``, and the mass of the cells
+    between the u at each r, ``(count, ERRORS or 1, CURVATURES - 1)``; it sums to one.
+    """
+    tau = model.slope_sd
+    # Where u^2 / tau^2 meets the pull g^2 / u^2 of an optimum far from the mean.
+    pull = np.sqrt(abs(model.gradient) * tau / model.optimum_sd)
+    low = np.where(
+        model.is_flat > 0,
+        np.maximum(model.slope - 8 * tau, LEAST),
+        model.slope - 8 * tau,
+    )
+    u = np.linspace(low, model.slope + 8 * tau + 2 * pull, CURVATURES, axis=-1)
+    has_error = np.any(model.sampling_error_sd > 0)
+    r = np.zeros((*tau.shape, 1))
+    if has_error:
+        largest = 4 * np.sqrt(model.sgg / model.num_steps + model.gradient**2)
+        least = 1e-3 * np.minimum(largest, model.sampling_error_sd)
+        r = np.geomspace(least, largest, ERRORS - 1, axis=-1)
+        r = np.concatenate([np.zeros((*tau.shape, 1)), r], axis=-1)
+    wide = _wide(model)
+
+    def mass(u, r):
+        return _mass(log_density(wide, u[:, None, :], r[:, :, None]), u, r)
+
+    for _ in range(ROUNDS):
+        of_cells = mass(u, r)
+        u = _moved(u, of_cells.sum(axis=-2))
+        if has_error:
+            of_nodes = of_cells.sum(axis=-1)
+            r = _moved(r, (of_nodes[..., 1:] + of_nodes[..., :-1]) / 2)
+    return u, r, mass(u, r)
+
+
+def draws(model: TraceModel, rng: np.random.Generator, num_samples: int):
+    """phi* and u, both ``(count, num_samples)``."""
+    u, r, mass = grid(model)
+    count, _, num_cells = mass.shape
+    cumulative = np.cumsum(mass.reshape(count, -1), axis=1)
+    cumulative /= cumulative[:, -1:]
+    last = cumulative.shape[1] - 1
+    # One search for all components: the k-th has the numbers from k to k + 1.
+    offset = np.arange(count)[:, None]
+    levels = rng.random((count, num_samples)) + offset
+    found = np.searchsorted((cumulative + offset).ravel(), levels, side="right")
+    cells = np.minimum(found - offset * (last + 1), last)
+    error, cell = np.divmod(cells, num_cells)
+    low = np.take_along_axis(u, cell, axis=1)
+    high = np.take_along_axis(u, cell + 1, axis=1)
+    u = low + rng.random(low.shape) * (high - low)
+    r = np.take_along_axis(r, error, axis=1)
+    columns = TraceModel(
+        model.num_steps, *(np.asarray(field)[:, None] for field in model[1:])
+    )
+    mean, precision = conditional(columns, u, r)
+    return mean + rng.standard_normal(u.shape) / np.sqrt(precision), u
+
+
+def _wide(model):
+    return TraceModel(
+        model.num_steps, *(np.asarray(field)[:, None, None] for field in model[1:])
+    )
+
+
+def _mass(log_density, u, r):
+    """Of the cells between the u at each r, by the trapezoid rule; sums to one."""
+    peak = log_density.max(axis=(-2, -1), keepdims=True)
+    density = np.exp(log_density - peak)
+    mass = (density[..., 1:] + density[..., :-1]) * np.diff(u)[..., None, :]
+    if r.shape[-1] > 1:
+        steps = np.diff(r)
+        ends = steps[..., :1], steps[..., 1:] + steps[..., :-1], steps[..., -1:]
+        mass = mass * np.concatenate(ends, -1)[..., None]
+    return mass / mass.sum(axis=(-2, -1), keepdims=True)
+
+
+def _moved(grid, mass):
+    """As many points, dense as the cube root of the density: best for trapezoids.
+
+    A tenth of the points stay as they were, so that no part of the range is lost.
+    """
+    share = np.cbrt(mass * np.diff(grid) ** 2)
+    share = share / share.sum(axis=-1, keepdims=True) + 0.1 / share.shape[-1]
+    levels = np.cumsum(share, axis=-1) / share.sum(axis=-1, keepdims=True)
+    levels = np.concatenate([np.zeros_like(levels[..., :1]), levels], axis=-1)
+    even = np.linspace(0, 1, grid.shape[-1])
+    moved = [
+        np.interp(even, level, points)
+        for level, points in zip(levels, grid, strict=True)
+    ]
+    return np.stack(moved)
