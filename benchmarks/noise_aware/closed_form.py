@@ -28,7 +28,13 @@ import optax
 
 from benchmarks.noise_aware.models import Family
 
-__all__ = ["Release", "aligned_gradient", "plain_gradient", "run"]
+__all__ = [
+    "Release",
+    "aligned_gradient",
+    "expected_curvature",
+    "plain_gradient",
+    "run",
+]
 
 BLOCK = 500
 """Steps whose randomness is in memory at a time."""
@@ -124,6 +130,26 @@ def aligned_gradient(family: Family, release: Release) -> Callable:
     return gradient_fn
 
 
+def expected_curvature(family: Family, release: Release, parameters) -> jax.Array:
+    """Minus the derivative of each component of the gradient of the ELBO to its own.
+
+    That of the gradient which `release` makes of records as the model expects them at
+    m, clipping included; no data are read. ``(2 dim,)``, as `parameters`.
+    """
+    gradient_fn = plain_gradient(family, release._replace(noise_multiplier=0.0))
+    statistics, masses = family.made_up(parameters[: family.dim])
+    expected = release.num_records * release.sampling_prob
+    # Both signs of every component: mean zero and the covariance of e.
+    normals = jnp.sqrt(float(family.dim)) * jnp.eye(family.dim)
+    normals = jnp.concatenate([normals, -normals])
+
+    def gradient(parameters):
+        noise = jnp.zeros_like(parameters)
+        return gradient_fn(parameters, normals, statistics, expected * masses, noise)
+
+    return -jnp.diagonal(jax.jacfwd(gradient)(parameters))
+
+
 def _draws(parameters, normals):
     location, rho = jnp.split(parameters, 2)
     return location + jax.nn.softplus(rho) * normals
@@ -161,6 +187,7 @@ def run(
     release: Release,
     num_samples: int,
     num_steps: int,
+    antithetic: bool = False,
     noise_sd: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Stochastic ascent on all data sets.
@@ -173,6 +200,8 @@ def run(
         Of `models.simulate`.
     start
         phi, ``(2 dim,)``.
+    antithetic
+        Whether the second half of the draws of a step mirrors the first.
     noise_sd
         Of the noise on a plain gradient, ``(2 dim,)``; not if it is aligned.
 
@@ -197,6 +226,8 @@ def run(
 
     def step(records, carry, inputs):
         normals, noise, sample = inputs
+        if antithetic:
+            normals = jnp.concatenate([normals, -normals], axis=1)
         if are_counts:
             axis, counts = None, sample
             statistics = jnp.eye(data.shape[1], dtype=jnp.float32)[:, :-1]
@@ -216,11 +247,12 @@ def run(
     carry = parameters, jax.vmap(optimizer.init)(parameters)
     records = None if are_counts else jnp.asarray(data, jnp.float32)
     noise_size = dim if noise_sd is None else 2 * dim
+    num_normals = num_samples // 2 if antithetic else num_samples
     traces = []
     for first in range(0, num_steps, BLOCK):
         shape = min(BLOCK, num_steps - first), num_draws
         inputs = (
-            rng.standard_normal((*shape, num_samples, dim), np.float32),
+            rng.standard_normal((*shape, num_normals, dim), np.float32),
             rng.standard_normal((*shape, noise_size), np.float32),
             _samples(rng, data, release.sampling_prob, shape[0]),
         )
