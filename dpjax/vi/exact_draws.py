@@ -19,9 +19,6 @@ ERRORS = 32
 ROUNDS = 4
 """Times that the grid moves to the mass."""
 
-LEAST = -30.0
-"""The least u: a is 1e-13."""
-
 
 def grid(model: TraceModel):
     """The posterior of u and r.
@@ -34,12 +31,15 @@ def grid(model: TraceModel):
     tau = model.slope_sd
     # Where u^2 / tau^2 meets the pull g^2 / u^2 of an optimum far from the mean.
     pull = np.sqrt(abs(model.gradient) * tau / model.optimum_sd)
-    low = np.where(
-        model.is_flat > 0,
-        np.maximum(model.slope - 8 * tau, LEAST),
-        model.slope - 8 * tau,
-    )
-    u = np.linspace(low, model.slope + 8 * tau + 2 * pull, CURVATURES, axis=-1)
+    low, high = model.slope - 8 * tau, model.slope + 8 * tau + 2 * pull
+    u = np.linspace(low, high, CURVATURES, axis=-1)
+    if np.all(model.guess_sd < np.inf):
+        width = 6 * model.guess_sd
+        ends = model.guess - width, model.guess + width
+        a = np.exp(np.linspace(*ends, CURVATURES // 2, axis=-1))
+        guessed = a + np.log(-np.expm1(-a))
+        u = np.maximum(u[:, ::2], guessed[:, :1])
+        u = np.sort(np.concatenate([u, guessed], axis=-1), axis=-1)
     has_error = np.any(model.sampling_error_sd > 0)
     r = np.zeros((*tau.shape, 1))
     if has_error:

@@ -111,7 +111,7 @@ def noise_aware(
     method: str = "exact",
     optimum_mean: Any = None,
     optimum_sd: Any = 1.0,
-    flat_curvature: bool = False,
+    curvature_log_sd: float | None = None,
     sampling_error_sd: float = 0.0,
 ) -> NoiseAware:
     """The posterior of the optimum, given what a run of plain DPVI released.
@@ -127,8 +127,9 @@ def noise_aware(
     optimum_mean, optimum_sd
         Of the prior of phi*: numbers, or pytrees that are like the parameters or a
         prefix of them. Without a mean, it is that of the trace.
-    flat_curvature
-        Whether the prior of the curvature is flat, and not the regression's estimate.
+    curvature_log_sd
+        Sd of the logarithm of the curvature about what the guide's mean scales say. By
+        default the prior is the regression's own estimate.
     sampling_error_sd
         r_0, in units of the gradient of the ELBO. Zero leaves that error out; the
         paper's code has 1/q.
@@ -154,6 +155,8 @@ def noise_aware(
         raise ValueError(
             f"sampling_error_sd must not be negative, got {sampling_error_sd}"
         )
+    if not (curvature_log_sd is None or 0 < curvature_log_sd < math.inf):
+        raise ValueError(f"curvature_log_sd must be positive, got {curvature_log_sd}")
     if infos.noise_sd is None:
         raise ValueError(
             "the noise on these gradients is not Gaussian of one known sd: run dpvi "
@@ -176,6 +179,9 @@ def noise_aware(
     sxx = np.sum(parameters**2, axis=1)
     if not np.all(sxx > 0):
         raise ValueError("a component of the parameters is the same at every step")
+    guess = np.zeros_like(center), np.full_like(center, math.inf)
+    if curvature_log_sd is not None:
+        guess = _guess(infos.parameters), np.full_like(center, curvature_log_sd)
     fields = (
         _flat(infos.noise_sd)[:, 0],
         center,
@@ -186,10 +192,22 @@ def noise_aware(
         means,
         sds,
         np.full_like(center, sampling_error_sd),
-        np.full_like(center, flat_curvature),
+        *guess,
     )
     model = TraceModel(num_steps, *(field.reshape(-1) for field in fields))
     return NoiseAware(structure, model, method)
+
+
+def _guess(parameters) -> np.ndarray:
+    """Log curvatures at which the mean scales would be those of the optimum.
+
+    In a location 1 / s^2; then in rho, 2 (ds / drho)^2 / s^2.
+    """
+    rho = np.asarray(parameters["rho"], np.float64).mean(axis=1)
+    log_scale = np.log(np.logaddexp(0, rho))
+    log_slope = -np.logaddexp(0, -rho)
+    of_rho = math.log(2) + 2 * (log_slope - log_scale)
+    return np.concatenate([-2 * log_scale, of_rho], axis=-1)
 
 
 def _flat(tree) -> np.ndarray:

@@ -7,8 +7,9 @@ About the optimum phi* the gradient of the ELBO is linear. In each component of 
 s the known sd of the noise, a the diagonal of the Hessian of -ELBO, r the sd of what
 the sampling of records and the draws of the guide do. The priors are
 
-    phi* ~ N(phi_0, sd_0^2),    r ~ N(0, r_0^2),    u ~ N(m, tau^2) or a flat,
-    m = |Sxg| / Sxx,  tau = s / sqrt(Sxx),
+    phi* ~ N(phi_0, sd_0^2),    r ~ N(0, r_0^2),
+    u ~ N(m, tau^2),  m = |Sxg| / Sxx,  tau = s / sqrt(Sxx),    or
+    log a ~ N(log a_0, sd_a^2),
 
 with n steps, means x of phi_t and g of g_t, and centred sums of squares and products
 Sxx, Sxg, Sgg. They are all that the likelihood needs:
@@ -41,8 +42,8 @@ class TraceModel(NamedTuple):
         phi_0 and sd_0.
     sampling_error_sd
         r_0; zero leaves r out.
-    is_flat
-        One where a is flat, else zero.
+    guess, guess_sd
+        log a_0 and sd_a; `guess_sd` is infinite where u ~ N(m, tau^2).
     """
 
     num_steps: int
@@ -55,7 +56,8 @@ class TraceModel(NamedTuple):
     optimum_mean: np.ndarray
     optimum_sd: np.ndarray
     sampling_error_sd: np.ndarray
-    is_flat: np.ndarray
+    guess: np.ndarray
+    guess_sd: np.ndarray
 
     @property
     def slope(self):
@@ -82,16 +84,18 @@ def log_joint(model: TraceModel, optimum, u, r, xp=np):
     error = model.gradient - a * (optimum - model.parameters)
     squares = model.sgg + 2 * a * model.sxg + a**2 * model.sxx
     squares = squares + model.num_steps * error**2
-    of_slope = -(((u - model.slope) / model.slope_sd) ** 2) / 2
-    # Of a flat density of a, in u.
-    jacobian = -xp.logaddexp(-u, 0.0)
+    of_slope = ((u - model.slope) / model.slope_sd) ** 2 / 2
+    # d log a / d u = sig(u) / a.
+    log_a = xp.log(xp.maximum(a, 1e-300))
+    of_guess = ((log_a - model.guess) / model.guess_sd) ** 2 / 2
+    of_guess = of_guess + xp.logaddexp(-u, 0.0) + log_a
     has_error = model.sampling_error_sd > 0
     of_error = (r / xp.where(has_error, model.sampling_error_sd, 1.0)) ** 2 / 2
     return (
         -model.num_steps / 2 * xp.log(v)
         - squares / (2 * v)
         - ((optimum - model.optimum_mean) / model.optimum_sd) ** 2 / 2
-        + xp.where(model.is_flat > 0, jacobian, of_slope)
+        - xp.where(model.guess_sd < np.inf, of_guess, of_slope)
         - of_error
     )
 

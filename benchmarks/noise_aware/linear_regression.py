@@ -1,0 +1,274 @@
+"""Table 2: coverage of the posterior of a linear regression with 12 unknowns.
+
+    sig2 ~ InvGamma(20, 1/2),    w | sig2 ~ N(0, 4 sig2 I_11),
+    y | x ~ N(w'x, sig2),    x ~ N(0, I_10) and a column of ones,
+
+each draw of (w, sig2) with data of its own. Coverage is that of (w, log(e^sig2 - 1)).
+
+- `published`: the settings of the paper's code; from the same traces the exact
+  noise-aware posterior, Laplace's approximation without and with the code's error, the
+  last iterate and the iterate average.
+- `ours`: full batches, no prior and entropy inside the clip, the model's own prior for
+  phi*, and a curvature about the guide's guess.
+"""
+
+import functools
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from dp_accounting import NeighboringRelation
+from tqdm import tqdm
+
+import dpjax
+from dpjax import privacy
+from dpjax.evaluation import noise_floor
+from dpjax.evaluation.tarp import rmse_with_error, shares
+from dpjax.vi.guides import MeanField
+from dpjax.vi.optimizers import noise_scaled_sgd
+
+__all__ = ["posterior_samples", "rows", "runner", "simulate"]
+
+DIM = 12
+SHAPE, RATE = 20.0, 0.5
+PAPER = {
+    "nuts": (0.036, 0.035, 0.027),
+    "laplace": (0.078, 0.098, 0.060),
+    "last_iterate": (0.512, 0.307, 0.360),
+}
+"""The paper's RMSE at epsilon .1, .3 and 1."""
+BESIDE = {
+    "exact": "nuts",
+    "published_laplace": "laplace",
+    "last_iterate": "last_iterate",
+}
+
+
+def logprior(position):
+    weights, variance = position["weights"], jax.nn.softplus(position["variance"])
+    of_variance = -(SHAPE + 1) * jnp.log(variance) - RATE / variance
+    of_weights = -jnp.sum(weights**2) / (8 * variance)
+    of_weights -= weights.size * jnp.log(variance) / 2
+    return of_variance + of_weights + jax.nn.log_sigmoid(position["variance"])
+
+
+def loglikelihood(position, record):
+    x, y = record
+    variance = jax.nn.softplus(position["variance"])
+    residual = y - jnp.dot(x, position["weights"])
+    return -(residual**2) / (2 * variance) - jnp.log(variance) / 2
+
+
+def simulate(rng: np.random.Generator, num_draws: int, num_records: int):
+    """theta ``(num_draws, 12)``, x ``(num_draws, num_records, 11)``, y."""
+    variance = RATE / rng.gamma(SHAPE, 1.0, num_draws)
+    sd = np.sqrt(variance)[:, None]
+    weights = 2 * sd * rng.standard_normal((num_draws, DIM - 1))
+    x = rng.standard_normal((num_draws, num_records, DIM - 1), np.float32)
+    x[..., -1] = 1.0
+    noise = sd * rng.standard_normal((num_draws, num_records))
+    y = np.einsum("dnj,dj->dn", x, weights) + noise
+    truth = np.column_stack([np.log(np.expm1(variance)), weights])
+    return truth, x, y.astype(np.float32)
+
+
+def noise_multiplier(options, settings, epsilon) -> float:
+    """That of the options, or what spends epsilon; add/remove, as in the paper."""
+    at = settings["epsilons"].index(epsilon)
+    if "noise_multipliers" in options:
+        return options["noise_multipliers"][at]
+    outline = dpjax.Posterior(logprior, loglikelihood, (np.zeros((1, 11)), np.zeros(1)))
+
+    def step_events(value):
+        algorithm = dpjax.dpvi(
+            outline,
+            optax.sgd(1.0),
+            guide=MeanField(DIM),
+            l2_clip_norm=1.0,
+            noise_multiplier=value,
+            sampling_prob=options["sampling_prob"],
+            aligned=False,
+        )
+        return algorithm.privacy(1, NeighboringRelation.ADD_OR_REMOVE_ONE)
+
+    return privacy.calibrate(
+        step_events,
+        num_steps=options["num_steps"],
+        epsilon=epsilon,
+        delta=settings["delta"],
+        bracket=(1.0, 3e4),
+    )
+
+
+def runner(options: dict, multiplier: float, at: int):
+    """DPVI on many data sets, with the options for epsilon number `at`.
+
+    Returns
+    -------
+    A function of keys, x and y, a run each along the leading axes, to what was released
+    and the last parameters.
+    """
+    is_published = "noise_multipliers" in options
+    weights, variance, rho = _of(options["preconditioner"], at)
+    preconditioner = {"location": _location(weights, variance), "rho": rho}
+    weights, variance, rho = _of(options["distance"], at)
+    distance = {"location": _location(weights, variance), "rho": rho}
+    num_steps = options["num_steps"]
+    optimizer = noise_scaled_sgd(num_steps, distance)
+    if "held_fraction" in options:
+        first = int(options["held_fraction"] * num_steps)
+        factor = options["search_distance"] / weights
+        optimizer = optax.chain(optimizer, _search(first, factor))
+    start = _location(
+        np.full(DIM - 1, options["initial_weight"]), options["initial_variance"]
+    )
+    scale_of_weight, scale_of_variance = options["initial_scales"]
+    scales = np.array([scale_of_variance, *[scale_of_weight] * (DIM - 1)])
+
+    @jax.jit
+    @jax.vmap
+    def run(key, x, y):
+        algorithm = dpjax.dpvi(
+            dpjax.Posterior(logprior, loglikelihood, (x, y)),
+            optimizer,
+            guide=MeanField(DIM),
+            l2_clip_norm=options["l2_clip_norm"],
+            noise_multiplier=multiplier,
+            sampling_prob=options["sampling_prob"],
+            num_samples=options["num_samples"],
+            aligned=False,
+            preconditioner=preconditioner,
+            published=is_published,
+        )
+        state = algorithm.init(jax.tree.map(jnp.asarray, start))
+        rho = jnp.log(jnp.expm1(jnp.asarray(scales, state.position["rho"].dtype)))
+        state = state._replace(position=state.position | {"rho": rho})
+
+        def step(state, key):
+            state, info = algorithm.step(key, state)
+            return state, info
+
+        final, infos = jax.lax.scan(step, state, jax.random.split(key, num_steps))
+        return infos, final.position
+
+    return run
+
+
+def _of(values, at):
+    """A list for all epsilons, or the one of number `at`."""
+    if isinstance(values[0], list):
+        return values[min(at, len(values) - 1)]
+    return values
+
+
+def _location(weights, variance):
+    return {"variance": variance, "weights": weights}
+
+
+def _search(num_steps, factor):
+    """For the first steps the variance stays, and the weights go faster by a factor."""
+
+    def update(updates, count, params=None):
+        is_search = count < num_steps
+        location = _location(
+            updates["location"]["weights"] * jnp.where(is_search, factor, 1.0),
+            updates["location"]["variance"] * jnp.where(is_search, 0.0, 1.0),
+        )
+        return updates | {"location": location}, count + 1
+
+    return optax.GradientTransformation(lambda params: jnp.zeros((), int), update)
+
+
+def posterior_samples(options: dict, infos, last, key, num_samples: int) -> dict:
+    """Samples of theta by method, ``(num_draws, num_samples, 12)``, and a centre."""
+    first = int(options["warmup_fraction"] * options["num_steps"])
+    infos = jax.tree.map(lambda leaf: leaf[:, first:], infos)
+    average = jax.tree.map(lambda leaf: leaf.mean(axis=1), infos.parameters)
+    if "curvature_log_sd" in options:
+        prior = jax.random.gamma(jax.random.key(0), SHAPE, (10_000,))
+        variance = np.log(np.expm1(RATE / np.asarray(prior, np.float64)))
+        sd_of_weight = 2 * (RATE / (SHAPE - 1)) ** 0.5
+        methods = {"exact": "exact"}
+        options = dict(
+            curvature_log_sd=options["curvature_log_sd"],
+            optimum_mean={"location": _location(0.0, variance.mean()), "rho": 0.0},
+            optimum_sd={"location": _location(sd_of_weight, variance.std()), "rho": 1},
+        )
+    else:
+        methods = {name: name for name in ("exact", "laplace", "published_laplace")}
+        options = dict(sampling_error_sd=options["sampling_error_sd"])
+    found = {}
+    for name, method in methods.items():
+        key, next_key = jax.random.split(key)
+        found[name] = dpjax.noise_aware(infos, method=method, **options).draws(
+            key, MeanField(DIM), num_samples
+        )
+        key = next_key
+    for name, fit in (("last_iterate", last), ("iterate_average", average)):
+        key, next_key = jax.random.split(key)
+        sample = functools.partial(MeanField(DIM).sample, num_samples=num_samples)
+        found[name] = jax.vmap(sample)(jax.random.split(key, len(fit["rho"])), fit)
+        key = next_key
+    stacked = {name: _stacked(theta) for name, theta in found.items()}
+    return stacked, _stacked(average["location"])
+
+
+def _stacked(location):
+    variance, weights = (np.asarray(location[k]) for k in ("variance", "weights"))
+    return np.concatenate([variance[..., None], weights], axis=-1)
+
+
+def rows(settings: dict):
+    """A row for every way to run, method and epsilon that is not among the finished."""
+    finished = {(r["run"], float(r["epsilon"])) for r in settings.get("finished", ())}
+    for name in settings["methods"]:
+        for at, epsilon in enumerate(settings["epsilons"]):
+            if (name, epsilon) not in finished:
+                yield from _cell(settings, name, at, epsilon)
+
+
+def _cell(settings, name, at, epsilon):
+    options = settings[name]
+    multiplier = noise_multiplier(options, settings, epsilon)
+    run = runner(options, multiplier, at)
+    start = time.perf_counter()
+    nearer, scores = {}, {}
+    chunks = range(0, options["num_draws"], settings["chunk"])
+    for first in tqdm(chunks, f"{name} {epsilon:g}"):
+        rng = np.random.default_rng([settings["seed"], at, first])
+        truth, x, y = simulate(rng, settings["chunk"], settings["num_records"])
+        key = jax.random.key(int(rng.integers(2**32)))
+        run_key, draw_key = jax.random.split(key)
+        keys = jax.random.split(run_key, len(x))
+        infos, last = jax.device_get(run(keys, x, y))
+        found, center = posterior_samples(
+            options, infos, last, draw_key, settings["posterior_samples"]
+        )
+        for method, samples in found.items():
+            z = (truth - samples.mean(axis=1)) / samples.std(axis=1)
+            nearer.setdefault(method, []).append(shares(rng, samples, truth, center))
+            scores.setdefault(method, []).append(z)
+    seconds = time.perf_counter() - start
+    rng = np.random.default_rng(settings["seed"])
+    floor = noise_floor(rng, options["num_draws"])
+    for method, parts in nearer.items():
+        rmse, error = rmse_with_error(rng, np.concatenate(parts, axis=1))
+        z = np.concatenate(scores[method])
+        beside = PAPER.get(BESIDE.get(method))
+        yield dict(
+            run=name,
+            epsilon=epsilon,
+            method=method,
+            draws=options["num_draws"],
+            rmse=rmse,
+            error=error,
+            floor=float(floor.mean()),
+            floor_95=float(np.quantile(floor, 0.95)),
+            paper=np.nan if beside is None else beside[at],
+            z_sd_weights=float(z[:, 1:].std()),
+            z_mean_variance=float(z[:, 0].mean()),
+            z_sd_variance=float(z[:, 0].std()),
+            seconds=seconds,
+        )
