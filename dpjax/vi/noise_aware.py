@@ -81,7 +81,14 @@ class NoiseAware(NamedTuple):
                     self.model, rng, num_samples, self.method == "published_laplace"
                 )
         optimum, u = found
-        return Optima(self._unravel(optimum), self._unravel(np.logaddexp(0, u)))
+        parameters = self._unravel(optimum)
+        curvature = self._unravel(np.logaddexp(0, u))
+        if np.all(self.model.guess_sd < math.inf):
+            flatten = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))
+            scales = flatten(curvature["location"]) ** -0.5
+            rho = scales + jnp.log(-jnp.expm1(-scales))
+            parameters = parameters | {"rho": rho}
+        return Optima(parameters, curvature)
 
     def draws(self, rng_key: jax.Array, guide: Guide, num_samples: int):
         """Draws of theta from `guide` at draws of the optimum.
@@ -128,8 +135,9 @@ def noise_aware(
         Of the prior of phi*: numbers, or pytrees that are like the parameters or a
         prefix of them. Without a mean, it is that of the trace.
     curvature_log_sd
-        Sd of the logarithm of the curvature about what the guide's mean scales say. By
-        default the prior is the regression's own estimate.
+        Sd of the logarithm of the curvature about what the guide's mean scales say. The
+        scales of the optimum are then those of the curvature, not of the trace of rho.
+        By default the prior is the regression's own estimate.
     sampling_error_sd
         r_0, in units of the gradient of the ELBO. Zero leaves that error out; the
         paper's code has 1/q.
