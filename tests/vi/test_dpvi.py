@@ -270,6 +270,9 @@ def test_blackjax_runs_it():
         (dict(sampling_prob=0.0), "sampling_prob"),
         (dict(num_samples=0), "num_samples"),
         (dict(num_samples=1.0), "num_samples"),
+        (dict(aligned=False, preconditioner={"rho": 0.0}), "preconditioner"),
+        (dict(preconditioner={"location": 1.0, "rho": 2.0}), "aligned=False"),
+        (dict(published=True), "aligned=False"),
     ],
 )
 def test_bad_arguments_raise(changes, message):
@@ -294,3 +297,85 @@ def test_noise_is_calibrated_to_a_budget():
     )
     spent = privacy.epsilon([(event, 500 * n) for event, n in step_events(found)], 1e-5)
     assert 0.999 < spent <= 1.0
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_preconditioned_gradient_is_divided_by_its_weights(published):
+    # Where nothing is clipped, neither weights nor places of the prior matter.
+    options = dict(aligned=False, num_samples=2, l2_clip_norm=64.0)
+    options |= dict(noise_multiplier=0.0, published=published)
+    weights = {"location": np.array([1.0, 0.5]), "rho": 4.0}
+    algorithm = make(target(tempering=0.5), preconditioner=weights, **options)
+    state = scattered(MeanField(2))
+    words = words_for(algorithm, state)
+    released = jax.jit(algorithm.transition.move)(words, state, None)[1].gradient
+    exact = elbo_gradient(state.position, target(tempering=0.5), words, MeanField(2), 2)
+    # Half a cell of each record, over the least weight.
+    tolerance = 0.5 * 40 * 0.5 * 64.0 / GRID / 0.5
+    found = ravel_pytree(released)[0] - ravel_pytree(exact)[0]
+    assert np.max(abs(found)) < tolerance
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_weighted_records_are_clipped_with_the_prior_if_published(published):
+    posterior, clip, weight = target(), 0.4, 3.0
+    weights = {"location": 1.0, "rho": weight}
+    algorithm = make(
+        posterior,
+        aligned=False,
+        noise_multiplier=0.0,
+        l2_clip_norm=clip,
+        preconditioner=weights,
+        published=published,
+    )
+    state = scattered(MeanField(2))
+    words = words_for(algorithm, state)
+    released = jax.jit(algorithm.transition.move)(words, state, None)[1].gradient
+    normals, guide = noise.normal(words[:2]), MeanField(2)
+
+    def public(parameters):
+        prior = logprior(guide.transform(parameters, normals))
+        return prior + guide.entropy(parameters)
+
+    def of_record(parameters, record):
+        value = loglikelihood(guide.transform(parameters, normals), record)
+        return value + public(parameters) / 40 if published else value
+
+    gradients = jax.vmap(jax.grad(of_record), (None, 0))(state.position, posterior.data)
+    rows = np.concatenate([gradients["location"], weight * gradients["rho"]], axis=1)
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    assert np.mean(norms > clip) > 0.5
+    expected = np.sum(rows * np.minimum(1, clip / norms), axis=0)
+    expected = expected / [1, 1, weight, weight]
+    if not published:
+        expected = expected + ravel_pytree(jax.grad(public)(state.position))[0]
+    found = ravel_pytree(released)[0] - expected
+    assert np.max(abs(found)) < 40 * 2 * clip / GRID
+
+
+def test_noise_of_every_component_is_told():
+    silent = Posterior(
+        lambda position: 0.0, lambda position, record: 0.0, jnp.zeros((50, 1))
+    )
+    weights = {"location": 2.0, "rho": np.array([8.0, 0.5])}
+    algorithm = make(silent, aligned=False, sampling_prob=0.25, preconditioner=weights)
+    state = algorithm.init(jnp.zeros(2))
+    keys = jax.random.split(jax.random.key(4), 4000)
+    _, info = jax.jit(jax.vmap(algorithm.step, (0, None)))(keys, state)
+    entropy = jax.grad(MeanField(2).entropy)(state.position)
+    for part in ("location", "rho"):
+        noisy = (info.gradient[part] - entropy[part][None]) / info.noise_sd[part]
+        # Six standard errors of a variance: 3e-9.
+        assert np.all(abs(np.var(noisy, axis=0) - 1) < 6 * (2 / 4000) ** 0.5 + 1 / 3000)
+    sd = NOISY["noise_multiplier"] * NOISY["l2_clip_norm"] / 0.25
+    np.testing.assert_allclose(info.noise_sd["rho"][0], sd / weights["rho"], rtol=1e-6)
+
+
+def test_preconditioner_must_fit_the_parameters():
+    weights = {"location": 1.0, "rho": np.ones(3)}
+    with pytest.raises(ValueError):
+        make(target(), aligned=False, preconditioner=weights).init(jnp.zeros(2))
+    with pytest.raises(ValueError):
+        make(target(), aligned=False, preconditioner={"location": 1.0}).init(
+            jnp.zeros(2)
+        )
