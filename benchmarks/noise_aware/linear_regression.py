@@ -119,8 +119,11 @@ def runner(options: dict, multiplier: float, at: int):
     optimizer = noise_scaled_sgd(num_steps, distance)
     if "held_fraction" in options:
         first = int(options["held_fraction"] * num_steps)
+        schedule = optax.exponential_decay(
+            1.0, num_steps - first, options["final_fraction"], transition_begin=first
+        )
         factor = options["search_distance"] / weights
-        optimizer = optax.chain(optimizer, _search(first, factor))
+        optimizer = optax.chain(optimizer, _search(first, factor, schedule))
     start = _location(
         np.full(DIM - 1, options["initial_weight"]), options["initial_variance"]
     )
@@ -167,13 +170,14 @@ def _location(weights, variance):
     return {"variance": variance, "weights": weights}
 
 
-def _search(num_steps, factor):
+def _search(num_steps, factor, schedule):
     """For the first steps the variance stays, and the weights go faster by a factor."""
 
     def update(updates, count, params=None):
         is_search = count < num_steps
         location = _location(
-            updates["location"]["weights"] * jnp.where(is_search, factor, 1.0),
+            updates["location"]["weights"]
+            * jnp.where(is_search, factor, schedule(count)),
             updates["location"]["variance"] * jnp.where(is_search, 0.0, 1.0),
         )
         return updates | {"location": location}, count + 1
