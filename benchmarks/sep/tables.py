@@ -30,7 +30,7 @@ __all__ = ["noise", "private", "steps"]
 
 FAMILY = Full((1,))
 NUM_RECORDS = 1000
-SEED = 377
+SEED = 0
 """Of data whose exact posteriors are near those of the published check."""
 
 
@@ -185,8 +185,8 @@ def private(num_seeds=40) -> list[dict]:
         ("averaging, C = 0.3", 0.3, averaging, 1),
         ("averaging, C = 1", 1.0, averaging, 1),
         ("averaging, C = 2", 2.0, averaging, 1),
-        ("constant, C = 2", 2.0, constant, 1),
-        ("constant, C = 2, averaged", 2.0, constant, 200),
+        ("constant, C = 1", 1.0, constant, 1),
+        ("constant, C = 1, averaged", 1.0, constant, 200),
     ]
     rows = [dict(case="exact", mean=mean, mean_spread=0.0, sd=sd, kl=0.0)]
     for name, clip, schedule, last in cases:
