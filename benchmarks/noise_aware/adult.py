@@ -52,20 +52,19 @@ PAPER = {
 def load():
     """Features and labels of the training and of the test records."""
     found = []
-    splits = data.load_adult()
-    values = {
-        name: np.unique(splits["train"][name][splits["train"][name] != "?"])
-        for name in CATEGORIES
-    }
-    for columns in (splits["train"], splits["test"]):
+    values = {}
+    for columns in data.load_adult().values():
         texts = [column for column in columns.values() if column.dtype.kind == "U"]
         kept = np.all([column != "?" for column in texts], axis=0)
-        parts = [columns[name][kept][:, None] == values[name] for name in CATEGORIES]
-        numbers = np.column_stack([columns[name][kept] for name in NUMBERS])
+        columns = {name: column[kept] for name, column in columns.items()}
+        # Those of the training records, which come first.
+        values = values or {name: np.unique(columns[name]) for name in CATEGORIES}
+        parts = [columns[name][:, None] == values[name] for name in CATEGORIES]
+        numbers = np.column_stack([columns[name] for name in NUMBERS])
         numbers = (numbers - numbers.mean(axis=0)) / numbers.std(axis=0)
         ones = np.ones((len(numbers), 1))
         features = np.concatenate([*parts, numbers, ones], axis=1)
-        labels = columns["income"][kept] == ">50K"
+        labels = columns["income"] == ">50K"
         found.append((features.astype(np.float32), labels.astype(np.float32)))
     return found
 
