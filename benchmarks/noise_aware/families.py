@@ -5,11 +5,17 @@ and its traces are post-processed. Rows hold what TARP needs of a draw: the shar
 posterior samples that are nearer than the truth to random points.
 
 published
-    The settings of the paper's code; `iterate_average` and `last_iterate` take the guide
-    at the mean and at the last of the parameters for the posterior.
+    The settings of the paper's code; `iterate_average` and `last_iterate` take the
+    guide at the mean and at the last parameters for the posterior.
 ours
-    The same steps, epsilons and sampling, under substitution, calibrated by the
-    accountant of dpjax.
+    As many steps of samples as large, under substitution. Gradients are taken in
+    NumPyro's space, prior and entropy outside the clip, and what clipping takes off is
+    added back as the model expects it. Draws from the guide come in pairs z, 2 m - z:
+    what all records have in common, the gradient of m times the mean of e, leaves the
+    gradients of rho, which are then smaller than those of m by s^2 and can be released
+    with less noise. From the mean of the prior the step sizes fall like 1 / (1 + t /
+    half_life), and the regression takes all steps. Its curvature is known from the
+    model, up to `curvature_log_sd`, and the prior of phi* is that of theta.
 dpvim
     The aligned gradient with one draw, and Adam; its last iterate.
 baselines
@@ -21,6 +27,7 @@ import time
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
@@ -50,7 +57,9 @@ def rows(settings: dict):
         for row in settings["finished"]
     }
     for variant in settings["variants"]:
-        for first in range(0, settings[variant]["num_draws"], settings["chunk"]):
+        for first in range(
+            0, settings[variant]["num_draws"], settings[variant]["chunk"]
+        ):
             for model, epsilon in itertools.product(
                 models.MODELS, settings["epsilons"]
             ):
@@ -59,7 +68,7 @@ def rows(settings: dict):
 
 
 def noise_multiplier(settings: dict, epsilon: float) -> float:
-    """Least one that keeps the budget under substitution, by privacy loss distributions."""
+    """The least that keeps the budget under substitution."""
 
     def events(multiplier):
         event = privacy.PoissonGaussianRelease(
@@ -79,7 +88,7 @@ def noise_multiplier(settings: dict, epsilon: float) -> float:
 def chunk(settings: dict, model: str, epsilon: float, variant: str, first: int):
     """Rows of the draws of one chunk, by every method of the variant."""
     place = models.MODELS.index(model)
-    draws = min(settings["chunk"], settings[variant]["num_draws"] - first)
+    draws = min(settings[variant]["chunk"], settings[variant]["num_draws"] - first)
     # Draws share truth and data across epsilons and variants.
     rng = np.random.default_rng([settings["seed"], place, first])
     truth, data = models.simulate(model, rng, draws, settings["num_records"])
@@ -124,8 +133,15 @@ def _published(rng, settings, model, epsilon, data):
         num_records=settings["num_records"],
         inside=True,
     )
+    optimizer = noise_scaled_sgd(settings["num_steps"], options["distance"])
     start = np.repeat(specific["initial"], family.dim)
-    return _plain(rng, settings, options, family, release, start, data)
+    trace = _run(rng, settings, family, release, optimizer, start, data)
+    first = int(settings["warmup_fraction"] * settings["num_steps"])
+    posterior = noise_aware(
+        _infos(release, *(part[:, first:] for part in trace[:2])),
+        sampling_error_sd=options["sampling_error_sd"],
+    )
+    return _of_traces(rng, settings, family, posterior, trace)
 
 
 def _published_multiplier(settings, epsilon):
@@ -137,59 +153,86 @@ def _ours(rng, settings, model, epsilon, data):
     options = settings["ours"]
     family = models.FAMILIES[model, "numpyro"]
     release = closed_form.Release(
-        l2_clip_norm=options["l2_clip_norm"],
+        l2_clip_norm=options["l2_clip_norm"][model],
         preconditioner=options["preconditioner"],
         noise_multiplier=noise_multiplier(settings, epsilon),
         sampling_prob=settings["sampling_prob"],
         num_records=settings["num_records"],
-        corrected=options["corrected"],
+        corrected=True,
     )
-    start = np.array([*family.start, *[options["initial_rho"]] * family.dim])
-    return _plain(rng, settings, options, family, release, start, data)
+    num_steps, half = settings["num_steps"], options["half_life"]
+    optimizer = optax.chain(
+        noise_scaled_sgd(num_steps, (2 * family.dim) ** 0.5),
+        optax.scale_by_schedule(lambda step: 1 / (1 + step / half)),
+    )
+    location, location_sd = models.PRIOR_MOMENTS[model]
+    rho = options["initial_rho"]
+    start = np.array([*location, *[rho] * family.dim])
+    trace = _run(rng, settings, family, release, optimizer, start, data, True)
+    late = jnp.asarray(trace[0][:, num_steps // 2 :].mean(axis=1))
+    expected = jax.jit(
+        jax.vmap(
+            lambda parameters: closed_form.expected_curvature(
+                family, release, parameters
+            )
+        )
+    )(late)
+    posterior = noise_aware(
+        _infos(release, *trace[:2]),
+        optimum_mean={"location": np.array(location), "rho": rho},
+        optimum_sd={"location": np.array(location_sd), "rho": 1.0},
+        curvature=_split(expected),
+        curvature_log_sd=options["curvature_log_sd"],
+        sampling_error_sd=options["sampling_error_sd"],
+    )
+    return _of_traces(rng, settings, family, posterior, trace)
 
 
-def _plain(rng, settings, options, family, release, start, data):
-    """The noise-aware posterior and the guides of the same traces."""
-    noise_sd = release.l2_clip_norm * release.noise_multiplier / release.sampling_prob
-    noise_sd = noise_sd / np.repeat(release.preconditioner, family.dim)
-    parameters, gradients, last = closed_form.run(
+def _run(rng, settings, family, release, optimizer, start, data, antithetic=False):
+    return closed_form.run(
         rng,
         closed_form.plain_gradient(family, release),
-        noise_scaled_sgd(settings["num_steps"], options["distance"]),
+        optimizer,
         data,
         start,
         release=release,
         num_samples=settings["num_samples"],
         num_steps=settings["num_steps"],
-        noise_sd=noise_sd,
+        antithetic=antithetic,
+        noise_sd=_noise_sd(release, family.dim),
     )
-    kept = slice(int(settings["warmup_fraction"] * settings["num_steps"]), None)
-    parameters, gradients = parameters[:, kept], gradients[:, kept]
 
-    def split(array) -> Any:
-        location, rho = np.split(array, 2, axis=-1)
-        return {"location": location, "rho": rho}
 
-    infos = DPVIInfo(
-        split(parameters),
-        split(gradients),
-        split(np.broadcast_to(noise_sd, (len(parameters), 1, len(noise_sd)))),
-    )
-    posterior = noise_aware(
-        infos,
-        optimum_sd=options["optimum_sd"],
-        sampling_error_sd=options["sampling_error_sd"],
-    )
+def _noise_sd(release, dim):
+    sd = release.l2_clip_norm * release.noise_multiplier / release.sampling_prob
+    return sd / np.repeat(release.preconditioner, dim)
+
+
+def _infos(release, parameters, gradients):
+    """What `dpjax.run` returns of `dpvi`, with draws for chains."""
+    noise_sd = _noise_sd(release, parameters.shape[-1] // 2)
+    noise_sd = np.broadcast_to(noise_sd, (len(parameters), 1, len(noise_sd)))
+    return DPVIInfo(*map(_split, (parameters, gradients, noise_sd)))
+
+
+def _split(array) -> Any:
+    location, rho = np.split(np.asarray(array), 2, axis=-1)
+    return {"location": location, "rho": rho}
+
+
+def _of_traces(rng, settings, family, posterior, trace):
+    """Samples and centres of the noise-aware posterior and of guides of the trace."""
+    parameters, _, last = trace
     size = settings["posterior_samples"]
+    first = int(settings["warmup_fraction"] * settings["num_steps"])
+    average = parameters[:, first:].mean(axis=1, dtype=np.float64)
     key = jax.random.key(int(rng.integers(2**32)))
-    aware = posterior.draws(key, MeanField(family.dim), size)
-    average = parameters.mean(axis=1, dtype=np.float64)
-    center = _published_space(family, average[:, None, : family.dim])[:, 0]
     found = {
-        "noise_aware": aware,
+        "noise_aware": posterior.draws(key, MeanField(family.dim), size),
         "last_iterate": _of_guide(rng, last, size),
         "iterate_average": _of_guide(rng, average, size),
     }
+    center = _published_space(family, average[:, None, : family.dim])[:, 0]
     return {
         name: (_published_space(family, np.asarray(samples)), center)
         for name, samples in found.items()

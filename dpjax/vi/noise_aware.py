@@ -62,11 +62,14 @@ class NoiseAware(NamedTuple):
         The regression, in arrays ``(num_chains * size,)``.
     method
         How draws are made.
+    has_scales
+        Whether the scales of the optimum are those of its curvature.
     """
 
     structure: Any
     model: TraceModel
     method: str
+    has_scales: bool = False
 
     def sample(self, rng_key: jax.Array, num_samples: int) -> Optima:
         """Draws of the optimum and of the curvature about it."""
@@ -83,7 +86,7 @@ class NoiseAware(NamedTuple):
         optimum, u = found
         parameters = self._unravel(optimum)
         curvature = self._unravel(np.logaddexp(0, u))
-        if np.all(self.model.guess_sd < math.inf):
+        if self.has_scales:
             flatten = jax.vmap(jax.vmap(lambda tree: ravel_pytree(tree)[0]))
             scales = flatten(curvature["location"]) ** -0.5
             rho = scales + jnp.log(-jnp.expm1(-scales))
@@ -119,6 +122,7 @@ def noise_aware(
     optimum_mean: Any = None,
     optimum_sd: Any = 1.0,
     curvature_log_sd: float | None = None,
+    curvature: Any = None,
     sampling_error_sd: float = 0.0,
 ) -> NoiseAware:
     """The posterior of the optimum, given what a run of plain DPVI released.
@@ -138,6 +142,10 @@ def noise_aware(
         Sd of the logarithm of the curvature about what the guide's mean scales say. The
         scales of the optimum are then those of the curvature, not of the trace of rho.
         By default the prior is the regression's own estimate.
+    curvature
+        What the model expects the curvature to be, in place of what the guide's scales
+        say: a pytree like the parameters, with an axis ``(num_chains,)`` before theirs.
+        The scales are then those of the trace of rho.
     sampling_error_sd
         r_0, in units of the gradient of the ELBO. Zero leaves that error out; the
         paper's code has 1/q.
@@ -165,6 +173,8 @@ def noise_aware(
         )
     if not (curvature_log_sd is None or 0 < curvature_log_sd < math.inf):
         raise ValueError(f"curvature_log_sd must be positive, got {curvature_log_sd}")
+    if curvature is not None and curvature_log_sd is None:
+        raise ValueError("curvature needs curvature_log_sd, how well it is known")
     if infos.noise_sd is None:
         raise ValueError(
             "the noise on these gradients is not Gaussian of one known sd: run dpvi "
@@ -189,7 +199,11 @@ def noise_aware(
         raise ValueError("a component of the parameters is the same at every step")
     guess = np.zeros_like(center), np.full_like(center, math.inf)
     if curvature_log_sd is not None:
-        guess = _guess(infos.parameters), np.full_like(center, curvature_log_sd)
+        log_curvature = _guess(infos.parameters)
+        if curvature is not None:
+            leaves = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], curvature)
+            log_curvature = np.log(_flat(leaves)[:, 0])
+        guess = log_curvature, np.full_like(center, curvature_log_sd)
     fields = (
         _flat(infos.noise_sd)[:, 0],
         center,
@@ -203,7 +217,8 @@ def noise_aware(
         *guess,
     )
     model = TraceModel(num_steps, *(field.reshape(-1) for field in fields))
-    return NoiseAware(structure, model, method)
+    has_scales = curvature_log_sd is not None and curvature is None
+    return NoiseAware(structure, model, method, has_scales)
 
 
 def _guess(parameters) -> np.ndarray:
