@@ -6,6 +6,8 @@ log sig(softplus(u)) to the log density once a step, though its prior is on u, a
 leaves r where it started, at zero: ``published_laplace`` does the same.
 """
 
+import functools
+
 import blackjax
 import jax
 import jax.numpy as jnp
@@ -25,29 +27,28 @@ STEP_SIZE = 0.1
 def nuts(model: TraceModel, rng_key: jax.Array, num_samples: int):
     """phi* and u of one chain over all components, both ``(count, num_samples)``."""
     with jax.enable_x64(True):
-        model = _arrays(model)
+        optimum, u = _chain(_arrays(model), rng_key, num_samples)
+        return np.asarray(optimum).T, np.asarray(u).T
 
-        def log_density(position):
-            optimum, u, r = _unscaled(model, position)
-            return jnp.sum(log_joint(model, optimum, u, r, jnp))
 
-        @jax.jit
-        def chain(rng_key):
-            warmup_key, sample_key = jax.random.split(rng_key)
-            adaptation = blackjax.window_adaptation(blackjax.nuts, log_density)
-            start = jnp.zeros((2, *model.slope.shape))
-            start = (start, jnp.where(model.sampling_error_sd > 0, 1.0, 0.0))
-            (state, parameters), _ = adaptation.run(warmup_key, start, WARMUP)
-            step = blackjax.nuts(log_density, **parameters).step
+@functools.partial(jax.jit, static_argnums=2)
+def _chain(model, rng_key, num_samples):
+    def log_density(position):
+        return jnp.sum(log_joint(model, *_unscaled(model, position), jnp))
 
-            def one(state, key):
-                state, _ = step(key, state)
-                return state, _unscaled(model, state.position)[:2]
+    warmup_key, sample_key = jax.random.split(rng_key)
+    zero = jnp.zeros_like(model.slope)
+    start = zero, zero, jnp.where(model.sampling_error_sd > 0, 1.0, zero)
+    adaptation = blackjax.window_adaptation(blackjax.nuts, log_density)
+    (state, parameters), _ = adaptation.run(warmup_key, start, WARMUP)
+    step = blackjax.nuts(log_density, **parameters).step
 
-            keys = jax.random.split(sample_key, num_samples)
-            return jax.lax.scan(one, state, keys)[1]
+    def one(state, key):
+        state, _ = step(key, state)
+        return state, _unscaled(model, state.position)[:2]
 
-        return [np.asarray(leaf.T) for leaf in chain(rng_key)]
+    keys = jax.random.split(sample_key, num_samples)
+    return jax.lax.scan(one, state, keys)[1]
 
 
 def laplace(
@@ -57,73 +58,64 @@ def laplace(
     is_published: bool = False,
 ):
     """phi* and u from the normal approximation, both ``(count, num_samples)``."""
+    if is_published:
+        model = model._replace(sampling_error_sd=np.zeros_like(model.sampling_error_sd))
     with jax.enable_x64(True):
-        model = _arrays(model)
-        if is_published:
-            model = model._replace(
-                sampling_error_sd=jnp.zeros_like(model.sampling_error_sd)
-            )
-
-        def log_density(model, point):
-            optimum, u, r = point
-            value = log_joint(model, optimum, u, r, jnp)
-            if is_published:
-                value += model.num_steps * jax.nn.log_sigmoid(jax.nn.softplus(u))
-            return value
-
-        def profile(scaled):
-            u, r = _unscaled_pair(model, scaled)
-            optimum, _ = conditional(model, u, r, jnp)
-            return -jnp.sum(log_density(model, (optimum, u, r)))
-
-        mode = _unscaled_pair(model, _minimum(profile, model))
-        point = jnp.stack([conditional(model, *mode, jnp)[0], *mode], axis=-1)
-
-        def precision(fields, point):
-            one = TraceModel(model.num_steps, *fields)
-            return -jax.hessian(lambda point: log_density(one, point))(point)
-
-        precision = np.array(jax.vmap(precision)(tuple(model[1:]), point))
-        point, has_error = np.asarray(point), np.asarray(model.sampling_error_sd > 0)
+        mode, precision = map(np.array, _mode(_arrays(model), is_published))
     # Where r is left out, it stays zero.
-    precision[~has_error, 2, :], precision[~has_error, :, 2] = 0.0, 0.0
-    precision[~has_error, 2, 2] = 1.0
+    without = model.sampling_error_sd == 0
+    precision[without, 2, :], precision[without, :, 2] = 0.0, 0.0
+    precision[without, 2, 2] = 1.0
     root = np.linalg.cholesky(np.linalg.inv(precision))
-    normals = rng.standard_normal((len(point), 3, num_samples))
-    found = point[..., None] + root @ normals
+    normals = rng.standard_normal((len(mode), 3, num_samples))
+    found = mode[..., None] + root @ normals
     return found[:, 0], found[:, 1]
 
 
-def _minimum(function, model):
-    """By Adam with decaying steps, from the regression's estimate."""
+@functools.partial(jax.jit, static_argnums=1)
+def _mode(model, is_published):
+    """(phi*, u, r) of the highest density, and minus the second derivatives there."""
+
+    def log_density(fields, point):
+        optimum, u, r = point
+        value = log_joint(TraceModel(*fields), optimum, u, r, jnp)
+        if is_published:
+            value += model.num_steps * jax.nn.log_sigmoid(jax.nn.softplus(u))
+        return value
+
+    def at(scaled):
+        """The best phi* with these u and r."""
+        u = model.slope + model.slope_sd * scaled[0]
+        r = model.sampling_error_sd * scaled[1]
+        return conditional(model, u, r, jnp)[0], u, r
+
+    def loss(scaled):
+        return -jnp.sum(log_density(model, at(scaled)))
+
     optimizer = optax.adam(optax.cosine_decay_schedule(STEP_SIZE, ADAM_STEPS))
-    start = jnp.zeros_like(model.slope), jnp.ones_like(model.slope)
 
     def step(carry, _):
-        point, memory = carry
-        updates, memory = optimizer.update(jax.grad(function)(point), memory)
-        return (optax.apply_updates(point, updates), memory), None
+        scaled, memory = carry
+        updates, memory = optimizer.update(jax.grad(loss)(scaled), memory)
+        return (optax.apply_updates(scaled, updates), memory), None
 
-    @jax.jit
-    def descend(start):
-        carry = start, optimizer.init(start)
-        return jax.lax.scan(step, carry, length=ADAM_STEPS)[0][0]
-
-    return descend(start)
-
-
-def _unscaled_pair(model, scaled):
-    u, r = scaled
-    return model.slope + model.slope_sd * u, model.sampling_error_sd * r
+    start = jnp.zeros_like(model.slope), jnp.ones_like(model.slope)
+    carry = start, optimizer.init(start)
+    (scaled, _), _ = jax.lax.scan(step, carry, length=ADAM_STEPS)
+    mode = jnp.stack(at(scaled), axis=-1)
+    axes = TraceModel(None, *[0] * (len(model) - 1))
+    hessian = jax.vmap(jax.hessian(log_density, 1), (axes, 0))(model, mode)
+    return mode, -hessian
 
 
 def _unscaled(model, position):
-    (optimum, u), r = position
-    optimum = model.optimum_mean + model.optimum_sd * optimum
-    return optimum, *_unscaled_pair(model, (u, r))
+    optimum, u, r = position
+    return (
+        model.optimum_mean + model.optimum_sd * optimum,
+        model.slope + model.slope_sd * u,
+        model.sampling_error_sd * r,
+    )
 
 
 def _arrays(model):
-    return TraceModel(
-        model.num_steps, *(jnp.asarray(field, jnp.float64) for field in model[1:])
-    )
+    return TraceModel(*(jnp.asarray(field, jnp.float64) for field in model))

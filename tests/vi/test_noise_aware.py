@@ -6,16 +6,15 @@ import pickle
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import optax
 import pytest
-from numpyro.infer import MCMC, NUTS
+from scipy import stats
 
 import dpjax
 from dpjax.vi import exact_draws
 from dpjax.vi.dpvi import DPVIInfo
 from dpjax.vi.guides import MeanField
+from dpjax.vi.trace_model import log_joint
 
 
 def simulated(rng, num_chains, num_steps, dim, *, spread, sd, curvature, error=0.0):
@@ -38,44 +37,122 @@ def small():
     return simulated(rng, 1, 60, 1, spread=0.3, sd=2.0, curvature=3.0, error=2.0)[0]
 
 
-def by_nuts(infos, error_sd):
-    """The model with all its steps, as written in the docstring."""
-    x, g = (
-        np.concatenate([tree["location"][0], tree["rho"][0]], axis=1)
-        for tree in (infos.parameters, infos.gradient)
-    )
-    s = infos.noise_sd["rho"][0, 0, 0]
+def flat(tree):
+    return np.concatenate([tree["location"][0], tree["rho"][0]], axis=1)
+
+
+def test_density_is_that_of_all_steps():
+    infos, error_sd = small(), 1.5
+    rng = np.random.default_rng(0)
+    x, g = flat(infos.parameters), flat(infos.gradient)
+    s, size = 2.0, x.shape[1]
     centered = x - x.mean(axis=0)
     sxx = np.sum(centered**2, axis=0)
-    m = abs(np.sum(centered * g, axis=0)) / sxx
-    size = x.shape[1]
+    slope = stats.norm(abs(np.sum(centered * g, axis=0)) / sxx, s / np.sqrt(sxx))
+    # The guide's mean scales say 1 / s^2, and twice the square of d log s / d rho.
+    rho = infos.parameters["rho"][0].mean()
+    scale, tangent = np.log1p(np.exp(rho)), 1 / (1 + np.exp(-rho))
+    guess = np.log([scale**-2, 2 * (tangent / scale) ** 2])
+    options = dict(sampling_error_sd=error_sd, optimum_mean=0.3, optimum_sd=0.7)
+    for log_sd in (None, 0.5):
+        posterior = dpjax.noise_aware(infos, curvature_log_sd=log_sd, **options)
+        found, expected = [], []
+        for _ in range(4):
+            optimum, u, r = rng.normal(size=(3, size))
+            a = np.log1p(np.exp(u))
+            sd = np.hypot(s, r)
+            value = stats.norm.logpdf(g, a * (optimum - x), sd).sum(axis=0)
+            value += stats.norm.logpdf(optimum, 0.3, 0.7)
+            value += stats.norm.logpdf(r, 0, error_sd)
+            if log_sd is None:
+                value += slope.logpdf(u)
+            else:
+                value += stats.norm.logpdf(np.log(a), guess, log_sd)
+                value += np.log(1 / (1 + np.exp(-u)) / a)
+            found.append(log_joint(posterior.model, optimum, u, r))
+            expected.append(value)
+        difference = np.subtract(found, expected)
+        np.testing.assert_allclose(difference - difference[0], 0, atol=1e-8)
 
-    def model(x, g):
-        with numpyro.plate("components", size):
-            optimum = numpyro.sample("optimum", dist.Normal(x.mean(axis=0), 1.0))
-            u = numpyro.sample("u", dist.Normal(m, s / np.sqrt(sxx)))
-            r = numpyro.sample("r", dist.Normal(0.0, error_sd).expand([size]))
-        a = numpyro.deterministic("a", jax.nn.softplus(u))
-        mean = a[None] * (optimum[None] - x)
-        numpyro.sample("g", dist.Normal(mean, jnp.sqrt(s**2 + r**2)[None]), obs=g)
 
-    sampler = MCMC(NUTS(model), num_warmup=500, num_samples=2500, progress_bar=False)
-    with jax.debug_key_reuse(False):
-        sampler.run(jax.random.key(0), jnp.asarray(x), jnp.asarray(g))
-    return sampler.get_samples()
+def test_nuts_agrees_with_exact_draws():
+    infos = small()
+    options = dict(sampling_error_sd=1.5, optimum_mean=0.3, optimum_sd=0.7)
+    exact, nuts = (
+        dpjax.noise_aware(infos, method=method, **options).sample(
+            jax.random.key(1), size
+        )
+        for method, size in (("exact", 20_000), ("nuts", 2000))
+    )
+    for draws, chain in (
+        (flat(exact.parameters), flat(nuts.parameters)),
+        (flat(exact.curvature), flat(nuts.curvature)),
+    ):
+        sd = draws.std(axis=0)
+        # With 800 effective draws of NUTS, six standard errors of either.
+        assert np.all(abs(chain.mean(axis=0) - draws.mean(axis=0)) < 0.22 * sd)
+        assert np.all(abs(chain.std(axis=0) / sd - 1) < 0.16)
 
 
-def test_agrees_with_nuts():
-    infos, error_sd = small(), 1.5
-    chain = by_nuts(infos, error_sd)
-    posterior = dpjax.noise_aware(infos, sampling_error_sd=error_sd)
-    optima = posterior.sample(jax.random.key(1), 20_000)
-    for name, tree in (("optimum", optima.parameters), ("a", optima.curvature)):
-        exact = np.concatenate([tree["location"][0], tree["rho"][0]], axis=1)
-        sd = exact.std(axis=0)
-        # With 1000 effective draws of NUTS, six standard errors of either.
-        assert np.all(abs(chain[name].mean(axis=0) - exact.mean(axis=0)) < 0.2 * sd)
-        assert np.all(abs(chain[name].std(axis=0) / sd - 1) < 0.15)
+def test_laplace_is_exact_where_the_posterior_is_normal():
+    settings = dict(spread=1.0, sd=5.0, curvature=200.0, error=8.0)
+    infos, _ = simulated(np.random.default_rng(6), 1, 2000, 2, **settings)
+    options = dict(sampling_error_sd=10.0)
+    exact, laplace = (
+        dpjax.noise_aware(infos, method=method, **options).sample(
+            jax.random.key(1), 50_000
+        )
+        for method in ("exact", "laplace")
+    )
+    for draws, normal in (
+        (flat(exact.parameters), flat(laplace.parameters)),
+        (flat(exact.curvature), flat(laplace.curvature)),
+    ):
+        sd = draws.std(axis=0)
+        # Six standard errors, and what 2000 steps leave of skewness.
+        assert np.all(abs(normal.mean(axis=0) - draws.mean(axis=0)) < 0.1 * sd)
+        assert np.all(abs(normal.std(axis=0) / sd - 1) < 0.05)
+
+
+def test_published_laplace_pushes_small_curvatures_up():
+    infos, _ = simulated(
+        np.random.default_rng(7), 1, 2000, 1, spread=0.5, sd=20.0, curvature=1.3
+    )
+    sound, published = (
+        dpjax.noise_aware(infos, method=method, sampling_error_sd=10.0).sample(
+            jax.random.key(1), 4000
+        )
+        for method in ("laplace", "published_laplace")
+    )
+    assert np.all(np.mean(flat(published.curvature), 0) > 2)
+    assert np.all(
+        np.mean(flat(published.curvature), 0) > 1.5 * np.mean(flat(sound.curvature), 0)
+    )
+    assert np.all(
+        np.std(flat(published.parameters), 0) < np.std(flat(sound.parameters), 0)
+    )
+
+
+def test_an_uninformative_trace_leaves_the_priors():
+    settings = dict(spread=1e-3, sd=1e4, curvature=3.0)
+    infos, _ = simulated(np.random.default_rng(8), 1, 50, 1, **settings)
+    infos.parameters["rho"][:] += np.log(np.expm1(3**-0.5))
+    posterior = dpjax.noise_aware(
+        infos,
+        optimum_mean={"location": 5.0, "rho": 0.0},
+        optimum_sd=0.5,
+        curvature_log_sd=0.4,
+    )
+    draws = posterior.sample(jax.random.key(0), 20_000)
+    location = draws.parameters["location"]
+    # Six standard errors.
+    assert abs(np.mean(location) - 5.0) < 6 * 0.5 / 20_000**0.5
+    assert abs(np.std(location) / 0.5 - 1) < 6 / 40_000**0.5
+    curvature = np.log(draws.curvature["location"])
+    assert abs(np.mean(curvature) - np.log(3)) < 6 * 0.4 / 20_000**0.5 + 0.01
+    assert abs(np.std(curvature) / 0.4 - 1) < 6 / 40_000**0.5 + 0.01
+    scales = jax.nn.softplus(draws.parameters["rho"])
+    np.testing.assert_allclose(scales**2 * draws.curvature["location"], 1, rtol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -126,16 +203,6 @@ def test_intervals_cover_the_optimum(error):
         assert abs(covered - level) < 6 * (level * (1 - level) / 1000) ** 0.5
 
 
-def test_the_release_alone_gives_the_posterior():
-    infos = small()
-    stored = pickle.loads(pickle.dumps(infos))
-    guide, key = MeanField(1), jax.random.key(3)
-    draws = dpjax.noise_aware(infos).draws(key, guide, 50)
-    again = dpjax.noise_aware(stored).draws(jax.random.clone(key), guide, 50)
-    assert draws.shape == (1, 50, 1)
-    np.testing.assert_array_equal(draws, again)
-
-
 def test_chains_and_components_do_not_know_of_each_other():
     settings = dict(spread=1.0, sd=3.0, curvature=2.0)
     infos, _ = simulated(np.random.default_rng(2), 3, 30, 2, **settings)
@@ -146,8 +213,9 @@ def test_chains_and_components_do_not_know_of_each_other():
         np.testing.assert_array_equal(array[4:8], part)
 
 
-def test_finds_the_optimum_and_curvature_of_a_run():
-    """The ELBO of a normal mean is quadratic in the location."""
+@pytest.fixture(scope="module")
+def normal_mean():
+    """A run on a normal mean, whose ELBO is quadratic in the location, and records."""
     records = 2000 + np.random.default_rng(4).normal(size=(500, 1))
     posterior = dpjax.Posterior(
         lambda position: -0.5 * jnp.sum(position**2) / 9,
@@ -155,11 +223,10 @@ def test_finds_the_optimum_and_curvature_of_a_run():
         jnp.asarray(records),
         tempering=0.5,
     )
-    guide = MeanField(1)
     algorithm = functools.partial(
         dpjax.dpvi,
         optimizer=optax.sgd(1e-3),
-        guide=guide,
+        guide=MeanField(1),
         l2_clip_norm=20.0,
         noise_multiplier=2.0,
         sampling_prob=0.5,
@@ -176,6 +243,23 @@ def test_finds_the_optimum_and_curvature_of_a_run():
         warmup_fraction=0.0,
         verbose=False,
     )
+    return run, records
+
+
+def test_the_release_alone_gives_the_posterior(normal_mean, tmp_path):
+    run, _ = normal_mean
+    (tmp_path / "run").write_bytes(pickle.dumps(run))
+    stored = pickle.loads((tmp_path / "run").read_bytes())
+    draws, again = (
+        dpjax.noise_aware(infos).draws(jax.random.key(3), MeanField(1), 50)
+        for infos in (run.infos, stored.infos)
+    )
+    assert draws.shape == (1, 50, 1)
+    np.testing.assert_array_equal(draws, again)
+
+
+def test_finds_the_optimum_and_curvature_of_a_run(normal_mean):
+    run, records = normal_mean
     noise_aware = dpjax.noise_aware(run.infos, sampling_error_sd=2.0)
     optima = noise_aware.sample(jax.random.key(2), 2000)
     precision = 0.5 * 500 + 1 / 9
@@ -187,7 +271,7 @@ def test_finds_the_optimum_and_curvature_of_a_run():
         # Six sd, 2e-9, of a posterior by sqrt(2) too narrow.
         assert abs(np.mean(draws) - truth) < 6 * 2**0.5 * np.std(draws)
     assert np.std(optima.curvature["location"]) < 0.2 * precision
-    theta = noise_aware.draws(jax.random.key(3), guide, 2000)
+    theta = noise_aware.draws(jax.random.key(3), MeanField(1), 2000)
     scale = jax.nn.softplus(optima.parameters["rho"])
     spread = np.var(optima.parameters["location"]) + np.mean(scale**2)
     np.testing.assert_allclose(np.var(theta), spread, rtol=6 * (2 / 1000) ** 0.5)
@@ -204,6 +288,8 @@ def test_refuses_bad_arguments():
         dpjax.noise_aware(infos, optimum_sd={"location": 1.0, "rho": 0.0})
     with pytest.raises(ValueError, match="method"):
         dpjax.noise_aware(infos, method="hmc")
+    with pytest.raises(ValueError, match="curvature_log_sd"):
+        dpjax.noise_aware(infos, curvature_log_sd=0.0)
     with pytest.raises(ValueError, match="sampling_error_sd"):
         dpjax.noise_aware(infos, sampling_error_sd=-1.0)
     with pytest.raises(ValueError, match="three"):
