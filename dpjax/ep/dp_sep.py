@@ -3,25 +3,32 @@
 The records' sites are tied (`dpjax.ep.tied`). A step k draws every record with chance q
 and releases
 
-    D = sum over the sample of clip(d_i) + N(0, (noise_multiplier C)^2 I),
-    theta <- theta + rho_k D / q,
+    D = sum over the sample of clip(w d_i) + N(0, (noise_multiplier C)^2 I),
+    theta <- theta + rho_k D / (w q),
 
-d_i = site_i - theta_f at the cavity of the public theta, C the bound on the joint norm
-of all their components: clipping blocks one by one would need more noise. The floor on
-the eigenvalues of L is post-processing. With rho_k = min(1/2, 2/(k + 2)) the noise of
-all K steps is averaged, and theta ends with about 1.15 noise_multiplier C / (q sqrt K)
-of it, times what the fixed point amplifies; constant steps need the mean that a run
-takes of the states it keeps.
+d_i = site_i - theta_f at the cavity of the public theta, w public weights, C the bound
+on the joint norm of all their components: clipping blocks one by one would need more
+noise. With rho_k = min(1/2, 2/(k + 2)) the noise of all K steps is averaged, and theta
+ends with about 1.15 noise_multiplier C / (q sqrt K) of it, times what the fixed point
+amplifies; constant steps need the mean that a run takes of the states it keeps.
+
+The floor on the eigenvalues of L is post-processing. Noise of sd s in h moves a mean by
+s/L, far beyond the prior where the data say little: a floor near s, as if the prior
+were that narrow, keeps it there.
 
 Reference: Vinaroz and Park 2022 (DP-SEP), whose Algorithm 3, in `dp_sep_published`,
 moves by 1/n of this.
 """
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import NeighboringRelation
+from jax.core import Tracer
 
 from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
 from dpjax.ep.natural import Family
@@ -62,6 +69,8 @@ def as_top_level_api(
     sampling_prob: float = 1.0,
     schedule: Callable = averaging,
     init_scale: float = 1.0,
+    least_precision: float | None = None,
+    preconditioner: Any = 1.0,
 ) -> Algorithm:
     """Differentially private stochastic expectation propagation.
 
@@ -74,7 +83,8 @@ def as_top_level_api(
     family
         From `dpjax.ep.natural`, of the shape of a position.
     l2_clip_norm
-        C, the bound on the norm of one record's difference in natural parameters.
+        C, the bound on the norm of w times one record's difference in natural
+        parameters.
     noise_multiplier
         Sd of the noise on a sum of clipped differences over `l2_clip_norm`, as in
         DP-SGD. `privacy.calibrate` finds the one that spends a budget. Zero is not
@@ -87,6 +97,12 @@ def as_top_level_api(
     init_scale
         Sd of q at the start over that of the prior. In a wide q a network's sites are
         far from those of the posterior.
+    least_precision
+        Floor on the eigenvalues of L, half the prior's smallest or more; that if None.
+    preconditioner
+        w, a positive number or one for every component of theta, ``(size,)``. It must
+        be public. Components that all records agree on can bear more noise: a small w
+        leaves more of C for the others.
 
     Raises
     ------
@@ -100,17 +116,19 @@ def as_top_level_api(
     sampled Gaussian release, and what follows from it. State and info are public.
     """
     release = GradientRelease(l2_clip_norm, noise_multiplier, sampling_prob)
-    model = Tied.of(posterior, family, match)
+    model = Tied.of(posterior, family, match, least_precision)
+    _check_weights(preconditioner, family.size)
 
     def move(words, state, memory):
         theta, num_steps = state
         difference = model.difference_fn(theta)
+        scale = jnp.broadcast_to(jnp.asarray(preconditioner, theta.dtype), theta.shape)
 
         # The gradient of an inner product is its other factor.
         def product(vector, record):
-            return jnp.dot(vector, difference(record))
+            return jnp.dot(vector, scale * difference(record))
 
-        total = release(words, posterior, jnp.zeros_like(theta), product)
+        total = release(words, posterior, jnp.zeros_like(theta), product) / scale
         theta = model.step(theta, total / model.num_records, schedule(num_steps))
         return TiedState(theta, num_steps + 1), TiedInfo(theta), memory
 
@@ -132,6 +150,20 @@ def as_top_level_api(
         transition=transition,
         sample=family.sample,
     )
+
+
+def _check_weights(weights, size) -> None:
+    """Arrays are traced in a run, whose caller has built the kernel before."""
+    if isinstance(weights, Tracer):
+        return
+    weights = np.asarray(weights, float)
+    if weights.shape not in ((), (size,)):
+        raise ValueError(
+            f"preconditioner must be a number or of shape ({size},), got "
+            f"{weights.shape}"
+        )
+    if not np.all((0 < weights) & (weights < math.inf)):
+        raise ValueError(f"preconditioner must hold positive numbers, got {weights}")
 
 
 dp_sep = Sampler(as_top_level_api, init, build_kernel)

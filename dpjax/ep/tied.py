@@ -9,11 +9,13 @@ to rho, a step is
     theta_f <- theta_f + rho mean d_i,    that is    theta <- theta + rho n mean d_i.
 
 Where L of q is positive definite, that of the cavity is, (n - 1)/n L + L_0/n: a floor
-on the eigenvalues of L keeps every step defined. It is half of the prior's smallest.
+on the eigenvalues of L keeps every step defined. It is half of the prior's smallest,
+if no other is given.
 
 Reference: Li, Hernandez-Lobato and Turner 2015 (SEP).
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -75,13 +77,20 @@ class Tied:
     num_records: int
 
     @classmethod
-    def of(cls, posterior: Posterior, family: Family, match: Callable) -> "Tied":
+    def of(
+        cls,
+        posterior: Posterior,
+        family: Family,
+        match: Callable,
+        least: float | None = None,
+    ) -> "Tied":
         """The model of `posterior`, whose data are not read.
 
         Raises
         ------
         ValueError
-            If the prior is not Gaussian, or the likelihood is tempered.
+            If the prior is not Gaussian, the likelihood is tempered, or `least` below
+            half of the prior's smallest precision.
         """
         if posterior.tempering != 1:
             raise ValueError(
@@ -90,7 +99,14 @@ class Tied:
             )
         prior = family.prior(posterior.logprior_fn)
         with jax.ensure_compile_time_eval():
-            least = family.least_precision(prior) / 2
+            half = family.least_precision(prior) / 2
+        if least is None:
+            least = half
+        elif not half <= least < math.inf:
+            raise ValueError(
+                "least_precision must be at least half of the prior's, "
+                f"{half:g}, and finite, got {least}"
+            )
         return cls(family, match, prior, least, posterior.num_records)
 
     def start(self, position, init_scale: float = 1.0) -> jax.Array:

@@ -67,6 +67,7 @@ def test_without_noise_it_is_stochastic_ep(linear_regression):
         noise_multiplier=0.0,
         schedule=lambda k: 0.5,
         init_scale=0.5,
+        preconditioner=np.array([1.0, 0.5, 1.0, 0.8, 0.3]),
     )
     last = FAMILY.moments(jnp.asarray(found.infos.parameters[0, -1]))
     # Truncation to the grid loses up to one cell, 2^-16 of 200, a record and component.
@@ -79,7 +80,8 @@ def test_noise_has_the_stated_law():
     records = 400
     data = jnp.zeros((records, 2)), jnp.zeros(records)
     posterior = Posterior(lambda w: -5e3 * jnp.sum(w**2), flat, data)
-    chains, scale = 400, 3.0 * 2.0 / 0.25
+    chains, weights = 400, np.array([1.0, 0.5, 2.0, 1.0, 3.0])
+    scale = 3.0 * 2.0 / 0.25 / weights
     found = run(
         dp_sep,
         posterior,
@@ -91,11 +93,34 @@ def test_noise_has_the_stated_law():
         noise_multiplier=3.0,
         sampling_prob=0.25,
         schedule=lambda k: 1.0,
+        preconditioner=weights,
     )
-    # Noise of sd C * multiplier, times rho n / (q n), in all coordinates of theta.
+    # Noise of sd C * multiplier / w, times rho n / (q n), in all coordinates of theta.
     start = np.array([0.0, 0.0, 1e4, 0.0, 1e4])
     moved = (found.infos.parameters[:, 0] - start) / scale
     assert stats.kstest(np.ravel(moved), "norm").pvalue > 1e-7
+
+
+def test_precisions_stay_above_their_floor():
+    """Records without information: noise of sd 4 about the prior's precision, 1."""
+    posterior = Posterior(
+        lambda w: -0.5 * jnp.sum(w**2), flat, (jnp.zeros((50, 1)), jnp.zeros(50))
+    )
+    found = run(
+        dp_sep,
+        posterior,
+        1,
+        jnp.zeros((50, 1)),
+        match=match.linear(1.0),
+        family=Full((1,)),
+        l2_clip_norm=4.0,
+        noise_multiplier=1.0,
+        schedule=lambda k: 1.0,
+        least_precision=3.0,
+    )
+    _, precision = found.infos.parameters[:, 0].T
+    assert np.min(precision) == 3.0
+    assert np.max(precision) > 3.0
 
 
 def test_it_lands_within_its_noise(classification, x64):
@@ -311,6 +336,13 @@ def test_bad_parameters_are_refused(means):
             kernel(steep, match.linear(1.0), **good)
     with pytest.raises(ValueError, match="damping"):
         dp_sep_published(means, match.linear(1.0), damping=0.0, **good)
+    for message, bad in {
+        "least_precision": dict(least_precision=0.4),
+        "positive numbers": dict(preconditioner=np.array([1.0, 0.0])),
+        "shape": dict(preconditioner=np.ones(3)),
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            dp_sep(means, match.linear(1.0), **(good | bad))
     with pytest.raises(ValueError, match="init_scale"):
         dp_sep(means, match.linear(1.0), init_scale=2.0, **good).init(jnp.zeros(1))
     em = dict(family=FAMILY, component_sd=1.0, record_norm=1.0, noise_multiplier=1.0)
