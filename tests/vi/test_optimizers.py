@@ -34,7 +34,7 @@ def test_noise_moves_a_run_by_the_distance():
         rate = (state.position[part] - start.position[part]) / info.gradient[part]
         # Independent noise at every step, and four components.
         reached = rate * sd * STEPS**0.5
-        np.testing.assert_allclose(reached, distance[part] / 2 * np.ones(2), rtol=1e-4)
+        np.testing.assert_allclose(reached, distance[part] / 2 * np.ones(2), rtol=3e-3)
 
 
 def test_refuses_bad_arguments():
