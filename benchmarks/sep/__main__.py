@@ -60,9 +60,11 @@ def run_regression(arguments, folder):
     with tqdm(cells, unit="cell") as bar:
         for data, method, split in bar:
             bar.set_postfix_str(f"{data} {method} {split}")
+            own = settings(data)
             options = common["algorithms"][method]
+            options = options | own.get("algorithms", {}).get(method, {})
             row = regression.evaluate(
-                data, settings(data), method, options, common, split, arguments.tune
+                data, own, method, options, common, split, arguments.tune
             )
             report.append(path, [row])
 

@@ -119,7 +119,13 @@ def _private(kernel, posterior, start, common, seed):
     return run.positions[0], multiplier
 
 
-def run_dp_sep(posterior, start, common, seed, *, rate, init_scale, l2_clip_norm):
+def run_dp_sep(
+    posterior, start, common, seed, *,
+    rate, init_scale, l2_clip_norm, least_precision, noise_weight,
+):  # fmt: skip
+    """All records agree on the noise's s: its two parameters count `noise_weight`."""
+    weights = np.ones(2 * start.size)
+    weights[[start.size - 1, -1]] = noise_weight
     kernel = functools.partial(
         dp_sep,
         match=pbp.network,
@@ -128,6 +134,8 @@ def run_dp_sep(posterior, start, common, seed, *, rate, init_scale, l2_clip_norm
         sampling_prob=common["sampling_prob"],
         schedule=optax.constant_schedule(rate),
         init_scale=init_scale,
+        least_precision=least_precision,
+        preconditioner=weights,
     )
     return _private(kernel, posterior, start, common, seed)
 
