@@ -9,12 +9,11 @@ curvature there, and from the guide at each phi* a draw of theta. No data are re
 The paper's gradient is the sum over the sample of those of the loss: minus q times this
 one, with sds q s and q r. Its prior of the curvature is the regression's own estimate:
 the run counts twice, and the curvature is known by sqrt(2) too well. It is meant for
-curvatures well above one, where u and softplus(u) agree, and draws smaller ones up. A
-flat prior does neither. The paper's prior of phi* is about the mean of the trace; one
-that does not look at the trace is that of theta.
-
-Since s^2 a = 1 at the optimum of a Gaussian mean field (Opper and Archambeau 2009), the
-curvature of a location tells its scale, and better so than the trace of rho.
+curvatures well above one, where u and softplus(u) agree, and draws smaller ones up. Its
+prior of phi* is about the mean of the trace. Priors that do not look at what they are
+for are those of theta, and a curvature about a guess: scale^2 a = 1 at the optimum of a
+Gaussian mean field (Opper and Archambeau 2009), so the scales of the guide are one. The
+curvature then tells the scales of the optimum, of which the trace of rho says little.
 
 The rounding of released gradients, a sixteenth of s at most, is left out.
 
@@ -175,6 +174,9 @@ def noise_aware(
         raise ValueError(f"curvature_log_sd must be positive, got {curvature_log_sd}")
     if curvature is not None and curvature_log_sd is None:
         raise ValueError("curvature needs curvature_log_sd, how well it is known")
+    is_mean_field = set(infos.parameters) == {"location", "rho"}
+    if curvature_log_sd is not None and not is_mean_field:
+        raise ValueError("curvature_log_sd is for the scales of a mean field")
     if infos.noise_sd is None:
         raise ValueError(
             "the noise on these gradients is not Gaussian of one known sd: run dpvi "

@@ -155,6 +155,16 @@ def test_an_uninformative_trace_leaves_the_priors():
     np.testing.assert_allclose(scales**2 * draws.curvature["location"], 1, rtol=1e-3)
 
 
+def test_a_curvature_that_is_known_keeps_the_scales_of_the_trace():
+    infos = small()
+    known = {"location": np.full((1, 1), 20.0), "rho": np.full((1, 1), 2.0)}
+    options = dict(curvature=known, curvature_log_sd=1e-3)
+    draws = dpjax.noise_aware(infos, **options).sample(jax.random.key(0), 1000)
+    np.testing.assert_allclose(draws.curvature["location"], 20, rtol=0.01)
+    np.testing.assert_allclose(draws.curvature["rho"], 2, rtol=0.01)
+    assert np.std(draws.parameters["rho"]) > 0.05
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -290,6 +300,11 @@ def test_refuses_bad_arguments():
         dpjax.noise_aware(infos, method="hmc")
     with pytest.raises(ValueError, match="curvature_log_sd"):
         dpjax.noise_aware(infos, curvature_log_sd=0.0)
+    with pytest.raises(ValueError, match="curvature_log_sd"):
+        dpjax.noise_aware(infos, curvature=infos.parameters)
+    with pytest.raises(ValueError, match="mean field"):
+        factor = infos.parameters | {"factor": infos.parameters["rho"]}
+        dpjax.noise_aware(infos._replace(parameters=factor), curvature_log_sd=1.0)
     with pytest.raises(ValueError, match="sampling_error_sd"):
         dpjax.noise_aware(infos, sampling_error_sd=-1.0)
     with pytest.raises(ValueError, match="three"):
