@@ -5,9 +5,9 @@
     python -m benchmarks.noise_aware --table
 
 `families` has the coverage of three exponential families (table 1), `regression` that
-of a linear regression (table 2), `adult` the calibration of a logistic regression (table
-3). Settings are in configs/noise_aware. Rows that the folder `--out` holds are not run
-again.
+of a linear regression (table 2), `adult` the calibration of a logistic regression
+(table 3). Settings are in configs/noise_aware. Rows that the folder `--out` holds are
+not run again.
 """
 
 import argparse
@@ -28,6 +28,14 @@ def settings(name: str) -> dict:
     return tomllib.loads((FOLDER / f"{name}.toml").read_text())
 
 
+def merged(job: dict, changes: dict) -> dict:
+    """The job with changes, tables within tables too."""
+    return job | {
+        key: merged(job[key], value) if isinstance(value, dict) else value
+        for key, value in changes.items()
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -45,7 +53,7 @@ def main():
         if not options.table:
             job = settings(name)
             if options.quick:
-                job |= job["quick"]
+                job = merged(job, job["quick"])
             job["finished"] = report.read(path)
             if name == "families":
                 job["variants"] = options.variants or families.VARIANTS
@@ -54,9 +62,8 @@ def main():
         rows = report.read(path)
         if name == "families":
             print(f"{name}\n{report.markdown(evaluate.summary(rows))}\n")
-            print(
-                f"mean z by fifths of the truth\n{report.markdown(evaluate.quintiles(rows))}\n"
-            )
+            fifths = report.markdown(evaluate.quintiles(rows))
+            print(f"mean z by fifths of the truth\n{fifths}\n")
         else:
             print(f"{name}\n{report.markdown(rows)}\n")
 

@@ -9,8 +9,9 @@ normals,
     1/V | S, release ~ InverseGaussian(mean 1 / (b |release - S|), shape 1 / b^2).
 
 Chains start at the theta that explains the release best: from the prior, as in the
-released code, some do not get there. Labels are counted, all but the last. Exponential variables are summed where they are
-below a public `upper`; those above follow from theta.
+released code, some do not get there. Labels are counted, all but the last. Exponential
+variables are summed where they are below `UPPER`, which is public; those above follow
+from theta.
 
 Two more things of the released code are not done here: one noise value for all counts,
 and bounds of the exponential at the quantiles of the true theta.

@@ -94,7 +94,7 @@ def plain_gradient(family: Family, release: Release) -> Callable:
         public = jax.grad(objective)(parameters)
         if release.inside:
             constant = constant + public / release.num_records
-        constant, slopes = weights * constant, weights * slopes
+        constant, slopes = weights * constant, weights[None] * slopes
 
         gradient = _noisy_sum(release, constant, slopes, statistics, counts, noise)
         if release.corrected:
@@ -111,7 +111,7 @@ def plain_gradient(family: Family, release: Release) -> Callable:
 def aligned_gradient(family: Family, release: Release) -> Callable:
     """That of DPVIm: the gradient with respect to one draw is clipped and released.
 
-    The arguments are those of `plain_gradient` with ``(1, dim)`` and ``(dim,)`` normals.
+    The arguments are those of `plain_gradient`, normals ``(1, dim)`` and ``(dim,)``.
     """
 
     def gradient_fn(parameters, normals, statistics, counts, noise):
@@ -152,7 +152,7 @@ def expected_curvature(family: Family, release: Release, parameters) -> jax.Arra
 
 def _draws(parameters, normals):
     location, rho = jnp.split(parameters, 2)
-    return location + jax.nn.softplus(rho) * normals
+    return location[None] + jax.nn.softplus(rho)[None] * normals
 
 
 def _linear(constant, slopes, statistics):
@@ -166,7 +166,7 @@ def _factors(release, records):
 
 
 def _weighted(weights, records):
-    return jnp.sum(weights * records, axis=1)
+    return jnp.sum(weights[None] * records, axis=1)
 
 
 def _noisy_sum(release, constant, slopes, statistics, counts, noise):

@@ -1,4 +1,4 @@
-"""Coverage errors of the exponential families, beside the paper's and the noise floor."""
+"""Coverage errors of the exponential families, and the paper's."""
 
 import numpy as np
 
@@ -47,9 +47,9 @@ def scores(rows: list[dict]) -> np.ndarray:
 def summary(rows: list[dict]) -> list[dict]:
     """A row for every method, model and epsilon.
 
-    `rmse` is the coverage error and `error` its sd over draws and reference points;
-    `floor` and `floor_95` are mean and 95 % quantile of a perfect posterior with as many
-    draws. `z_sd` is that of truth minus mean over sd, one if the sd is right.
+    `rmse` is the coverage error and `error` its sd over the draws; `floor` and
+    `floor_95` are mean and 95 % quantile of a perfect posterior with as many draws.
+    `z_sd` is that of truth minus mean over sd, one if the sd is right.
     """
     rng = np.random.default_rng(0)
     found, floors = [], {}

@@ -61,7 +61,7 @@ def rows(settings: dict):
             0, settings[variant]["num_draws"], settings[variant]["chunk"]
         ):
             for model, epsilon in itertools.product(
-                models.MODELS, settings["epsilons"]
+                settings["models"], settings["epsilons"]
             ):
                 if (variant, model, epsilon, first) not in finished:
                     yield from chunk(settings, model, epsilon, variant, first)

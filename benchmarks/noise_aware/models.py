@@ -92,7 +92,7 @@ def _exponential(rate_fn):
     means = -np.diff((EDGES + 1) * tail) / mass
 
     def made_up(z):
-        return jnp.asarray(means)[:, None] / rate_fn(z), jnp.asarray(mass)
+        return jnp.asarray(means)[:, None] / rate_fn(z)[None], jnp.asarray(mass)
 
     return made_up
 
