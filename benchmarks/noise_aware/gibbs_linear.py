@@ -6,10 +6,10 @@ With features x, the last of which is one, and
     sigma^2 ~ InverseGamma(a_0, b_0),    theta | sigma^2 ~ N(m_0, sigma^2 L_0^-1),
 
 the statistics sum x x^T, sum x y and sum y^2 are released with Laplace noise, and so
-are the fourth moments of x, a half of epsilon each. The sampler takes the statistics for
-normal given theta and sigma^2 (central limit theorem), with the mean and the covariance
-that the released moments give, and Laplace noise for a scale mixture of normals, as in
-`bernstein_sheldon`.
+are the fourth moments of x, a half of epsilon each. The sampler takes the statistics
+for normal given theta and sigma^2 (central limit theorem), with the mean and the
+covariance that the released moments give, and Laplace noise for a scale mixture of
+normals, as in `bernstein_sheldon`.
 
 Three things of the released code are not done here: the moments that reach the sampler
 are the noisy ones and averages over the records; the noise follows from public bounds,

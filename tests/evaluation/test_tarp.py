@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dpjax.evaluation import coverage_rmse, noise_floor, tarp, tarp_marginal
-from dpjax.evaluation.tarp import LEVELS
+from dpjax.evaluation.tarp import LEVELS, coverage, rmse_with_error, shares
 
 DRAWS = 500
 
@@ -79,3 +79,18 @@ def test_refuses_bad_arguments():
     samples[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="finite"):
         tarp(rng, samples, truth, center)
+
+
+def test_error_is_the_sd_over_draws():
+    """Of biased posteriors, whose error has a mean and an sd far from zero."""
+    rng = np.random.default_rng(6)
+    samples, truth, center = conjugate(rng, shift=0.7, num_draws=6000)
+    found = shares(rng, samples, truth, center, num_repeats=2)
+    assert found.shape == (2, 6000)
+    parts = found.reshape(2, 20, 300)
+    errors = [rmse_with_error(rng, parts[:, i]) for i in range(20)]
+    each = coverage_rmse(coverage(np.moveaxis(parts, 1, 0))).mean(axis=1)
+    np.testing.assert_allclose([rmse for rmse, _ in errors], each)
+    # The sd of 20 normal numbers is neither half nor three times: 6e-7, chi-squared.
+    ratio = np.mean([sd for _, sd in errors]) / each.std(ddof=1)
+    assert 0.5 < ratio < 3
