@@ -5,6 +5,7 @@ so that sums are exact integers and their sensitivity is what it says. Only the 
 in the sample are read: a gradient costs what the sample holds, not what the data hold.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -23,6 +24,7 @@ def sampled_gradient_sum(
     position,
     l2_clip_norm: float,
     function: Callable | None = None,
+    rng_key: jax.Array | None = None,
 ) -> jax.Array:
     """Sum over a sample of the records of their gradients, each clipped in norm.
 
@@ -37,6 +39,9 @@ def sampled_gradient_sum(
     function
         ``(position, record) -> scalar`` that is differentiated; by default the
         log-likelihood of one record.
+    rng_key
+        Does not depend on the data. If given, the function has a third argument: a key
+        of the record's own.
 
     Raises
     ------
@@ -59,8 +64,10 @@ def sampled_gradient_sum(
 
     def sums(block):
         width = block.is_drawn.size
-        records = jax.tree.map(lambda leaf: leaf[block.indices], posterior.data)
-        gradients = jax.vmap(gradient, (None, 0))(position, records)
+        each = [jax.tree.map(lambda leaf: leaf[block.indices], posterior.data)]
+        if rng_key is not None:
+            each.append(jax.vmap(jax.random.fold_in, (None, 0))(rng_key, block.indices))
+        gradients = jax.vmap(functools.partial(gradient, position))(*each)
         pieces = [
             leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)).reshape(width, -1)
             for leaf in jax.tree.leaves(gradients)

@@ -71,6 +71,7 @@ class GradientRelease:
         position,
         function: Callable | None = None,
         noise_multiplier: jax.Array | None = None,
+        rng_key: jax.Array | None = None,
     ):
         """Release G at `position`.
 
@@ -84,6 +85,8 @@ class GradientRelease:
             ``(position, record) -> scalar`` that stands for the log-likelihood.
         noise_multiplier
             A positive float64 scalar, if it varies.
+        rng_key
+            As in `gradient_queries.sampled_gradient_sum`.
 
         Returns
         -------
@@ -100,7 +103,7 @@ class GradientRelease:
             sample_words, self.sampling_prob, posterior.num_records
         )
         total = gradient_queries.sampled_gradient_sum(
-            posterior, sample, position, self.l2_clip_norm, function
+            posterior, sample, position, self.l2_clip_norm, function, rng_key
         )
         unit = self.l2_clip_norm / queries.GRID
         if self.noise_multiplier == 0:

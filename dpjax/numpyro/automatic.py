@@ -1,15 +1,16 @@
 """Private draws from a NumPyro model with nothing to tune.
 
 1. *Start.* The share `SHARE` of epsilon, about its square of the budget, goes to
-   private `scoring`: `SEARCH` steps find the bulk, none of which moves a latent by more
-   than `LEAP` prior standard deviations; `REFINE` steps, with less noise by `LOUDER`,
-   say where its centre is. The mean of their positions is off by s posterior standard
+   private `scoring`: `ROUNDS` times `SEARCH` steps find the bulk, none of which moves a
+   latent by more than `LEAP` prior standard deviations; `REFINE` steps, with less noise
+   by `LOUDER`, say where its centre is. Each time one release of the `curvature` there
+   corrects the metric. The mean of the last steps is off by s posterior standard
    deviations in every direction, and s is public: given what was released, the
    posterior is about normal, with covariance (1 + s^2) times that of step 2. Chains
    start there, spread evenly (`_around`); the share `WARMUP` of their steps is left out
    of the draws. Where the budget is too small for the walk to mix, draws are still
    those of that approximation, and R-hat says so.
-2. *Metric.* The inverse Fisher information there, which is public (`fisher`).
+2. *Metric.* The inverse information there: `fisher`, as corrected by what was released.
 3. *Walk.* Lazy `dpjax.barker` in that metric. Steps are as long as the rest of the
    budget allows for the wanted number of them, at most `LONGEST` posterior standard
    deviations: with clip bounds in proportion, n steps of length h cost about n h^2.
@@ -23,6 +24,7 @@ so pays for is worth some ten independent draws, too few to estimate a metric fr
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
 import tempfile
@@ -39,9 +41,10 @@ from scipy import stats
 from dpjax import privacy
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
+from dpjax.numpyro.curvature import Corrected, curvature
 from dpjax.numpyro.fisher import (
-    fisher_metric,
     initial_position,
+    inverse,
     local_information,
     prior_spread,
 )
@@ -53,7 +56,7 @@ from dpjax.run import run
 __all__ = ["Tuned", "clip_per_step", "sample", "tuned"]
 
 SHARE, LEAP = 0.8, 0.3
-SEARCH, REFINE, LOUDER = 40, 10, 5.0
+ROUNDS, SEARCH, REFINE, LOUDER = 2, 20, 10, 5.0
 LAZINESS, LONGEST, WARMUP = 0.2, 1.0, 0.1
 QUANTILE, NUM_SIMULATED = 0.999, 20_000
 
@@ -143,36 +146,62 @@ def tuned(
             "metric and clip bounds depend on the number of records, which is private "
             "if one may be added or removed: use REPLACE_ONE"
         )
-    information = local_information(posterior)
     largest_move = LEAP * prior_spread(model_of(posterior))
     unconstrained = dataclasses.replace(posterior, constrain_fn=None)
 
-    def score(noise_multiplier):
+    model = model_of(posterior)
+    information = Corrected(local_information(posterior), jnp.eye(model.dim))
+
+    def search(information, noise_multiplier):
+        return functools.partial(
+            scoring,
+            information_fn=information,
+            noise_multiplier=LOUDER * noise_multiplier,
+            rate=0.5,
+            largest_move=largest_move,
+        )
+
+    def refine(information, noise_multiplier):
         return functools.partial(
             scoring,
             information_fn=information,
             noise_multiplier=noise_multiplier,
+            rate=1.0,
             largest_move=largest_move,
         )
 
-    def cost_of_scoring(noise_multiplier):
-        search = score(LOUDER * noise_multiplier)(posterior)
-        refine = score(noise_multiplier)(posterior)
-        return [*search.privacy(SEARCH, relation), *refine.privacy(REFINE, relation)]
+    def bend(information, noise_multiplier):
+        return functools.partial(
+            curvature, information_fn=information, noise_multiplier=noise_multiplier
+        )
+
+    def cost_of_start(noise_multiplier):
+        kernels = (search, ROUNDS * SEARCH), (refine, REFINE), (bend, ROUNDS + 1)
+        return [
+            event
+            for kernel, count in kernels
+            for event in kernel(information, noise_multiplier)(posterior).privacy(
+                count, relation
+            )
+        ]
 
     noise_multiplier = privacy.calibrate(
-        cost_of_scoring,
+        cost_of_start,
         num_steps=1,
         epsilon=SHARE * budget.epsilon,
         delta=budget.delta,
         bracket=(0.1, 2.0**15 / LOUDER),
         method="gdp",
     )
+    rounds = [*ROUNDS * [(search, SEARCH, 0.5)], (refine, REFINE, 0.0)]
+    keys = itertools.repeat(None)
+    if rng_key is not None:
+        keys = iter(jax.random.split(rng_key, 2 * len(rounds)))
 
-    def mean_position(rng_key, scale, num_steps, start, warmup_fraction):
-        found = run(
-            rng_key,
-            score(scale * noise_multiplier),
+    def released(kernel, num_steps, start, warmup_fraction=0.0):
+        return run(
+            next(keys),
+            kernel(information, noise_multiplier),
             unconstrained,
             num_steps,
             initial_position=start,
@@ -182,14 +211,16 @@ def tuned(
             ledger=ledger,
             verbose=False,
         )
-        return jax.tree.map(lambda x: jnp.mean(x, axis=1), found.positions)
 
-    keys = (None, None) if rng_key is None else jax.random.split(rng_key)
-    start = initial_position(posterior, 1)
-    found = mean_position(keys[0], LOUDER, SEARCH, start, 0.5)
-    centre = _first(mean_position(keys[1], 1.0, REFINE, found, 0.0))
+    centre = initial_position(posterior, 1)
+    for kernel, num_steps, warmup_fraction in rounds:
+        found = released(kernel, num_steps, centre, warmup_fraction)
+        centre = jax.tree.map(lambda x: jnp.mean(x, axis=1), found.positions)
+        bent = released(bend, 1, centre)
+        information = information.again(bent.infos.correction[0, 0])
+    centre = _first(centre)
     error = noise_sd(posterior, noise_multiplier) / math.sqrt(REFINE)
-    metric = fisher_metric(posterior, centre)
+    metric = inverse(information, centre)
     per_step = clip_per_step(posterior, centre, metric)
 
     def walk(step_size):
@@ -203,7 +234,7 @@ def tuned(
 
     step_size = _affordable_length(walk, posterior, budget, num_chains, num_steps)
     starts = _around(centre, (1 + error**2) * metric, num_chains)
-    return Tuned(walk(step_size), starts, cost_of_scoring(noise_multiplier))
+    return Tuned(walk(step_size), starts, cost_of_start(noise_multiplier))
 
 
 def sample(

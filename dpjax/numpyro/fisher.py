@@ -23,15 +23,14 @@ __all__ = [
     "fisher_information",
     "fisher_metric",
     "initial_position",
+    "inverse",
     "local_information",
+    "prior_information",
     "prior_spread",
 ]
 
 FLOOR = 0.1
 """Least precision of the prior in any direction, in units of its own."""
-
-DRAWS = 1000
-"""Draws from the prior that its centre and spread are taken from."""
 
 POOLED = 100
 """Draws from the prior whose mean a chain starts at."""
@@ -88,8 +87,7 @@ def fisher_information(
     model = model_of(posterior)
     position = _centre(model) if position is None else position
     of_records = _of_records(posterior, num_simulated=num_simulated, seed=seed)
-    spread = prior_spread(model)
-    of_prior = np.asarray(jax.jit(lambda at: _of_prior(model, spread, at))(position))
+    of_prior = np.asarray(jax.jit(prior_information(model))(position))
 
     def information(position):
         return of_records(position) + of_prior.astype(jnp.result_type(float))
@@ -103,9 +101,8 @@ def local_information(posterior: Posterior, **options) -> Callable[[Any], jax.Ar
     Not to be differentiated: where eigenvalues are equal, their vectors are not smooth.
     """
     of_records = _of_records(posterior, **options)
-    model = model_of(posterior)
-    spread = prior_spread(model)
-    return lambda position: of_records(position) + _of_prior(model, spread, position)
+    of_prior = prior_information(model_of(posterior))
+    return lambda position: of_records(position) + of_prior(position)
 
 
 def _of_records(posterior, **options):
@@ -130,11 +127,15 @@ def fisher_metric(posterior: Posterior, position: Any = None, **options) -> np.n
     """
     if position is None:
         position = _centre(model_of(posterior))
-    information = fisher_information(posterior, position, **options)
+    return inverse(fisher_information(posterior, position, **options), position)
+
+
+def inverse(information_fn: Callable[[Any], jax.Array], position) -> np.ndarray:
+    """Of the information at one position, ``(d, d)`` float64."""
     with jax.enable_x64(True):
-        found = np.asarray(jax.jit(information)(position), np.float64)
-    inverse = np.linalg.inv(found)
-    return (inverse + inverse.T) / 2
+        found = np.asarray(jax.jit(lambda at: information_fn(at))(position), np.float64)
+    found = np.linalg.inv(found)
+    return (found + found.T) / 2
 
 
 def _check_simulated(model):
@@ -154,25 +155,27 @@ def _check_simulated(model):
         )
 
 
-def _prior_draws(model):
-    keys = jax.random.split(jax.random.key(0), DRAWS)
-    return jax.jit(jax.vmap(model.draw))(keys)
-
-
 def _centre(model):
-    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), _prior_draws(model))
+    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), model.prior_draws)
 
 
 def prior_spread(model) -> np.ndarray:
     """Standard deviations of the prior, over the flattened position."""
-    draws = jax.vmap(lambda draw: ravel_pytree(draw)[0])(_prior_draws(model))
-    return np.std(np.asarray(draws, np.float64), axis=0)
+    draws = jax.tree.leaves(model.prior_draws)
+    flat = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in draws]
+    return np.concatenate(flat, axis=1).std(axis=0)
 
 
-def _of_prior(model, spread, position) -> jax.Array:
-    """See the module docstring; `spread` is `prior_spread`."""
-    flat, unravel = ravel_pytree(position)
-    units = jnp.outer(spread, spread).astype(flat.dtype)
-    curvature = jax.hessian(lambda x: -model.logprior(unravel(x)))(flat) * units
-    values, vectors = jnp.linalg.eigh((curvature + curvature.T) / 2)
-    return (vectors * jnp.maximum(values, FLOOR)) @ vectors.T / units
+def prior_information(model) -> Callable[[Any], jax.Array]:
+    """That of the prior; see the module docstring."""
+    spread = prior_spread(model)
+    squares = np.outer(spread, spread)
+
+    def information(position):
+        flat, unravel = ravel_pytree(position)
+        units = jnp.asarray(squares, flat.dtype)
+        curvature = jax.hessian(lambda x: -model.logprior(unravel(x)))(flat) * units
+        values, vectors = jnp.linalg.eigh((curvature + curvature.T) / 2)
+        return (vectors * jnp.maximum(values, FLOOR)) @ vectors.T / units
+
+    return information

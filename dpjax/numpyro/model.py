@@ -12,6 +12,8 @@ of a plate by its size over its subsample size; that factor is divided out, the 
 `numpyro.handlers.scale` and `mask` are kept.
 """
 
+import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,9 @@ from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
 __all__ = ["Model", "Rows", "in_plate", "is_latent"]
+
+DRAWS = 1000
+"""Draws from the prior that its centre and spread are taken from."""
 
 
 class Rows(Messenger):
@@ -92,6 +97,12 @@ class Model:
     observed: dict[str, str | None] = field(default_factory=dict, repr=False)
     deterministics: tuple[str, ...] = field(default=(), repr=False)
 
+    @property
+    def dim(self) -> int:
+        """Number of unconstrained components of the latents."""
+        shapes = jax.eval_shape(self.draw, jax.random.key(0))
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+
     def trace(self, records, position=None, rng_key=None, unobserved=False):
         """Sites of the model on `records`; log-dets by site; the `Rows` handler.
 
@@ -157,17 +168,29 @@ class Model:
             if is_latent(site)
         }
 
+    @functools.cached_property
+    def prior_draws(self) -> dict[str, jax.Array]:
+        """Unconstrained draws, ``(DRAWS, ...)``."""
+        with jax.ensure_compile_time_eval():
+            keys = jax.random.split(jax.random.key(0), DRAWS)
+            return jax.jit(jax.vmap(self.draw))(keys)
+
     def simulate(self, rng_key, position) -> dict[str, Any]:
         """One record: observations drawn from the model, the rest from `example`."""
         choice, noise = jax.random.split(rng_key)
         row = jax.random.randint(choice, (), 0, _num_rows(self.example))
         record = jax.tree.map(lambda leaf: jnp.asarray(leaf)[row], self.example)
+        return self.observe_anew(noise, position, record)
+
+    def observe_anew(self, rng_key, position, record) -> dict[str, Any]:
+        """The record with its observations drawn from the model, the rest as it is."""
         rows = jax.tree.map(_as_row, record)
-        sites, _, _ = self.trace(rows, position, noise, unobserved=True)
+        sites, _, _ = self.trace(rows, position, rng_key, unobserved=True)
+        drawn = dict(record)
         for site, name in self.observed.items():
             value = jnp.reshape(sites[site]["value"], jnp.shape(record[name]))
-            record[name] = value.astype(record[name].dtype)
-        return record
+            drawn[name] = value.astype(record[name].dtype)
+        return drawn
 
     def _one_example(self):
         return jax.tree.map(lambda leaf: leaf[:1], self.example)

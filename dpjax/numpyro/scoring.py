@@ -1,13 +1,18 @@
 """Private Fisher scoring: from anywhere to the posterior's bulk in some twenty steps.
 
 A step from theta, with G the information of the posterior at theta (`fisher`, public)
-and W W^T = G^-1, releases the gradient in the metric's units and follows it,
+and W W^T = G^-1, releases a gradient in the metric's units and follows it,
 
-    g = T (sum over records of clip(W^T grad l_i) + noise + n b) + W^T grad log prior,
+    g = T (sum over records of clip(W^T (grad l_i - grad l_i')) + noise)
+        + W^T grad log prior,
     theta <- theta + rate W g,
 
-where b is what clipping takes off a record's gradient on average if the model holds at
-theta, by records that it simulates: with it, clipping does not move the estimate.
+where l_i' is of the same record with its observations drawn anew from the model at
+theta. If the model holds there, the two are exchangeable and their clipped difference
+has mean zero, whatever the clip norm and the law of the regressors: clipping does not
+move the estimate, as the clipped gradient alone would (cf. the conditionally unbiased
+estimators of bounded influence of Kuensch, Stefanski and Carroll, 1989). What is drawn
+anew adds the variance of one posterior standard deviation to a step.
 
 In these units a record's gradient has a norm of about sqrt(d / T n) and the gradient of
 the posterior one of a few sqrt(d), whatever the model: one clip norm fits all. It is
@@ -34,11 +39,8 @@ __all__ = ["ScoringInfo", "ScoringState", "noise_sd", "scoring"]
 CLIP = 3.0
 """Clip norm over sqrt(d / T n), the root mean square norm of a record's gradient."""
 
-NUM_SIMULATED = 20_000
-"""Records that say what clipping takes off."""
-
-RATE = 0.5
-"""Share of Newton's step that is taken."""
+KEY_WORDS = 2
+"""Words that observations are drawn anew with."""
 
 LONGEST = 0.2
 """Longest step within which the metric is trusted, in units of the standard deviation
@@ -62,6 +64,7 @@ def scoring(
     information_fn: Callable[[Any], jax.Array],
     *,
     noise_multiplier: float,
+    rate: float,
     largest_move,
 ) -> Algorithm:
     """Ascent along noisy natural gradients; it does not sample.
@@ -74,19 +77,22 @@ def scoring(
         As in `dpjax.fisher.geodesic`.
     noise_multiplier
         As in `dpjax.gradient_release.GradientRelease`.
+    rate
+        Share of Newton's step that is taken.
     largest_move
         Shape ``(d,)``: how far a step may move each component of the flattened
         position, such as a share of the prior's standard deviation.
 
     Notes
     -----
-    *Formal guarantees.* A step releases one noisy sum of the clipped gradients of all
-    records, and what follows from it.
+    *Formal guarantees.* A step releases one noisy sum of clipped differences of
+    gradients over all records, each of which depends on one record and public
+    randomness, and what follows from it.
     """
-    dim = _dimension(posterior)
+    model = model_of(posterior)
+    dim = model.dim
     release = GradientRelease(_clip_norm(posterior), noise_multiplier)
     longest = LONGEST * math.sqrt(posterior.tempering * posterior.num_records)
-    model = model_of(posterior)
 
     def init(position, rng_key=None):
         return ScoringState(jax.tree.map(jnp.asarray, position))
@@ -102,21 +108,18 @@ def scoring(
         def at(z):
             return unravel(flat + jump(z))
 
-        def loglikelihood(z, record):
-            return posterior.loglikelihood_fn(at(z), record)
+        def contrast(z, record, rng_key):
+            other = model.observe_anew(rng_key, state.position, record)
+            there = at(z)
+            loglikelihood = posterior.loglikelihood_fn
+            return loglikelihood(there, record) - loglikelihood(there, other)
 
         start = jnp.zeros_like(flat)
-        gradient = release(words, posterior, start, loglikelihood)
-        keys = jax.random.split(jax.random.key(2), NUM_SIMULATED)
-        made_up = jax.vmap(model.simulate, (0, None))(keys, state.position)
-        scores = jax.vmap(jax.grad(loglikelihood), (None, 0))(start, made_up)
-        norms = jnp.linalg.norm(scores, axis=1, keepdims=True)
-        taken_off = jnp.maximum(0.0, 1 - release.l2_clip_norm / norms) * scores
-        # As of the data, gradients that are not finite do not count.
-        taken_off = jnp.mean(jnp.where(jnp.isfinite(norms), taken_off, 0.0), axis=0)
-        gradient += posterior.tempering * posterior.num_records * taken_off
+        key_words, words = jnp.split(words, [KEY_WORDS])
+        key = jax.random.wrap_key_data(key_words, impl="threefry2x32")
+        gradient = release(words, posterior, start, contrast, rng_key=key)
         gradient += jax.grad(lambda z: posterior.logprior_fn(at(z)))(start)
-        step = RATE * gradient
+        step = rate * gradient
         step /= jnp.maximum(1.0, jnp.linalg.norm(step) / longest)
         limit = jnp.asarray(largest_move, flat.dtype)
         position = unravel(flat + jnp.clip(jump(step), -limit, limit))
@@ -126,7 +129,9 @@ def scoring(
         return [(release.event(dim, neighboring_relation), num_steps)]
 
     transition = Transition(
-        num_words=lambda state: release.num_words(dim, posterior.num_records),
+        num_words=lambda state: (
+            KEY_WORDS + release.num_words(dim, posterior.num_records)
+        ),
         recall=lambda state: None,
         move=move,
         stay=lambda state: ScoringInfo(jnp.zeros(dim)),
@@ -140,15 +145,11 @@ def scoring(
 
 
 def noise_sd(posterior: Posterior, noise_multiplier: float) -> float:
-    """Sd of the noise on a step's gradient, in posterior standard deviations."""
-    return posterior.tempering * noise_multiplier * _clip_norm(posterior)
-
-
-def _dimension(posterior) -> int:
-    shapes = jax.eval_shape(model_of(posterior).draw, jax.random.key(0))
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    """Sd of a step's gradient by noise and new observations, in posterior sds."""
+    private = posterior.tempering * noise_multiplier * _clip_norm(posterior)
+    return math.hypot(private, 1.0)
 
 
 def _clip_norm(posterior) -> float:
     effective = posterior.tempering * posterior.num_records
-    return CLIP * math.sqrt(_dimension(posterior) / effective)
+    return CLIP * math.sqrt(model_of(posterior).dim / effective)
