@@ -65,7 +65,8 @@ def main():
             fifths = report.markdown(evaluate.quintiles(rows))
             print(f"mean z by fifths of the truth\n{fifths}\n")
         else:
-            print(f"{name}\n{report.markdown(rows)}\n")
+            table = adult.summary(rows) if name == "adult" else rows
+            print(f"{name}\n{report.markdown(table)}\n")
 
 
 if __name__ == "__main__":
