@@ -51,7 +51,7 @@ def main():
     for name in options.experiment:
         path = folder / f"{name}.csv"
         if not options.table:
-            job = settings(name)
+            job = settings(EXPERIMENTS[name].__name__.rpartition(".")[2])
             if options.quick:
                 job = merged(job, job["quick"])
             job["finished"] = report.read(path)
