@@ -66,6 +66,8 @@ def main():
             print(f"mean z by fifths of the truth\n{fifths}\n")
         else:
             table = adult.summary(rows) if name == "adult" else rows
+            if name == "adult" and rows:
+                adult.figure(rows, folder / "adult.png")
             print(f"{name}\n{report.markdown(table)}\n")
 
 
