@@ -189,27 +189,26 @@ def posterior_samples(options: dict, infos, last, key, num_samples: int) -> dict
         prior = jax.random.gamma(jax.random.key(0), SHAPE, (10_000,))
         variance = np.log(np.expm1(RATE / np.asarray(prior, np.float64)))
         sd_of_weight = 2 * (RATE / (SHAPE - 1)) ** 0.5
-        methods = {"exact": "exact"}
+        methods = ("exact",)
         options = dict(
             curvature_log_sd=options["curvature_log_sd"],
             optimum_mean={"location": _location(0.0, variance.mean()), "rho": 0.0},
             optimum_sd={"location": _location(sd_of_weight, variance.std()), "rho": 1},
         )
     else:
-        methods = {name: name for name in ("exact", "laplace", "published_laplace")}
+        methods = ("exact", "laplace", "published_laplace")
         options = dict(sampling_error_sd=options["sampling_error_sd"])
-    found = {}
-    for name, method in methods.items():
-        key, next_key = jax.random.split(key)
-        found[name] = dpjax.noise_aware(infos, method=method, **options).draws(
-            key, MeanField(DIM), num_samples
+    keys = iter(jax.random.split(key, len(methods) + 2))
+    found = {
+        method: dpjax.noise_aware(infos, method=method, **options).draws(
+            next(keys), MeanField(DIM), num_samples
         )
-        key = next_key
+        for method in methods
+    }
+    sample = functools.partial(MeanField(DIM).sample, num_samples=num_samples)
     for name, fit in (("last_iterate", last), ("iterate_average", average)):
-        key, next_key = jax.random.split(key)
-        sample = functools.partial(MeanField(DIM).sample, num_samples=num_samples)
-        found[name] = jax.vmap(sample)(jax.random.split(key, len(fit["rho"])), fit)
-        key = next_key
+        own = jax.random.split(next(keys), len(fit["rho"]))
+        found[name] = jax.vmap(sample)(own, fit)
     stacked = {name: _stacked(theta) for name, theta in found.items()}
     return stacked, _stacked(average["location"])
 
@@ -251,7 +250,8 @@ def _cell(settings, name, at, epsilon):
             scores.setdefault(method, []).append(z)
     seconds = time.perf_counter() - start
     rng = np.random.default_rng(settings["seed"])
-    floor = noise_floor(rng, options["num_draws"])
+    draws = len(chunks) * settings["chunk"]
+    floor = noise_floor(rng, draws)
     for method, parts in nearer.items():
         rmse, error = rmse_with_error(rng, np.concatenate(parts, axis=1))
         z = np.concatenate(scores[method])
@@ -259,7 +259,7 @@ def _cell(settings, name, at, epsilon):
             run=name,
             epsilon=epsilon,
             method=method,
-            draws=options["num_draws"],
+            draws=draws,
             rmse=rmse,
             error=error,
             floor=float(floor.mean()),
