@@ -2,6 +2,10 @@
 
 from dpjax import acceptance, adaptation, baselines, fisher, privacy, proposals, queries
 from dpjax.algorithm import Algorithm
+from dpjax.ep.dp_em import dp_em
+from dpjax.ep.dp_sep import dp_sep
+from dpjax.ep.dp_sep_published import dp_sep_published
+from dpjax.ep.sep import sep
 from dpjax.mcmc.barker import barker
 from dpjax.mcmc.fast_mh import fast_mh
 from dpjax.mcmc.fast_mh_published import fast_mh_published
@@ -32,6 +36,9 @@ __all__ = [
     "adaptation",
     "barker",
     "baselines",
+    "dp_em",
+    "dp_sep",
+    "dp_sep_published",
     "dpvi",
     "fast_mh",
     "fast_mh_published",
@@ -47,6 +54,7 @@ __all__ = [
     "queries",
     "run",
     "schedules",
+    "sep",
     "sghmc",
     "sgld",
     "sgnht",

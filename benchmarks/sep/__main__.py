@@ -129,7 +129,7 @@ def run_checks(arguments, folder):
         found = {
             "steps": tables.steps(),
             "noise": tables.noise(),
-            "private": tables.private(4 if arguments.quick else 40),
+            "private": tables.private(4 if arguments.quick else 200),
         }
     for name, rows in found.items():
         path = folder / f"{name}.csv"

@@ -32,10 +32,8 @@ PAPER = {
     ("sep", math.inf, 20.0): 0.0134,
     ("sep", math.inf, 10.0): 0.748,
     ("sep", math.inf, 1.0): 1.126,
-    ("dp_sep", 50.0, 20.0): 1.139,
-    ("dp_sep", 5.0, 20.0): 6.61,
-    ("dp_sep", 1.0, 20.0): 44.0,
-    ("dp_em", 50.0, 0.0): 3.35,
+    ("dp_sep", 5.0, 10.0): 6.61,
+    ("dp_sep", 1.0, 10.0): 44.0,
     ("dp_em", 5.0, 0.0): 7.11,
     ("dp_em", 1.0, 0.0): 32.7,
 }
@@ -126,6 +124,8 @@ def _dp_sep(posterior, start, settings, family, site_fn, epsilon, seed):
         l2_clip_norm=options["l2_clip_norm"],
         sampling_prob=options["sampling_prob"],
         schedule=optax.constant_schedule(options["rate"]),
+        init_scale=options["init_scale"],
+        least_precision=options["least_precision"],
     )
     theta = _private(
         kernel, posterior, start, settings, epsilon, options["num_steps"], 0.5, seed
@@ -140,11 +140,12 @@ def _dp_em(posterior, start, settings, family, site_fn, epsilon, seed):
         family=family,
         component_sd=settings["component_sd"],
         record_norm=options["record_norm"],
+        prior_strength=options["prior_strength"],
     )
     mixture = _private(
         kernel, posterior, start, settings, epsilon, options["num_steps"], 0.2, seed
     )
-    counts = mixture.weights * posterior.num_records + 1
+    counts = mixture.weights * posterior.num_records + options["prior_strength"]
     return Moments(mixture.means, mixture.covariances / counts[:, None, None])
 
 

@@ -4,7 +4,7 @@
   probit regression, n = 1000.
 - `noise`: noise multipliers for epsilon = 1, delta = 1e-5, of the order of records in
   units of 2 C (replacing a record), of Poisson samples in units of C (adding one).
-- `private`: DP-SEP on the probit model at epsilon = 1, 40 seeds.
+- `private`: DP-SEP on the probit model at epsilon = 1, 200 seeds.
 """
 
 import functools
@@ -161,7 +161,7 @@ _PAPER = {
 """Multipliers that the paper's accounting finds enough, in units of 2 C."""
 
 
-def private(num_seeds=40) -> list[dict]:
+def private(num_seeds=200) -> list[dict]:
     """DP-SEP on the probit model: B = 100, K = 400, epsilon = 1."""
     posterior, site_fn, mean, sd = models()["probit"]
     added = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE

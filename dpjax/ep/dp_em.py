@@ -3,19 +3,21 @@
 With r_j(x) the chance that x belongs to component j at the public parameters, a step
 releases, in one vector with noise,
 
-    (N_j, S_j, Q_j) = sum over records of (r_j, r_j x, r_j x x^T),    j = 1, ..., J.
+    (N_j, S_j / R, Q_j / R^2) = sum over records of (r_j, r_j x / R, r_j x x^T / R^2),
 
-A record's part has at most the norm sqrt(1 + R^2 + R^4) for |x| <= R, because r is on
+j = 1, ..., J. A record's part has at most the norm sqrt 3 for |x| <= R, because r is on
 the simplex; x x^T in the coordinates of `dpjax.ep.natural`, whose norm is Frobenius's.
-Counts are raised to one. The prior is that kappa more records of mean zero and the
-covariance of the start had been seen of every component:
+In units of R the three kinds share the noise alike: otherwise counts would have that of
+Q_j, whose norm is R^2. Counts are raised to one. The prior is that kappa more records
+of mean zero and the covariance of the start had been seen of every component:
 
     pi_j ~ N_j + kappa,    m_j = S_j / (N_j + kappa),
     C_j = (Q_j + kappa C_0) / (N_j + kappa) - m_j m_j^T,
 
 whose eigenvalues are raised to a hundredth of C_0's. Neither step reads data.
 
-Reference: Park, Foulds, Chaudhuri and Welling 2017, DP-EM, which has no prior.
+Reference: Park, Foulds, Chaudhuri and Welling 2017, DP-EM, which has no prior and
+records of norm one.
 """
 
 import math
@@ -115,7 +117,7 @@ def as_top_level_api(
     record_norm
         R, a public bound on the norm of a record; the statistics of longer ones shrink.
     noise_multiplier
-        Sd of the noise on the statistics over sqrt(1 + R^2 + R^4). Zero is not private.
+        Sd of the noise on the statistics over sqrt 3. Zero is not private.
     prior_strength
         kappa, in records.
 
@@ -139,8 +141,7 @@ def as_top_level_api(
             raise ValueError(f"{name} must be positive and finite, got {value}")
     if not (isinstance(family, Full) and len(family.shape) == 2):
         raise ValueError(f"family must be Full of a shape (J, d), got {family}")
-    bound = math.sqrt(1 + record_norm**2 + record_norm**4)
-    release = GradientRelease(bound, noise_multiplier)
+    release = GradientRelease(math.sqrt(3), noise_multiplier)
     num_components, dim = family.shape
     size = num_components + family.size
 
@@ -149,16 +150,18 @@ def as_top_level_api(
             record, mixture.means, mixture.covariances
         )
         shares = jax.nn.softmax(jnp.log(mixture.weights) + log_density)
-        first = jnp.outer(shares, record)
-        second = first[:, :, None] * record[None, None, :]
+        scaled = record / record_norm
+        first = jnp.outer(shares, scaled)
+        second = first[:, :, None] * scaled[None, None, :]
         return jnp.concatenate([shares, family.pack(first, second)])
 
     def maximum(total):
         counts = jnp.maximum(total[:num_components], 1.0) + prior_strength
         first, second = family.unpack(total[num_components:])
         identity = jnp.eye(dim, dtype=total.dtype)
+        second = record_norm**2 * second
         second = second + prior_strength * component_sd**2 * identity[None]
-        means = first / counts[:, None]
+        means = record_norm * first / counts[:, None]
         covariances = second / counts[:, None, None]
         covariances = covariances - means[:, :, None] * means[:, None, :]
         floored = family.floor(family.pack(means, covariances), component_sd**2 / 100)
