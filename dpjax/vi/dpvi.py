@@ -113,6 +113,7 @@ def as_top_level_api(
     noise_multiplier: float,
     sampling_prob: float = 1.0,
     num_samples: int = 1,
+    antithetic: bool = False,
     aligned: bool = True,
     preconditioner: Any = 1.0,
     published: bool = False,
@@ -139,6 +140,11 @@ def as_top_level_api(
         q, the chance that a record enters a gradient.
     num_samples
         K, draws from the guide a step.
+    antithetic
+        Whether half of the draws mirrors the other about the location. What a record
+        adds to the gradient of rho is then less by a factor s, since the mean of e
+        times the gradient of the location is gone: a preconditioner of about N for rho
+        clips no more than one of sqrt(N) does otherwise.
     aligned
         Whether the gradient of the draws is released, or that of the parameters.
     preconditioner
@@ -164,6 +170,11 @@ def as_top_level_api(
     """
     if not (isinstance(num_samples, int) and num_samples >= 1):
         raise ValueError(f"num_samples must be a positive integer, got {num_samples}")
+    if antithetic and num_samples % 2:
+        raise ValueError(
+            "antithetic draws come in pairs: num_samples must be even, got "
+            f"{num_samples}"
+        )
     weights = [np.asarray(weight) for weight in jax.tree.leaves(preconditioner)]
     if not all(np.all((0 < w) & (w < math.inf)) for w in weights):
         raise ValueError(
@@ -182,7 +193,7 @@ def as_top_level_api(
     release = None
     if not math.isinf(l2_clip_norm):
         release = GradientRelease(l2_clip_norm, noise_multiplier, sampling_prob)
-    guide_words = num_samples * guide.num_normals
+    guide_words = num_samples // (2 if antithetic else 1) * guide.num_normals
     size = num_samples * guide.dim if aligned else guide.num_parameters
     optimizer = optax.with_extra_args_support(optimizer)
 
@@ -204,7 +215,10 @@ def as_top_level_api(
 
     def elbo_gradient(words, parameters):
         dtype = parameters["rho"].dtype
-        normals = noise.normal(words[:guide_words], dtype).reshape(num_samples, -1)
+        normals = noise.normal(words[:guide_words], dtype)
+        normals = normals.reshape(-1, guide.num_normals)
+        if antithetic:
+            normals = jnp.concatenate([normals, -normals])
 
         def draws_fn(parameters):
             return jax.vmap(guide.transform, (None, 0))(parameters, normals)

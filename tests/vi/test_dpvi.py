@@ -100,6 +100,29 @@ def test_unclipped_gradient_is_that_of_the_elbo(guide, aligned):
     np.testing.assert_allclose(ravel_pytree(released)[0], flat, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("guide", GUIDES)
+def test_antithetic_draws_leave_the_gradient_at_the_location(guide):
+    """That of a quadratic, whatever the draws; their mean does not reach the scales."""
+    posterior, state = target(), scattered(guide)
+    algorithm = make(posterior, guide=guide, num_samples=4, antithetic=True, **PLAIN)
+    assert algorithm.transition.num_words(state) == 2 * guide.num_normals
+    words = words_for(algorithm, state)
+    _, info, _ = jax.jit(algorithm.transition.move)(words, state, None)
+    exact = jax.grad(posterior)(state.position["location"])
+    np.testing.assert_allclose(info.gradient["location"], exact, rtol=1e-4)
+    # A likelihood without curvature tells nothing of the scales.
+    flat = Posterior(
+        logprior, lambda position, record: record @ position, records()[:, :2]
+    )
+    release = dict(l2_clip_norm=64.0, noise_multiplier=0.0, aligned=False)
+    found = []
+    for data in (flat, Posterior(logprior, lambda position, record: 0.0, flat.data)):
+        algorithm = make(data, guide=guide, num_samples=4, antithetic=True, **release)
+        words = words_for(algorithm, state)
+        found.append(jax.jit(algorithm.transition.move)(words, state, None)[1].gradient)
+    np.testing.assert_allclose(found[0]["rho"], found[1]["rho"], atol=1e-3)
+
+
 @pytest.mark.parametrize("sampling_prob", [1.0, 0.3])
 def test_aligned_scale_gradient_follows_from_the_noisy_location_gradient(sampling_prob):
     # Prediger et al. and the entropy, whatever clipping, sampling and noise did.
@@ -270,6 +293,7 @@ def test_blackjax_runs_it():
         (dict(sampling_prob=0.0), "sampling_prob"),
         (dict(num_samples=0), "num_samples"),
         (dict(num_samples=1.0), "num_samples"),
+        (dict(num_samples=3, antithetic=True), "even"),
         (dict(aligned=False, preconditioner={"rho": 0.0}), "preconditioner"),
         (dict(preconditioner={"location": 1.0, "rho": 2.0}), "aligned=False"),
         (dict(published=True), "aligned=False"),
