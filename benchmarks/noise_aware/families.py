@@ -89,7 +89,7 @@ def chunk(settings: dict, model: str, epsilon: float, variant: str, first: int):
     """Rows of the draws of one chunk, by every method of the variant."""
     place = models.MODELS.index(model)
     draws = min(settings[variant]["chunk"], settings[variant]["num_draws"] - first)
-    # Draws share truth and data across epsilons and variants.
+    # Truth and data are those of other epsilons, and of variants with equal chunks.
     rng = np.random.default_rng([settings["seed"], place, first])
     truth, data = models.simulate(model, rng, draws, settings["num_records"])
     rng = np.random.default_rng(
