@@ -213,8 +213,8 @@ def tuned(
         )
 
     centre = initial_position(posterior, 1)
-    for kernel, num_steps, warmup_fraction in rounds:
-        found = released(kernel, num_steps, centre, warmup_fraction)
+    for kernel, count, warmup_fraction in rounds:
+        found = released(kernel, count, centre, warmup_fraction)
         centre = jax.tree.map(lambda x: jnp.mean(x, axis=1), found.positions)
         bent = released(bend, 1, centre)
         information = information.again(bent.infos.correction[0, 0])
@@ -297,6 +297,8 @@ def sample(
         events, budget, num_chains, num_steps, shared=sampler.spent
     )
     statement = statement._replace(randomness=result.statement.randomness)
+    if verbose:
+        print(f"with the start that was found:\n{statement}")
     return dataclasses.replace(result, statement=statement)
 
 
