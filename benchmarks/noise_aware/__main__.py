@@ -64,6 +64,8 @@ def main():
             print(f"{name}\n{report.markdown(evaluate.summary(rows))}\n")
             fifths = report.markdown(evaluate.quintiles(rows))
             print(f"mean z by fifths of the truth\n{fifths}\n")
+            if rows:
+                evaluate.figure(rows, folder / "families.png")
         else:
             table = adult.summary(rows) if name == "adult" else rows
             if name == "adult" and rows:

@@ -3,9 +3,9 @@
 import numpy as np
 
 from dpjax.evaluation import noise_floor
-from dpjax.evaluation.tarp import rmse_with_error
+from dpjax.evaluation.tarp import LEVELS, coverage, rmse_with_error
 
-__all__ = ["numbers", "quintiles", "summary"]
+__all__ = ["figure", "numbers", "quintiles", "summary"]
 
 PAPER = {
     ("noise_aware", "gamma_exponential", 0.1): 0.023,
@@ -93,3 +93,41 @@ def quintiles(rows: list[dict]) -> list[dict]:
         }
         found.append(row)
     return found
+
+
+def figure(rows: list[dict], path) -> None:
+    """Coverage against level: a panel for every variant and model, a line an epsilon.
+
+    The noise-aware posterior in full lines, the guide at the last iterate in dashed.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    styles = {"noise_aware": "-", "last_iterate": "--"}
+    found = {key: cell for key, cell in cells(rows).items() if key[1] in styles}
+    variants = list(dict.fromkeys(key[0] for key in found))
+    models = list(dict.fromkeys(key[2] for key in found))
+    epsilons = sorted({key[3] for key in found})
+    size = 3 * len(models), 3 * len(variants)
+    axes = dict(sharex=True, sharey=True, squeeze=False)
+    sheet, panels = pyplot.subplots(len(variants), len(models), figsize=size, **axes)
+    for (variant, method, model, epsilon), cell in found.items():
+        panel = panels[variants.index(variant), models.index(model)]
+        panel.set_title(f"{variant}, {model}", fontsize=8)
+        panel.plot(
+            LEVELS,
+            coverage(numbers(cell, "shares").T).mean(axis=0),
+            styles[method],
+            color=f"C{epsilons.index(epsilon)}",
+            label=f"{method.replace('_', ' ')}, epsilon {epsilon:g}",
+        )
+    for panel in panels.flat:
+        panel.plot([0, 1], [0, 1], "k:")
+    panels[0, 0].legend(fontsize=6)
+    sheet.supxlabel("level")
+    sheet.supylabel("coverage")
+    sheet.tight_layout()
+    sheet.savefig(path, dpi=120)
+    pyplot.close(sheet)
