@@ -167,7 +167,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=TRUTH, default=list(TRUTH))
     parser.add_argument("--epsilon", type=float, default=1.0)
-    parser.add_argument("--chains", type=int, default=8)
+    parser.add_argument("--chains", type=int, default=20)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--data-sets", type=int, default=20)
     parser.add_argument("--steps", type=int, default=20_000)

@@ -242,7 +242,7 @@ def sample(
     posterior: Posterior,
     *,
     budget: privacy.Budget,
-    num_chains: int = 8,
+    num_chains: int = 20,
     num_steps: int = 20_000,
     thinning: int = 5,
     ledger: str | os.PathLike | None = None,
@@ -255,7 +255,9 @@ def sample(
     rng_key, thinning, ledger, verbose
         As in `dpjax.run`.
     posterior, budget, num_chains, num_steps
-        As in `tuned`; the number of steps is approximate.
+        As in `tuned`; the number of steps is approximate. Few chains say little of the
+        tails: most of what n chains know is where they start, and the range of n
+        draws covers (n - 1) / (n + 1).
 
     Returns
     -------
