@@ -81,6 +81,7 @@ def cost_table(job: config.Job) -> str:
 def write_run(job: config.Job, out: Path) -> None:
     """Run the job; write draws.nc, summary.csv, privacy.json and plots to `out`.
 
+    The infos of a run without accept bits are in draws.nc, for `results.load_infos`.
     A run that was killed goes on from the checkpoint it left in `out`.
     """
     posterior, names, test = job.load()

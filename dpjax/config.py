@@ -26,8 +26,9 @@ Tables and keys; those without a default are required:
   Or ``name = "dpvi"``: the keyword arguments of `dpjax.dpvi`, of which ``guide`` is a
   table with ``name`` (``mean_field``, ``low_rank`` with a ``rank``, or ``full_rank``)
   and ``init_scale`` (default 0.1), ``optimizer`` one with ``name`` (``adam``,
-  ``adagrad``, ``rmsprop`` or ``sgd``) and ``learning_rate``, and ``noise_multiplier``
-  is by default what spends the budget on ``num_steps``.
+  ``adagrad``, ``rmsprop`` or ``sgd``) and ``learning_rate``, or ``noise_scaled_sgd``
+  and ``distance``, and ``noise_multiplier`` is by default what spends the budget on
+  ``num_steps``.
   Or ``sgld``, ``sghmc`` or ``sgnht``: the keyword arguments of that function but for
   ``dim``, and ``step_size``, a number or a table with ``schedule``: ``power_decay``
   with an ``exponent``, or ``cosine_decay`` with ``decay_steps`` and ``alpha``, and an

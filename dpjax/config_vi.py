@@ -8,11 +8,12 @@ from dpjax import privacy
 from dpjax.config_keys import ConfigError, choice, keywords, only
 from dpjax.vi.dpvi import dpvi
 from dpjax.vi.guides import FullRank, LowRank, MeanField
+from dpjax.vi.optimizers import noise_scaled_sgd
 
 __all__ = ["read"]
 
 GUIDES = {"mean_field": MeanField, "low_rank": LowRank, "full_rank": FullRank}
-OPTIMIZERS = ("adam", "adagrad", "rmsprop", "sgd")
+OPTIMIZERS = ("adam", "adagrad", "rmsprop", "sgd", "noise_scaled_sgd")
 BRACKET = 0.1, 1e4
 """Noise multipliers among which one that spends the budget is looked for."""
 
@@ -31,7 +32,7 @@ def read(table, dim: int, budget: privacy.Budget, run: dict, outline):
     only(table, ["name", *required], ["name", "optimizer", *arguments], "[algorithm]")
     options = {key: value for key, value in table.items() if key != "name"}
     options |= {"guide": _guide(table["guide"], dim)}
-    options |= {"optimizer": _optimizer(table["optimizer"])}
+    options |= {"optimizer": _optimizer(table["optimizer"], run)}
     if "noise_multiplier" not in table:
         options["noise_multiplier"] = _calibrated(options, budget, run, outline)
     return dpvi, options
@@ -44,11 +45,18 @@ def _guide(table, dim):
     return guide(dim, **settings)
 
 
-def _optimizer(table):
-    keys = ["name", "learning_rate"]
-    only(table, keys, keys, "[algorithm] optimizer")
-    name = choice(table["name"], OPTIMIZERS, "[algorithm] optimizer name")
-    return getattr(optax, name)(table["learning_rate"])
+def _optimizer(table, run):
+    where = "[algorithm] optimizer"
+    only(table, ["name"], table, where)
+    name = choice(table["name"], OPTIMIZERS, f"{where} name")
+    if name != "noise_scaled_sgd":
+        only(table, ["name", "learning_rate"], ["name", "learning_rate"], where)
+        return getattr(optax, name)(table["learning_rate"])
+    only(table, ["name"], ["name", "distance"], where)
+    if "num_steps" not in run:
+        raise ConfigError(f"{where} {name} needs [run] num_steps")
+    distance = {key: table[key] for key in ("distance",) if key in table}
+    return noise_scaled_sgd(run["num_steps"], **distance)
 
 
 def _calibrated(options, budget, run, outline) -> float:

@@ -1,5 +1,6 @@
 """What a run returns: draws, accept rates and the privacy statement. All public."""
 
+import ast
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import numpy as np
 
 from dpjax import privacy
 
-__all__ = ["PrivacyStatement", "Run"]
+__all__ = ["PrivacyStatement", "Run", "load_infos"]
 
 
 class PrivacyStatement(NamedTuple):
@@ -118,6 +119,8 @@ class Run:
     def to_arviz(self, component_names: list[str] | None = None):
         """The draws as `arviz.InferenceData`, the statement in its attributes.
 
+        Accept rates or infos are its `sample_stats`; `load_infos` reads the latter.
+
         Parameters
         ----------
         component_names
@@ -140,7 +143,7 @@ class Run:
             posterior=dict(positions),
             coords=None if component_names is None else {"component": component_names},
             dims=None if component_names is None else {"position": ["component"]},
-            sample_stats=None
+            sample_stats=_named(self.infos)
             if self.acceptance_rate is None
             else {"acceptance_rate": self.acceptance_rate},
             attrs=self.statement._asdict(),
@@ -152,3 +155,55 @@ class Run:
 
         kind = "all" if self.statement.num_chains > 1 else "stats"
         return arviz.summary(self.to_arviz(), kind=kind)
+
+
+def load_infos(path, kind: type):
+    """`Run.infos` from a file, to the last bit.
+
+    Parameters
+    ----------
+    path
+        What `Run.to_arviz` was written to, such as the draws.nc of ``dpjax run``.
+    kind
+        Class of the infos, such as `dpjax.vi.dpvi.DPVIInfo`.
+
+    Raises
+    ------
+    ValueError
+        If the file has no infos of this kind, or their parts are not in dicts.
+    """
+    import arviz
+
+    with arviz.rc_context({"data.load": "eager"}):
+        draws = arviz.from_netcdf(path)
+    found = {}
+    for name, values in getattr(draws, "sample_stats", {}).items():
+        *within, last = _keys(name)
+        part = found
+        for key in within:
+            part = part.setdefault(key, {})
+        part[last] = values.to_numpy()
+    if not found or not found.keys() <= set(kind._fields):
+        raise ValueError(
+            f"{path} holds no {kind.__name__}: a run without accept bits writes its "
+            "infos there"
+        )
+    return kind(**{name: found.get(name) for name in kind._fields})
+
+
+def _named(infos) -> dict[str, Any] | None:
+    """Leaves by what follows ``infos.`` in Python, ``"gradient['rho']"``."""
+    leaves = jax.tree_util.tree_leaves_with_path(infos)
+    found = {jax.tree_util.keystr(path)[1:]: leaf for path, leaf in leaves}
+    return found or None
+
+
+def _keys(name: str) -> list:
+    """The field and the keys in one of these names."""
+    node, keys = ast.parse(name, mode="eval").body, []
+    while isinstance(node, ast.Subscript):
+        keys.append(ast.literal_eval(node.slice))
+        node = node.value
+    if not isinstance(node, ast.Name):
+        raise ValueError(f"{name} is not a part of infos in dicts")
+    return [node.id, *reversed(keys)]

@@ -159,8 +159,8 @@ def as_top_level_api(
     Raises
     ------
     ValueError
-        If a parameter is out of range; later, if the position does not fit the guide or
-        the preconditioner its parameters.
+        If a parameter is out of range; from ``init``, if the position does not fit the
+        guide, or the preconditioner or the optimizer its parameters.
 
     Notes
     -----
@@ -263,9 +263,8 @@ def as_top_level_api(
             return guide_words
         return guide_words + release.num_words(size, posterior.num_records)
 
-    def move(words, state, memory):
-        parameters = state.position
-        gradient, sd = elbo_gradient(words, parameters), noise_sd(parameters)
+    def climb(state, gradient):
+        parameters, sd = state.position, noise_sd(state.position)
         updates, optimizer_state = optimizer.update(
             jax.tree.map(jnp.negative, gradient),
             state.optimizer_state,
@@ -273,7 +272,10 @@ def as_top_level_api(
             noise_sd=sd,
         )
         moved = DPVIState(optax.apply_updates(parameters, updates), optimizer_state)
-        return moved, DPVIInfo(parameters, gradient, sd), memory
+        return moved, DPVIInfo(parameters, gradient, sd)
+
+    def move(words, state, memory):
+        return *climb(state, elbo_gradient(words, state.position)), memory
 
     def stay(state):
         nothing = jax.tree.map(jnp.zeros_like, state.position)
@@ -294,6 +296,7 @@ def as_top_level_api(
     def start(position, rng_key=None):
         state = init(position, optimizer, guide)
         weights_like(state.position)
+        jax.eval_shape(climb, state, state.position)
         return state
 
     return Algorithm(

@@ -129,8 +129,9 @@ def noise_aware(
     Parameters
     ----------
     infos
-        `Run.infos` of `dpvi` with ``aligned=False``. Steps before the optimum is near
-        do not fit the model: leave them out by `warmup_fraction`, .2 in the paper.
+        `Run.infos` of `dpvi` with ``aligned=False``, or what `dpjax.results.load_infos`
+        finds of them in a file. Steps before the optimum is near do not fit the model:
+        leave them out by `warmup_fraction`, .2 in the paper.
     method
         ``"exact"``: independent draws; ``"nuts"``; ``"laplace"``;
         ``"published_laplace"``, with the errors of the paper's code.
@@ -228,7 +229,7 @@ def _guess(parameters) -> np.ndarray:
 
     In a location 1 / s^2; then in rho, 2 (ds / drho)^2 / s^2.
     """
-    rho = np.asarray(parameters["rho"], np.float64).mean(axis=1)
+    rho = _flat(parameters["rho"]).mean(axis=1)
     log_scale = np.log(np.logaddexp(0, rho))
     log_slope = -np.logaddexp(0, -rho)
     of_rho = math.log(2) + 2 * (log_slope - log_scale)
@@ -236,8 +237,11 @@ def _guess(parameters) -> np.ndarray:
 
 
 def _flat(tree) -> np.ndarray:
-    """Leaves side by side, ``(num_chains, num_steps, size)`` float64."""
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
+    """Leaves side by side, ``(num_chains, num_steps, size)`` float64.
+
+    In one order of memory, so that sums round alike wherever the leaves come from.
+    """
+    leaves = [np.asarray(leaf, np.float64, order="C") for leaf in jax.tree.leaves(tree)]
     return np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], -1)
 
 

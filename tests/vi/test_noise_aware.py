@@ -1,7 +1,6 @@
 """Noise-aware DPVI: its posterior against NUTS, the truth, and a run of DPVI."""
 
 import functools
-import pickle
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ import pytest
 from scipy import stats
 
 import dpjax
+from dpjax.results import PrivacyStatement, Run, load_infos
 from dpjax.vi import exact_draws
 from dpjax.vi.dpvi import DPVIInfo
 from dpjax.vi.guides import MeanField
@@ -256,16 +256,41 @@ def normal_mean():
     return run, records
 
 
-def test_the_release_alone_gives_the_posterior(normal_mean, tmp_path):
-    run, _ = normal_mean
-    (tmp_path / "run").write_bytes(pickle.dumps(run))
-    stored = pickle.loads((tmp_path / "run").read_bytes())
-    draws, again = (
-        dpjax.noise_aware(infos).draws(jax.random.key(3), MeanField(1), 50)
-        for infos in (run.infos, stored.infos)
-    )
-    assert draws.shape == (1, 50, 1)
-    np.testing.assert_array_equal(draws, again)
+def saved(infos, path):
+    statement = PrivacyStatement.none(1, 60)
+    Run({"x": np.zeros((1, 60))}, None, statement, infos).to_arviz().to_netcdf(path)
+    return load_infos(path, DPVIInfo)
+
+
+def test_saved_traces_are_those_of_the_run(tmp_path):
+    rng = np.random.default_rng(11)
+
+    def tree(sd, dtype):
+        def leaf(*shape):
+            return rng.normal(0, sd, (1, 60, *shape)).astype(dtype)
+
+        location = {"a.b": leaf(), "a": {"it's": leaf(2, 2), "c d": leaf(1)}}
+        return {"location": location, "rho": leaf(6)}
+
+    for dtype in (np.float32, np.float64):
+        infos = DPVIInfo(*(tree(sd, dtype) for sd in (0.1, 3.0, 1.0)))
+        found = saved(infos, tmp_path / f"{dtype.__name__}.nc")
+        assert jax.tree.structure(found) == jax.tree.structure(infos)
+        for leaf, expected in zip(*map(jax.tree.leaves, (found, infos)), strict=True):
+            np.testing.assert_array_equal(leaf, expected, strict=True)
+    aligned = saved(infos._replace(noise_sd=None), tmp_path / "aligned.nc")
+    assert aligned.noise_sd is None
+
+
+def test_refuses_files_without_traces(tmp_path):
+    path, rates = tmp_path / "bits.nc", np.ones((1, 60))
+    Run(rates, rates, PrivacyStatement.none(1, 60)).to_arviz().to_netcdf(path)
+    with pytest.raises(ValueError, match="holds no DPVIInfo"):
+        load_infos(path, DPVIInfo)
+    nested = small()
+    nested = nested._replace(parameters=nested)
+    with pytest.raises(ValueError, match="in dicts"):
+        saved(nested, tmp_path / "nested.nc")
 
 
 def test_finds_the_optimum_and_curvature_of_a_run(normal_mean):
