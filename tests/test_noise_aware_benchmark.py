@@ -19,6 +19,7 @@ from benchmarks.noise_aware import (
     evaluate,
     families,
     gibbs_linear,
+    linear_regression,
     models,
 )
 from benchmarks.thesis import report
@@ -307,34 +308,79 @@ def test_much_noise_leaves_the_prior():
 
 def test_gibbs_without_noise_is_the_conjugate_posterior():
     rng = np.random.default_rng(10)
-    features = rng.normal(size=(300, 2))
-    x = np.concatenate([features, np.ones((300, 1))], axis=1)
-    response = x @ [0.5, -1.0, 0.3] + 0.5 * rng.normal(size=300)
     prior = gibbs_linear.Prior(np.array([0.1, 0.0, 0.2]), np.eye(3) / 4, 20.0, 0.5)
-    statistics = gibbs_linear.release(
-        rng,
-        features,
-        response,
-        feature_bound=np.full(2, 5.0),
-        response_bound=10.0,
-        epsilon=1e9,
-    )
-    theta, variance = gibbs_linear.sample(
+    data, statistics = [], []
+    for truth in ([0.5, -1.0, 0.3], [-0.2, 0.4, 1.0]):
+        features = rng.normal(size=(300, 2))
+        x = np.concatenate([features, np.ones((300, 1))], axis=1)
+        response = x @ truth + 0.5 * rng.normal(size=300)
+        data.append((x, response))
+        bounds = dict(feature_bound=np.full(2, 5.0), response_bound=10.0)
+        statistics.append(
+            gibbs_linear.release(rng, features, response, epsilon=1e9, **bounds)
+        )
+    chains = gibbs_linear.sample(
         rng, statistics, prior, num_warmup=20, num_samples=1500
     )
-    precision = x.T @ x + prior.precision
-    mean = np.linalg.solve(precision, x.T @ response + prior.precision @ prior.mean)
-    residual = np.sum((response - x @ mean) ** 2)
-    shift = (mean - prior.mean) @ prior.precision @ (mean - prior.mean)
-    shape, rate = 20 + 150, 0.5 + (residual + shift) / 2
-    expected = rate / (shape - 1)
-    sd = np.sqrt(expected * np.diag(np.linalg.inv(precision)))
-    # Independent draws without noise: six standard errors of means and of sds.
-    assert np.all(abs(theta.mean(axis=0) - mean) < 6 * sd / 1500**0.5)
-    assert np.all(abs(theta.std(axis=0) / sd - 1) < 6 / 3000**0.5)
-    spread = expected / (shape - 2) ** 0.5
-    assert abs(variance.mean() - expected) < 6 * spread / 1500**0.5
-    assert abs(variance.std() / spread - 1) < 6 / 3000**0.5 + 0.05
+    for (x, response), theta, variance in zip(data, *chains, strict=True):
+        precision = x.T @ x + prior.precision
+        pull = x.T @ response + prior.precision @ prior.mean
+        mean = np.linalg.solve(precision, pull)
+        residual = np.sum((response - x @ mean) ** 2)
+        shift = (mean - prior.mean) @ prior.precision @ (mean - prior.mean)
+        shape, rate = 20 + 150, 0.5 + (residual + shift) / 2
+        expected = rate / (shape - 1)
+        sd = np.sqrt(expected * np.diag(np.linalg.inv(precision)))
+        # Independent draws without noise: six standard errors of means and of sds.
+        assert np.all(abs(theta.mean(axis=0) - mean) < 6 * sd / 1500**0.5)
+        assert np.all(abs(theta.std(axis=0) / sd - 1) < 6 / 3000**0.5)
+        spread = expected / (shape - 2) ** 0.5
+        assert abs(variance.mean() - expected) < 6 * spread / 1500**0.5
+        assert abs(variance.std() / spread - 1) < 6 / 3000**0.5 + 0.05
+
+
+def test_gibbs_sums_given_what_is_released():
+    """Mean and covariance of sums that are seen with noise, by the formula."""
+    rng = np.random.default_rng(12)
+    root, mean = rng.normal(size=(3, 5)), np.array([1.0, -2.0, 0.5])
+    noise_variance, released = np.array([0.5, 2.0, 8.0]), np.array([3.0, 0.0, -1.0])
+    num = 200_000
+    draws = gibbs_linear._given(
+        rng,
+        *(np.broadcast_to(part, (num, *part.shape)) for part in (mean, root, released)),
+        np.broadcast_to(noise_variance, (num, 3)),
+    )
+    prior = np.linalg.inv(root @ root.T)
+    covariance = np.linalg.inv(prior + np.diag(1 / noise_variance))
+    expected = covariance @ (prior @ mean + released / noise_variance)
+    sd = np.sqrt(np.diag(covariance))
+    # Six standard errors, 2e-9 each.
+    assert np.all(abs(draws.mean(axis=0) - expected) < 6 * sd / num**0.5)
+    limit = 6 * np.outer(sd, sd) * (2 / num) ** 0.5
+    assert np.all(abs(np.cov(draws.T) - covariance) < limit)
+
+
+def test_gibbs_moments_are_those_of_the_sums_of_a_record():
+    rng = np.random.default_rng(13)
+    x = np.column_stack([rng.gamma(2.0, size=(400, 2)), np.ones(400)])
+    theta, sigma2 = np.array([0.5, -1.0, 0.3]), 0.7
+    second = x.T @ x / 400
+    outer = (x[:, :, None] * x[:, None]).reshape(400, -1)
+    fourth = outer.T @ outer / 400 - np.outer(second, second)
+    upper = tuple(part[:-1] for part in np.triu_indices(3))
+    batched = theta[None], np.array([sigma2]), upper
+    mean = gibbs_linear._mean(second[None], *batched)
+    roots = gibbs_linear._root(fourth).reshape(3, 3, 9), gibbs_linear._root(second)
+    root = gibbs_linear._covariance_root(*(r[None] for r in roots), *batched)[0]
+    # The expectation over records is over these rows, that of the noise by quadrature.
+    nodes, weights = np.polynomial.hermite_e.hermegauss(5)
+    weights = np.repeat(weights / weights.sum(), 400) / 400
+    y = np.ravel(x @ theta + sigma2**0.5 * nodes[:, None])
+    x = np.tile(x, (5, 1))
+    sums = np.column_stack([x[:, upper[0]] * x[:, upper[1]], x * y[:, None], y**2])
+    np.testing.assert_allclose(mean[0], weights @ sums, rtol=1e-10)
+    expected = np.cov(sums.T, aweights=weights, bias=True)
+    np.testing.assert_allclose(root @ root.T, expected, rtol=1e-8, atol=1e-8)
 
 
 def test_gibbs_noise_is_scaled_for_substitution():
@@ -376,4 +422,17 @@ def test_rows_of_every_method_and_their_summary(tmp_path):
         "exact",
     }
     assert all(row["draws"] == 20 and row["rmse"] > 0 for row in found)
+    for row in found:
+        # One component is all of them, but for the reference points.
+        assert abs(float(row["marginal"]) - row["rmse"]) < 0.1
     assert len(evaluate.quintiles(job["finished"])) == len(found)
+
+
+def test_rows_of_the_gibbs_sampler():
+    job = __main__.settings("linear_regression")
+    job = __main__.merged(job, job["quick"]) | dict(methods=["gibbs"])
+    (row,) = linear_regression.rows(job)
+    assert row["draws"] == 2 and 0 < row["rmse"] < 0.6
+    assert len(row["marginal"].split()) == linear_regression.DIM
+    finished = [{key: str(value) for key, value in row.items()}]
+    assert not list(linear_regression.rows(job | dict(finished=finished)))

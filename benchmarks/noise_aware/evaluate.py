@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dpjax.evaluation import noise_floor
+from dpjax.evaluation import coverage_rmse, noise_floor
 from dpjax.evaluation.tarp import LEVELS, coverage, rmse_with_error
 
 __all__ = ["figure", "numbers", "quintiles", "summary"]
@@ -49,7 +49,8 @@ def summary(rows: list[dict]) -> list[dict]:
 
     `rmse` is the coverage error and `error` its sd over the draws; `floor` and
     `floor_95` are mean and 95 % quantile of a perfect posterior with as many draws.
-    `z_sd` is that of truth minus mean over sd, one if the sd is right.
+    `marginal` has the coverage errors of the components, each on its own. `z_sd` is
+    that of truth minus mean over sd, one if the sd is right.
     """
     rng = np.random.default_rng(0)
     found, floors = [], {}
@@ -59,6 +60,8 @@ def summary(rows: list[dict]) -> list[dict]:
             floors[draws] = noise_floor(rng, draws)
         rmse, error = rmse_with_error(rng, numbers(cell, "shares").T)
         z = scores(cell)
+        shares = numbers(cell, "marginal").reshape(draws, z.shape[1], -1)
+        marginal = coverage_rmse(coverage(shares.transpose(1, 2, 0))).mean(axis=1)
         found.append(
             dict(
                 variant=variant,
@@ -73,6 +76,7 @@ def summary(rows: list[dict]) -> list[dict]:
                 paper=np.nan
                 if variant == "ours"
                 else PAPER.get((method, model, epsilon), np.nan),
+                marginal=" ".join(f"{error:.3g}" for error in marginal),
                 sd=float(numbers(cell, "sd").mean()),
                 z_mean=float(z.mean()),
                 z_sd=float(z.std()),

@@ -49,8 +49,8 @@ def rows(settings: dict):
     """Yield the rows of every chunk of draws that `finished` rows do not have.
 
     Every dict has the keys of its chunk, `method`, `draw`, and texts of several
-    numbers: its `truth`, `mean` and `sd` of its posterior, and `shares`; and the
-    seconds that the chunk took.
+    numbers: its `truth`, `mean` and `sd` of its posterior, `shares`, and `marginal`
+    ones, those of every component on its own; and the seconds that the chunk took.
     """
     finished = {
         (row["variant"], row["model"], float(row["epsilon"]), int(row["first"]))
@@ -99,8 +99,13 @@ def chunk(settings: dict, model: str, epsilon: float, variant: str, first: int):
     found = _METHODS[variant](rng, settings, model, epsilon, data)
     seconds = time.perf_counter() - start
     rows = []
+    marginal_rng = np.random.default_rng([settings["seed"], place, first, 1])
     for method, (samples, center) in found.items():
         nearer = shares(rng, samples, truth, center)
+        marginal = [
+            shares(marginal_rng, samples[..., [j]], truth[:, [j]], center[:, [j]])
+            for j in range(truth.shape[1])
+        ]
         mean, sd = samples.mean(axis=1), samples.std(axis=1)
         for i in range(draws):
             row = dict(model=model, epsilon=epsilon, variant=variant, first=first)
@@ -111,6 +116,7 @@ def chunk(settings: dict, model: str, epsilon: float, variant: str, first: int):
                 mean=_text(mean[i]),
                 sd=_text(sd[i]),
                 shares=_text(nearer[:, i]),
+                marginal=_text(np.ravel([part[:, i] for part in marginal])),
                 seconds=seconds,
             )
             rows.append(row)

@@ -121,105 +121,154 @@ def _range(bounds, factors, one):
 
 def sample(
     rng: np.random.Generator,
-    statistics: Statistics,
+    statistics: list[Statistics],
     prior: Prior,
     *,
     num_warmup: int = 2000,
     num_samples: int = 5000,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draws of theta ``(num_samples, dim)`` and of sigma^2 ``(num_samples,)``."""
-    num_records, scale = statistics.num_records, statistics.noise_scale
-    dim = len(statistics.products)
-    rows, columns = (part[:-1] for part in np.triu_indices(dim))
-    second = _nonnegative(statistics.moments[:, :, -1, -1])
-    fourth = statistics.moments - np.multiply.outer(second, second)
-    fourth = _nonnegative(fourth.reshape(dim**2, -1)).reshape((dim,) * 4)
-    released = np.concatenate(
+    """A chain for each of the data sets, which differ in the released sums alone.
+
+    Returns
+    -------
+    theta
+        ``(num_data_sets, num_samples, dim)``.
+    sigma^2
+        ``(num_data_sets, num_samples)``.
+    """
+    num_records, scale = statistics[0].num_records, statistics[0].noise_scale
+    dim = len(prior.mean)
+    upper = tuple(part[:-1] for part in np.triu_indices(dim))
+    released = np.stack(
         [
-            statistics.squares[rows, columns],
-            statistics.products,
-            [statistics.response],
+            np.concatenate([s.squares[upper], s.products, [s.response]])
+            for s in statistics
         ]
     )
+    moments = np.stack([s.moments for s in statistics])
+    second = _nonnegative(moments[..., -1, -1])
+    fourth = moments - second[..., None, None] * second[:, None, None]
+    flat = fourth.reshape(len(fourth), dim**2, dim**2)
+    # Symmetric in each pair: no more roots than pairs.
+    fourth_root = _root(flat)[..., -dim * (dim + 1) // 2 :]
+    fourth_root = fourth_root.reshape(len(fourth), dim, dim, -1)
+    second_root = _root(second)
     noise_variance = rng.exponential(2 * scale**2, released.shape)
-    sigma2 = prior.scale / rng.standard_gamma(prior.shape)
-    theta = _normal(rng, prior.mean, np.linalg.inv(prior.precision) * sigma2)
-    kept = []
+    sigma2 = prior.scale / rng.standard_gamma(prior.shape, len(released))
+    theta = _normal(rng, prior.mean, prior.precision, sigma2)
+    whole = np.empty((len(released), dim + 1, dim + 1))
+    kept = np.empty((len(released), num_samples, dim + 1))
     for i in range(num_warmup + num_samples):
-        mean, covariance = _central_limit(second, fourth, theta, sigma2, rows, columns)
-        mean, covariance = num_records * mean, num_records * covariance
-        gain = np.linalg.solve(covariance + np.diag(noise_variance), covariance).T
-        mean = mean + gain @ (released - mean)
-        covariance = gain * noise_variance
+        mean = num_records * _mean(second, theta, sigma2, upper)
+        root = _covariance_root(fourth_root, second_root, theta, sigma2, upper)
+        root = num_records**0.5 * root
+        again = np.arange(len(released))
         for _ in range(10):
-            found = _normal(rng, mean, (covariance + covariance.T) / 2)
-            whole = _whole(found, rows, columns, dim, num_records)
-            updated = _conjugate(whole, prior, num_records)
-            if whole[0, 0] > 0 and whole[-1, -1] > 0 and updated[-1] > 0.1:
+            sums = _given(
+                rng, mean[again], root[again], released[again], noise_variance[again]
+            )
+            whole[again] = _whole(sums, upper, dim, num_records)
+            rate = _conjugate(whole[again], prior, num_records)[-1]
+            fits = (whole[again, 0, 0] > 0) & (whole[again, -1, -1] > 0) & (rate > 0.1)
+            again = again[~fits]
+            if not len(again):
                 break
         whole = _nonnegative(whole)
-        found = np.concatenate([whole[rows, columns], whole[:dim, -1], whole[-1:, -1]])
+        found = np.concatenate(
+            [whole[:, *upper], whole[:, :dim, -1], whole[:, -1:, -1]], axis=1
+        )
         center, precision, shape, rate = _conjugate(whole, prior, num_records)
-        sigma2 = max(rate, 1e-9) / rng.standard_gamma(shape)
-        theta = _normal(rng, center, np.linalg.inv(precision) * sigma2)
+        sigma2 = np.maximum(rate, 1e-9) / rng.standard_gamma(shape, len(rate))
+        theta = _normal(rng, center, precision, sigma2)
         error = np.maximum(abs(released - found), 1e-9 * scale)
         noise_variance = 1 / rng.wald(1 / (scale * error), scale**-2)
         if i >= num_warmup:
-            kept.append(np.append(theta, sigma2))
-    kept = np.stack(kept)
-    return kept[:, :-1], kept[:, -1]
+            kept[:, i - num_warmup] = np.column_stack([theta, sigma2])
+    return kept[..., :-1], kept[..., -1]
 
 
-def _central_limit(second, fourth, theta, sigma2, rows, columns):
-    """Mean and covariance of (x x^T, x y, y^2) of one record."""
-    one = fourth @ theta
-    two = one @ theta
-    mixed = np.einsum("ikjl,k,l->ij", fourth, theta, theta)
-    explained = second @ theta
-    energy = theta @ explained
-    three = two @ theta
-    mean = np.concatenate([second[rows, columns], explained, [sigma2 + energy]])
-    squares = fourth[rows, columns][:, rows, columns]
-    of_products = one[rows, columns]
-    of_response = two[rows, columns][:, None]
-    products = sigma2 * second + mixed
-    across = (2 * sigma2 * explained + three)[:, None]
-    response = 2 * sigma2**2 + 4 * sigma2 * energy + three @ theta
-    covariance = np.block(
-        [
-            [squares, of_products, of_response],
-            [of_products.T, products, across],
-            [of_response.T, across.T, np.array([[response]])],
-        ]
-    )
-    return mean, covariance
+def _mean(second, theta, sigma2, upper):
+    """Of (x x^T, x y, y^2) of one record."""
+    explained = _apply(second, theta)
+    energy = sigma2 + np.sum(theta * explained, axis=1)
+    return np.concatenate([second[:, *upper], explained, energy[:, None]], axis=1)
 
 
-def _whole(found, rows, columns, dim, num_records):
-    """Sums of products of (x, y), ``(dim + 1, dim + 1)``."""
-    whole = np.zeros((dim + 1, dim + 1))
-    whole[rows, columns] = found[: len(rows)]
-    whole[dim - 1, dim - 1] = num_records
-    whole[: dim + 1, dim] = found[len(rows) :]
-    return whole + np.triu(whole, 1).T
+def _covariance_root(fourth_root, second_root, theta, sigma2, upper):
+    """R such that R R^T is the covariance of (x x^T, x y, y^2) of one record.
+
+    With F F^T the covariance of x x^T and G G^T = E x x^T, the rows of R are
+    (F, 0, 0), (F theta, sigma G, 0) and (theta F theta, 2 sigma theta G,
+    sqrt(2) sigma^2).
+    """
+    sd = sigma2[:, None] ** 0.5
+    once = np.einsum("nijr,nj->nir", fourth_root, theta)
+    twice = np.einsum("nir,ni->nr", once, theta)
+    num, dim, rank = once.shape
+    pairs = len(upper[0])
+    root = np.zeros((num, pairs + dim + 1, rank + dim + 1))
+    root[:, :pairs, :rank] = fourth_root[:, *upper]
+    root[:, pairs:-1, :rank] = once
+    root[:, pairs:-1, rank:-1] = sd[..., None] * second_root
+    root[:, -1, :rank] = twice
+    root[:, -1, rank:-1] = 2 * sd * np.einsum("nir,ni->nr", second_root, theta)
+    root[:, -1, -1] = 2**0.5 * sigma2
+    return root
+
+
+def _given(rng, mean, root, released, noise_variance):
+    """A draw of N(mean, R R^T), of which `released` is the sum with normal noise.
+
+    A draw of both, moved by the regression on what was released.
+    """
+    draw = mean + _apply(root, rng.standard_normal((len(root), root.shape[-1])))
+    noisy = draw + noise_variance**0.5 * rng.standard_normal(mean.shape)
+    total = root @ root.mT
+    diagonal = np.arange(mean.shape[1])
+    total[:, diagonal, diagonal] += noise_variance
+    pull = np.linalg.solve(total, (released - noisy)[..., None])
+    return draw + (root @ (root.mT @ pull))[..., 0]
+
+
+def _whole(found, upper, dim, num_records):
+    """Sums of products of (x, y), ``(..., dim + 1, dim + 1)``."""
+    whole = np.zeros((len(found), dim + 1, dim + 1))
+    pairs = len(upper[0])
+    whole[:, *upper] = found[:, :pairs]
+    whole[:, dim - 1, dim - 1] = num_records
+    whole[:, :, dim] = found[:, pairs:]
+    return whole + np.triu(whole, 1).mT
 
 
 def _conjugate(whole, prior, num_records):
     """Mean, precision over that of the noise, shape and rate."""
-    precision = whole[:-1, :-1] + prior.precision
-    pull = whole[:-1, -1] + prior.precision @ prior.mean
-    mean = np.linalg.solve(precision, pull)
-    rest = whole[-1, -1] + prior.mean @ prior.precision @ prior.mean - mean @ pull
+    precision = whole[:, :-1, :-1] + prior.precision
+    pull = whole[:, :-1, -1] + prior.precision @ prior.mean
+    mean = np.linalg.solve(precision, pull[..., None])[..., 0]
+    rest = whole[:, -1, -1] + prior.mean @ prior.precision @ prior.mean
+    rest = rest - np.sum(mean * pull, axis=1)
     return mean, precision, prior.shape + num_records / 2, prior.scale + rest / 2
 
 
 def _nonnegative(matrix):
     """The nearest symmetric matrix without negative eigenvalues."""
-    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    return (vectors * np.maximum(values, 0.0)) @ vectors.T
+    root = _root((matrix + matrix.mT) / 2)
+    return root @ root.mT
 
 
-def _normal(rng, mean, covariance):
-    values, vectors = np.linalg.eigh(covariance)
-    spread = np.sqrt(np.maximum(values, 0.0))
-    return mean + vectors @ (spread * rng.standard_normal(len(mean)))
+def _root(matrix):
+    """R with R R^T the matrix without its negative eigenvalues, small columns first."""
+    values, vectors = np.linalg.eigh(matrix)
+    return vectors * np.sqrt(np.maximum(values, 0.0))[..., None, :]
+
+
+def _normal(rng, mean, precision, sigma2):
+    """Draws about `mean`, of covariance sigma2 / precision."""
+    normals = rng.standard_normal((len(sigma2), precision.shape[-1], 1))
+    root = np.linalg.cholesky(precision)
+    spread = np.linalg.solve(root.mT, normals)[..., 0]
+    return mean + sigma2[:, None] ** 0.5 * spread
+
+
+def _apply(matrix, vector):
+    return (matrix @ vector[..., None])[..., 0]

@@ -10,10 +10,12 @@ each draw of (w, sig2) with data of its own. Coverage is that of (w, log(e^sig2 
   last iterate and the iterate average.
 - `ours`: full batches, no prior and entropy inside the clip, the model's own prior for
   phi*, and a curvature about the guide's guess.
+- `gibbs`: Gibbs-SS-Noisy, from noisy sufficient statistics.
 """
 
 import functools
 import time
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +25,14 @@ from dp_accounting import NeighboringRelation
 from tqdm import tqdm
 
 import dpjax
+from benchmarks.noise_aware import gibbs_linear
 from dpjax import privacy
-from dpjax.evaluation import noise_floor
+from dpjax.evaluation import coverage_rmse, noise_floor, tarp_marginal
 from dpjax.evaluation.tarp import rmse_with_error, shares
 from dpjax.vi.guides import MeanField
 from dpjax.vi.optimizers import noise_scaled_sgd
 
-__all__ = ["posterior_samples", "rows", "runner", "simulate"]
+__all__ = ["Scores", "posterior_samples", "rows", "runner", "sampler", "simulate"]
 
 DIM = 12
 SHAPE, RATE = 20.0, 0.5
@@ -37,6 +40,7 @@ PAPER = {
     "exact": {0.1: 0.036, 0.3: 0.035, 1.0: 0.027},
     "published_laplace": {0.1: 0.078, 0.3: 0.098, 1.0: 0.060},
     "last_iterate": {0.1: 0.512, 0.3: 0.307, 1.0: 0.360},
+    "gibbs": {0.1: 0.301, 0.3: 0.299, 1.0: 0.323},
 }
 """The paper's RMSE; its NUTS beside the exact back end."""
 
@@ -218,53 +222,121 @@ def _stacked(location):
     return np.concatenate([variance[..., None], weights], axis=-1)
 
 
+def _gibbs(options, epsilon, rng, x, y):
+    """Samples from statistics released at `epsilon`, and their mean."""
+    dim = DIM - 1
+    prior = gibbs_linear.Prior(np.zeros(dim), np.eye(dim) / 4, SHAPE, RATE)
+    statistics = [
+        gibbs_linear.release(
+            rng,
+            features[:, :-1].astype(np.float64),
+            response.astype(np.float64),
+            feature_bound=np.full(dim - 1, options["feature_bound"]),
+            response_bound=options["response_bound"],
+            epsilon=epsilon,
+        )
+        for features, response in zip(x, y, strict=True)
+    ]
+    weights, variance = gibbs_linear.sample(
+        rng,
+        statistics,
+        prior,
+        num_warmup=options["num_warmup"],
+        num_samples=options["num_samples"],
+    )
+    unconstrained = variance + np.log(-np.expm1(-variance))
+    samples = np.concatenate([unconstrained[..., None], weights], axis=-1)
+    return {"gibbs": samples}, samples.mean(axis=1)
+
+
+def sampler(settings: dict, name: str, at: int):
+    """A function of a generator, x and y to samples by method, and a centre."""
+    options, epsilon = settings[name], settings["epsilons"][at]
+    if name == "gibbs":
+        return functools.partial(_gibbs, options, epsilon)
+    run = runner(options, noise_multiplier(options, settings, epsilon), at)
+
+    def sample(rng, x, y):
+        run_key, draw_key = jax.random.split(jax.random.key(int(rng.integers(2**32))))
+        infos, last = jax.device_get(run(jax.random.split(run_key, len(x)), x, y))
+        size = settings["posterior_samples"]
+        return posterior_samples(options, infos, last, draw_key, size)
+
+    return sample
+
+
+class Scores(NamedTuple):
+    """What the posteriors of some draws by one method are worth.
+
+    nearer
+        Shares of the samples nearer than the truth, ``(num_repeats, num_draws)``.
+    z
+        Truth minus mean over sd, ``(num_draws, 12)``.
+    marginal
+        Coverage of each component, ``(12, num_repeats, 21)``.
+    """
+
+    nearer: np.ndarray
+    z: np.ndarray
+    marginal: np.ndarray
+
+
+def scores(settings: dict, sample, at: int, first: int) -> dict[str, Scores]:
+    """By method, of the chunk of draws that begins at `first`."""
+    rng = np.random.default_rng([settings["seed"], at, first])
+    truth, x, y = simulate(rng, settings["chunk"], settings["num_records"])
+    found, center = sample(rng, x, y)
+    marginal_rng = np.random.default_rng([settings["seed"], at, first, 1])
+    return {
+        method: Scores(
+            shares(rng, samples, truth, center),
+            (truth - samples.mean(axis=1)) / samples.std(axis=1),
+            tarp_marginal(marginal_rng, samples, truth, center),
+        )
+        for method, samples in found.items()
+    }
+
+
 def rows(settings: dict):
     """A row for every way to run, method and epsilon that is not among the finished."""
     finished = {(r["run"], float(r["epsilon"])) for r in settings.get("finished", ())}
     for name in settings["methods"]:
         for at, epsilon in enumerate(settings["epsilons"]):
             if (name, epsilon) not in finished:
-                yield from _cell(settings, name, at, epsilon)
+                sample = sampler(settings, name, at)
+                start = time.perf_counter()
+                chunks = range(0, settings[name]["num_draws"], settings["chunk"])
+                parts = [
+                    scores(settings, sample, at, first)
+                    for first in tqdm(chunks, f"{name} {epsilon:g}")
+                ]
+                seconds = time.perf_counter() - start
+                yield from summary(settings["seed"], name, epsilon, parts, seconds)
 
 
-def _cell(settings, name, at, epsilon):
-    options = settings[name]
-    multiplier = noise_multiplier(options, settings, epsilon)
-    run = runner(options, multiplier, at)
-    start = time.perf_counter()
-    nearer, scores = {}, {}
-    chunks = range(0, options["num_draws"], settings["chunk"])
-    for first in tqdm(chunks, f"{name} {epsilon:g}"):
-        rng = np.random.default_rng([settings["seed"], at, first])
-        truth, x, y = simulate(rng, settings["chunk"], settings["num_records"])
-        key = jax.random.key(int(rng.integers(2**32)))
-        run_key, draw_key = jax.random.split(key)
-        keys = jax.random.split(run_key, len(x))
-        infos, last = jax.device_get(run(keys, x, y))
-        found, center = posterior_samples(
-            options, infos, last, draw_key, settings["posterior_samples"]
-        )
-        for method, samples in found.items():
-            z = (truth - samples.mean(axis=1)) / samples.std(axis=1)
-            nearer.setdefault(method, []).append(shares(rng, samples, truth, center))
-            scores.setdefault(method, []).append(z)
-    seconds = time.perf_counter() - start
-    rng = np.random.default_rng(settings["seed"])
-    draws = len(chunks) * settings["chunk"]
-    floor = noise_floor(rng, draws)
-    for method, parts in nearer.items():
-        rmse, error = rmse_with_error(rng, np.concatenate(parts, axis=1))
-        z = np.concatenate(scores[method])
+def summary(seed: int, name: str, epsilon: float, parts: list, seconds: float):
+    """Rows of the methods from the `scores` of equally large chunks.
+
+    `marginal` has the coverage errors of the variance and of each weight.
+    """
+    rng = np.random.default_rng(seed)
+    floor = noise_floor(rng, sum(len(next(iter(part.values())).z) for part in parts))
+    for method in parts[0]:
+        nearer, z, marginal = zip(*(part[method] for part in parts), strict=True)
+        rmse, error = rmse_with_error(rng, np.concatenate(nearer, axis=1))
+        z = np.concatenate(z)
+        each = coverage_rmse(np.mean(marginal, axis=0)).mean(axis=1)
         yield dict(
             run=name,
             epsilon=epsilon,
             method=method,
-            draws=draws,
+            draws=len(z),
             rmse=rmse,
             error=error,
             floor=float(floor.mean()),
             floor_95=float(np.quantile(floor, 0.95)),
             paper=PAPER.get(method, {}).get(epsilon, np.nan),
+            marginal=" ".join(f"{number:.3g}" for number in each),
             z_sd_weights=float(z[:, 1:].std()),
             z_mean_variance=float(z[:, 0].mean()),
             z_sd_variance=float(z[:, 0].std()),
