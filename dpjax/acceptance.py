@@ -17,6 +17,8 @@ from jax import lax
 from jax.scipy.special import ndtr
 from scipy import special
 
+from dpjax.taint import released
+
 __all__ = [
     "TOTAL_VARIATION",
     "Acceptance",
@@ -202,4 +204,4 @@ def bit(words: jax.Array, chance: jax.Array) -> jax.Array:
         )
         # An undefined ratio, of a prior that is undefined there, rejects.
         chance = jnp.nan_to_num(chance, nan=0.0)
-        return uniform < jnp.floor(chance * 2.0**63).astype(jnp.uint64)
+        return released(uniform < jnp.floor(chance * 2.0**63).astype(jnp.uint64))

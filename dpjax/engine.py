@@ -11,11 +11,19 @@ import numpy as np
 from tqdm import tqdm
 
 from dpjax import checkpoint as checkpoints
-from dpjax import noise
+from dpjax import noise, taint
 from dpjax.algorithm import Transition, bernoulli
 from dpjax.checkpoint import Checkpoint
 
-__all__ = ["Schedule", "begin", "outline", "recipe", "sample", "schedule"]
+__all__ = [
+    "Schedule",
+    "begin",
+    "check",
+    "outline",
+    "recipe",
+    "sample",
+    "schedule",
+]
 
 CHUNKS = 20
 """Compiled loops that a run is cut into; bar and checkpoints move with them."""
@@ -115,8 +123,7 @@ def _over_chains(function, *arguments):
     )
 
 
-@jax.jit
-def advance(recipe, posterior, states, words, active):
+def _advance(recipe, posterior, states, words, active):
     """Move all chains along ``words (steps, chains, width)`` where `active`."""
     transition = recipe(posterior).transition
 
@@ -136,6 +143,59 @@ def advance(recipe, posterior, states, words, active):
     memory = jax.vmap(transition.recall)(states)
     (states, _), history = jax.lax.scan(one, (states, memory), (words, active))
     return states, history
+
+
+advance = jax.jit(_advance)
+
+
+def check(recipe: Recipe, posterior, positions) -> None:
+    """Refuse what lets the records out by anything but a release.
+
+    Parameters
+    ----------
+    positions
+        Where the chains start, ``(chains, ...)``; of them and of the data only shapes
+        are used, and which arrays they are.
+
+    Raises
+    ------
+    ValueError
+        If states, draws or infos depend on the data otherwise (`dpjax.taint`).
+    """
+
+    def run(posterior, positions):
+        algorithm = recipe(posterior)
+        states = jax.vmap(algorithm.init)(positions)
+        num_chains = len(jax.tree.leaves(positions)[0])
+        one = jax.tree.map(lambda leaf: leaf[0], states)
+        width = algorithm.transition.num_words(one)
+        words = jnp.zeros((1, num_chains, width), jnp.uint32)
+        active = jnp.ones((1, num_chains), bool)
+        states, ((draws, infos), bits) = _advance(
+            recipe, posterior, states, words, active
+        )
+        public = dict(state=states, draws=draws, infos=infos, bits=bits)
+        for name in ("logprior_fn", "constrain_fn"):
+            if (function := getattr(posterior, name)) is not None:
+                public[name] = jax.vmap(function)(positions)
+        return public
+
+    program, shapes = jax.make_jaxpr(run, return_shape=True)(posterior, positions)
+    records = jax.tree.leaves(posterior)
+    inputs = [True] * len(records) + [False] * len(jax.tree.leaves(positions))
+    found = taint.tainted(program, inputs, records)
+    outputs = jax.tree_util.tree_leaves_with_path(shapes)
+    leaks = [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for (path, _), leaks in zip(outputs, found, strict=True)
+        if leaks
+    ]
+    if leaks:
+        raise ValueError(
+            f"{', '.join(leaks)} would depend on the data by more than the kernel "
+            "releases: a prior, proposal, metric or schedule reads records, or the "
+            "kernel returns what it computed from them"
+        )
 
 
 def _kept(states, info):

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from jax.scipy.special import ndtri
 
 from dpjax.queries import GRID
+from dpjax.taint import released
 
 __all__ = ["LOUDEST", "TOTAL_VARIATION", "gaussian_release", "normal", "tape"]
 
@@ -92,7 +93,7 @@ def gaussian_release(words: jax.Array, integers, unit: float, noise_multiplier: 
             f"{noise_multiplier}"
         )
     leaves, treedef = jax.tree.flatten(integers)
-    released, start = [], 0
+    found, start = [], 0
     with jax.enable_x64(True):
         noise_sd = noise_multiplier * 2 * GRID
         floor, log2 = (jnp.floor, jnp.log2) if is_array else (np.floor, np.log2)
@@ -106,6 +107,7 @@ def gaussian_release(words: jax.Array, integers, unit: float, noise_multiplier: 
             magnitude = -ndtri(high + low + 2.0**-65)
             noise = noise_sd * jnp.where(pairs[1] & 1, magnitude, -magnitude)
             noisy = leaf + jnp.floor(noise + 0.5)
-            released.append(jnp.floor(noisy / spacing + 0.5) * (spacing * unit))
+            public = released(jnp.floor(noisy / spacing + 0.5))
+            found.append(public * (spacing * unit))
     dtype = jnp.result_type(float)
-    return treedef.unflatten([value.astype(dtype) for value in released])
+    return treedef.unflatten([value.astype(dtype) for value in found])

@@ -88,7 +88,8 @@ def run(
     Raises
     ------
     ValueError
-        If an argument is out of range, before the data are read.
+        If an argument is out of range, or draws or infos would depend on the data by
+        more than the kernel releases (`dpjax.taint`), before the data are read.
     BudgetError
         If the budget does not pay for the run, before its first step.
     CheckpointError
@@ -242,6 +243,7 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
     if budget is None:
         return states, events_fn
     events_fn(1)
+    engine.check(engine.recipe(algorithm_fn), posterior, positions)
     substitution = budget.neighboring_relation == NeighboringRelation.REPLACE_ONE
     if substitution and budget.delta >= 1 / posterior.num_records:
         warnings.warn(

@@ -18,6 +18,7 @@ RANKS = {
     "posterior": 0, "algorithm": 0, "cipher": 0, "data_files": 0, "exact_sums": 0,
     "components": 0, "inversion": 0, "bounds": 0, "tables": 0, "config_keys": 0,
     "data": 1, "uci": 1, "mnist": 1, "svhn": 1, "minibatch": 1, "queries": 1,
+    "taint": 0,
     "gradient_queries": 2, "poisson_queries": 2, "noise": 2, "acceptance": 2,
     "proposals": 3, "privacy": 3, "models": 3, "evaluation": 3, "gradient_release": 3.5,
     "fisher": 4, "mcmc": 4, "sgmcmc": 4, "vi": 4, "ep": 4, "config_model": 4,
@@ -161,6 +162,12 @@ def test_kernels_read_the_data_once(module, names):
         and node.attr not in ("GRID", "Lipschitz", "Range", "sensitivity")
     ]
     assert sorted(calls) == names
+
+
+def test_two_places_release():
+    """The engine checks, the others mark."""
+    users = {module for module, path in FILES.items() if "taint" in imported(path)}
+    assert users == {"acceptance", "noise", "engine"}
 
 
 @pytest.mark.parametrize("module", FILES)

@@ -1,5 +1,6 @@
 """Kernels of dpjax in NumPyro's MCMC: chain methods, budgets, secrets; metrics."""
 
+import dataclasses
 import functools
 import os
 import pickle
@@ -215,6 +216,19 @@ def test_what_is_not_paid_for_is_refused():
     mcmc = MCMC(tuned, num_warmup=9, num_samples=5, progress_bar=False)
     with pytest.raises(ValueError, match="num_warmup of as many, got 9"):
         mcmc.run(jax.random.key(0))
+
+
+@pytest.mark.parametrize("method", ["sequential", "vectorized"])
+def test_a_prior_that_reads_records_is_refused(method):
+    records = jax.tree.leaves(target().data)[0]
+
+    def logprior(position):
+        return target().logprior_fn(position) + jnp.sum(records)
+
+    wrong = dataclasses.replace(target(), logprior_fn=logprior)
+    kernel = MCMCKernel(wrong, BARKER, budget=BUDGET, num_chains=2)
+    with pytest.raises(ValueError, match=r"^logprior_fn would"):
+        sampled(2, method, kernel=kernel)
 
 
 def test_neither_arviz_nor_a_pickle_holds_the_data():

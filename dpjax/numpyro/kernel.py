@@ -9,7 +9,7 @@ from jax.core import Tracer
 from numpyro import infer
 from numpyro.util import is_prng_key
 
-from dpjax import privacy
+from dpjax import engine, privacy
 from dpjax.algorithm import Algorithm
 from dpjax.numpyro.fisher import initial_position
 from dpjax.posterior import Posterior
@@ -66,7 +66,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         on with the chains that there are.
     ValueError
         From `MCMC.run`, if it is given data, or fewer warm-up steps than the algorithm
-        tunes for.
+        tunes for, or, as from `dpjax.run`, if records get out by more than a release.
 
     Notes
     -----
@@ -94,6 +94,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         spent=(),
     ):
         self._posterior = posterior
+        self._recipe = engine.recipe(algorithm_fn)
         self._algorithm = algorithm_fn(posterior)
         self._num_chains, self._num_begun = num_chains, 0
         # NumPyro calls `init` for a resumed chain unless this is set.
@@ -144,6 +145,10 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
             init_params = jax.tree.map(lambda leaf: leaf[first : first + begun], chains)
             if is_one:
                 init_params = jax.tree.map(lambda leaf: leaf[0], init_params)
+        starts = init_params
+        if is_one:
+            starts = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], init_params)
+        engine.check(self._recipe, self._posterior, starts)
         begin = self._begin if is_one else jax.vmap(self._begin)
         return begin(init_params, rng_key)
 

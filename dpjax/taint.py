@@ -1,0 +1,134 @@
+"""Data flow: what a program returns may depend on records only through a release.
+
+`released` marks what noise or an accept bit has made public. `tainted` follows records
+through a traced program: what is computed from them is tainted, what is marked is not,
+and nothing else clears a value. A loop or branch decided by a tainted value taints all
+that comes out of it; how long it takes is not looked at. `dpjax.run` checks the loop
+that it runs.
+
+This says where the data go. That a mark stands where enough noise is added is for the
+accounting and its tests.
+"""
+
+import jax
+import numpy as np
+from jax.ad_checkpoint import checkpoint_name
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+__all__ = ["released", "tainted"]
+
+RELEASED = "dpjax_released"
+CALLBACKS = ("debug_callback", "debug_print", "io_callback", "pure_callback")
+
+
+def released(value: jax.Array) -> jax.Array:
+    """`value`, marked as public: an accept bit, or a sum with its noise."""
+    return checkpoint_name(value, RELEASED)
+
+
+def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
+    """Which outputs of a program depend on its tainted inputs.
+
+    Parameters
+    ----------
+    inputs
+        Which of its inputs are tainted.
+    records
+        Arrays that are tainted where they are closed over, NumPy's in any view.
+
+    Raises
+    ------
+    ValueError
+        If a callback sees a tainted value.
+    """
+
+    def follow(program, inputs):
+        jaxpr, consts = program, ()
+        if isinstance(program, ClosedJaxpr):
+            jaxpr, consts = program.jaxpr, program.consts
+        known = dict(zip(jaxpr.invars, inputs, strict=True))
+        known |= {
+            variable: any(_is_same(value, array) for array in records)
+            for variable, value in zip(jaxpr.constvars, consts, strict=True)
+        }
+
+        def of(atom):
+            return not isinstance(atom, Literal) and known[atom]
+
+        for eqn in jaxpr.eqns:
+            found = passed(eqn, [of(atom) for atom in eqn.invars])
+            known.update(zip(eqn.outvars, found, strict=True))
+        return [of(atom) for atom in jaxpr.outvars]
+
+    def passed(eqn, inputs):
+        name, params = eqn.primitive.name, eqn.params
+        if name == "name" and params["name"] == RELEASED:
+            return [False]
+        if name in CALLBACKS and any(inputs):
+            raise ValueError(
+                f"a {name} would see the data: take prints and callbacks out of the "
+                "model and the kernel"
+            )
+        match name:
+            case "jit":
+                return follow(params["jaxpr"], inputs)
+            case "scan":
+                return scan(params, inputs)
+            case "while":
+                return loop(params, inputs)
+            case "cond":
+                decided, *rest = inputs
+                branches = [follow(branch, rest) for branch in params["branches"]]
+                return [decided or any(one) for one in zip(*branches, strict=True)]
+        decided = any(inputs)
+        for program in jax.tree.leaves(params, is_leaf=_is_program):
+            if _is_program(program):
+                everything = [decided] * len(getattr(program, "jaxpr", program).invars)
+                decided |= any(follow(program, everything))
+        return [decided] * len(eqn.outvars)
+
+    def scan(params, inputs):
+        size = params["num_carry"]
+        consts, carry, rows = _split(inputs, params["num_consts"], size)
+
+        def turn(carry):
+            return follow(params["jaxpr"], consts + carry + rows)
+
+        carry = _settle(lambda carry: turn(carry)[:size], carry)
+        return carry + turn(carry)[size:]
+
+    def loop(params, inputs):
+        size = params["cond_nconsts"]
+        condition, consts, carry = _split(inputs, size, params["body_nconsts"])
+
+        def turn(carry):
+            (decided,) = follow(params["cond_jaxpr"], condition + carry)
+            return [
+                decided or one for one in follow(params["body_jaxpr"], consts + carry)
+            ]
+
+        return _settle(turn, carry)
+
+    return follow(program, inputs)
+
+
+def _is_same(value, array) -> bool:
+    on_device = isinstance(value, jax.Array) or isinstance(array, jax.Array)
+    return value is array if on_device else np.may_share_memory(value, array)
+
+
+def _is_program(value) -> bool:
+    return isinstance(value, (ClosedJaxpr, Jaxpr))
+
+
+def _split(inputs, first, second):
+    return inputs[:first], inputs[first : first + second], inputs[first + second :]
+
+
+def _settle(function, carry):
+    """The least fixed point above `carry`."""
+    while True:
+        moved = [a or b for a, b in zip(carry, function(carry), strict=True)]
+        if moved == carry:
+            return carry
+        carry = moved
