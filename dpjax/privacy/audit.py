@@ -1,9 +1,10 @@
-"""Empirical audit: attack the accept bits of a kernel, and bound its cost from below.
+"""Empirical audit: attack what a kernel releases, and bound its cost from below.
 
 The adversary knows two neighbouring data sets and chooses a position and, through the
 kernel's proposal, where its steps go. A trial is T steps of the kernel, every one from
 that position, as adaptive composition allows; what the adversary looks at is how many
-of the T bits accept. Each event "at least k of them" and its complement is a test of
+of the T bits accept, or the sum of any score of what the steps release, and how many
+thresholds it passes. Each event "at least k of them" and its complement is a test of
 which data set was used, and (epsilon, delta)-privacy bounds every test: P(E) <=
 e^epsilon Q(E) + delta, both ways. Clopper-Pearson bounds on all P(E) and Q(E) at once
 (Bonferroni) bound epsilon or delta from below.
@@ -22,10 +23,73 @@ from scipy import stats
 
 from dpjax.privacy.validate import check_count, check_real
 
-__all__ = ["accept_counts", "delta_lower_bound", "epsilon_lower_bound"]
+__all__ = ["accept_counts", "delta_lower_bound", "epsilon_lower_bound", "scores"]
 
 BATCH = 1024
 """Trials at once, which bounds the memory."""
+
+
+def scores(
+    rng_key: jax.Array,
+    algorithm_fn: Callable,
+    posterior,
+    position,
+    score_fn: Callable,
+    *,
+    num_trials: int,
+    num_steps: int = 1,
+) -> np.ndarray:
+    """Sums of a score over the `num_steps` steps of each trial, ``(num_trials,)``.
+
+    ``np.digitize(scores, thresholds)`` are counts for the bounds of this module, if the
+    thresholds were chosen without the scores.
+
+    Parameters
+    ----------
+    rng_key
+        A JAX key, another one for every data set.
+    algorithm_fn
+        ``posterior -> Algorithm``, as for `dpjax.run`. A proposal that always goes to
+        one place makes the attack on a bit sharp.
+    posterior
+        Holds one of the two data sets; not privately: audit made-up records.
+    position
+        Where every step begins.
+    score_fn
+        ``(state, info) -> scalar`` of the state after a step: the more, the more it
+        speaks for one data set. Sharpest is the log likelihood ratio of what it reads.
+    num_trials, num_steps
+        Positive integers.
+
+    Raises
+    ------
+    ValueError
+        If a count is not a positive integer.
+    """
+    num_trials = check_count("num_trials", num_trials)
+    num_steps = check_count("num_steps", num_steps)
+    found = _scores(
+        algorithm_fn, score_fn, num_trials, num_steps, rng_key, posterior, position
+    )
+    return np.asarray(found)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def _scores(
+    algorithm_fn, score_fn, num_trials, num_steps, rng_key, posterior, position
+):
+    algorithm = algorithm_fn(posterior)
+    state = algorithm.init(position)
+
+    def trial(rng_key):
+        keys = jax.random.split(rng_key, num_steps)
+        steps = jax.vmap(algorithm.step, (0, None))(keys, state)
+        return jnp.sum(jax.vmap(score_fn)(*steps))
+
+    # Whole batches, of which one program is compiled.
+    shape = -(-num_trials // BATCH), BATCH
+    found = lax.map(jax.vmap(trial), jax.random.split(rng_key, shape))
+    return found.reshape(-1)[:num_trials]
 
 
 def accept_counts(
@@ -37,44 +101,20 @@ def accept_counts(
     num_trials: int,
     num_steps: int = 1,
 ) -> np.ndarray:
-    """Accepts among the `num_steps` steps of each trial, integers ``(num_trials,)``.
-
-    Parameters
-    ----------
-    rng_key
-        A JAX key, another one for every data set.
-    algorithm_fn
-        ``posterior -> Algorithm``, as for `dpjax.run`. A proposal that always goes to
-        one place makes the attack sharp.
-    posterior
-        Holds one of the two data sets; not privately: audit made-up records.
-    position
-        Where every step begins.
-    num_trials, num_steps
-        Positive integers.
-
-    Raises
-    ------
-    ValueError
-        If a count is not a positive integer.
-    """
-    num_trials = check_count("num_trials", num_trials)
-    num_steps = check_count("num_steps", num_steps)
-    counts = _count(algorithm_fn, num_trials, num_steps, rng_key, posterior, position)
-    return np.asarray(counts)
+    """Accepts among the steps of each trial, integers: `scores` of the bits."""
+    return scores(
+        rng_key,
+        algorithm_fn,
+        posterior,
+        position,
+        _is_accepted,
+        num_trials=num_trials,
+        num_steps=num_steps,
+    )
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _count(algorithm_fn, num_trials, num_steps, rng_key, posterior, position):
-    algorithm = algorithm_fn(posterior)
-    state = algorithm.init(position)
-
-    def trial(rng_key):
-        keys = jax.random.split(rng_key, num_steps)
-        _, info = jax.vmap(algorithm.step, (0, None))(keys, state)
-        return jnp.sum(info.is_accepted)
-
-    return lax.map(trial, jax.random.split(rng_key, num_trials), batch_size=BATCH)
+def _is_accepted(state, info):
+    return info.is_accepted
 
 
 def epsilon_lower_bound(
@@ -85,7 +125,7 @@ def epsilon_lower_bound(
     Parameters
     ----------
     counts, other_counts
-        Of `accept_counts` on either data set, integers ``(n,)`` and ``(m,)``.
+        Of `accept_counts` or `scores` on either data set, integers ``(n,)``, ``(m,)``.
     delta
         In [0, 1).
     significance
