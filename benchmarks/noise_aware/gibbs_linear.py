@@ -127,7 +127,7 @@ def sample(
     num_warmup: int = 2000,
     num_samples: int = 5000,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A chain for each of the data sets, which differ in the released sums alone.
+    """A chain for each of the data sets, of equal sizes and noise.
 
     Returns
     -------

@@ -32,7 +32,7 @@ from dpjax.evaluation.tarp import rmse_with_error, shares
 from dpjax.vi.guides import MeanField
 from dpjax.vi.optimizers import noise_scaled_sgd
 
-__all__ = ["Scores", "posterior_samples", "rows", "runner", "sampler", "simulate"]
+__all__ = ["posterior_samples", "rows", "runner", "sampler", "scores", "simulate"]
 
 DIM = 12
 SHAPE, RATE = 20.0, 0.5
