@@ -26,3 +26,11 @@ def programs():
 def x64():
     """Whether JAX computes in 64 bits; some folders run both."""
     return jax.config.jax_enable_x64
+
+
+@pytest.fixture(scope="module")
+def quickly_compiled():
+    """For programs that take longer to optimise than to run."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
