@@ -121,7 +121,7 @@ def _private(kernel, posterior, start, common, seed):
 
 def run_dp_sep(
     posterior, start, common, seed, *,
-    rate, init_scale, l2_clip_norm, least_precision, noise_weight,
+    rate, init_scale, l2_clip_norm, least_precision, recentre, noise_weight,
 ):  # fmt: skip
     """All records agree on the noise's s: its two parameters count `noise_weight`."""
     weights = np.ones(2 * start.size)
@@ -135,6 +135,7 @@ def run_dp_sep(
         schedule=optax.constant_schedule(rate),
         init_scale=init_scale,
         least_precision=least_precision,
+        recentre=recentre,
         preconditioner=weights,
     )
     return _private(kernel, posterior, start, common, seed)

@@ -14,7 +14,7 @@ amplifies; constant steps need the mean that a run takes of the states it keeps.
 
 The floor on the eigenvalues of L is post-processing. Noise of sd s in h moves a mean by
 s/L, far beyond the prior where the data say little: a floor near s, as if the prior
-were that narrow, keeps it there.
+were that narrow, keeps it there, or, with `recentre`, makes it slow.
 
 Reference: Vinaroz and Park 2022 (DP-SEP), whose Algorithm 3, in `dp_sep_published`,
 moves by 1/n of this.
@@ -70,6 +70,7 @@ def as_top_level_api(
     schedule: Callable = averaging,
     init_scale: float = 1.0,
     least_precision: float | None = None,
+    recentre: bool = False,
     preconditioner: Any = 1.0,
 ) -> Algorithm:
     """Differentially private stochastic expectation propagation.
@@ -99,6 +100,10 @@ def as_top_level_api(
         far from those of the posterior.
     least_precision
         Floor on the eigenvalues of L, half the prior's smallest or more; that if None.
+    recentre
+        Whether the precision that the floor adds is about the mean before the step, so
+        that it slows means down instead of drawing them to zero: a floor of hundreds
+        then allows larger steps. Where records are few, drawing them is better.
     preconditioner
         w, a positive number or one for every component of theta, ``(size,)``. It must
         be public. Components that all records agree on can bear more noise: a small w
@@ -116,7 +121,7 @@ def as_top_level_api(
     sampled Gaussian release, and what follows from it. State and info are public.
     """
     release = GradientRelease(l2_clip_norm, noise_multiplier, sampling_prob)
-    model = Tied.of(posterior, family, match, least_precision)
+    model = Tied.of(posterior, family, match, least_precision, recentre)
     _check_weights(preconditioner, family.size)
 
     def move(words, state, memory):

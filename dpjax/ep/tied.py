@@ -10,7 +10,8 @@ to rho, a step is
 
 Where L of q is positive definite, that of the cavity is, (n - 1)/n L + L_0/n: a floor
 on the eigenvalues of L keeps every step defined. It is half of the prior's smallest,
-if no other is given.
+if no other is given. The precision that it adds is about zero, as that of a narrower
+prior, and shrinks means; or about the mean before the step, which it then only slows.
 
 Reference: Li, Hernandez-Lobato and Turner 2015 (SEP).
 """
@@ -68,6 +69,8 @@ class Tied:
         Floor on the eigenvalues of L.
     num_records
         n.
+    recentre
+        Whether the floor's precision is about the mean.
     """
 
     family: Family
@@ -75,6 +78,7 @@ class Tied:
     prior: Any
     least: float
     num_records: int
+    recentre: bool
 
     @classmethod
     def of(
@@ -83,6 +87,7 @@ class Tied:
         family: Family,
         match: Callable,
         least: float | None = None,
+        recentre: bool = False,
     ) -> "Tied":
         """The model of `posterior`, whose data are not read.
 
@@ -107,7 +112,7 @@ class Tied:
                 "least_precision must be at least half of the prior's, "
                 f"{half:g}, and finite, got {least}"
             )
-        return cls(family, match, prior, least, posterior.num_records)
+        return cls(family, match, prior, least, posterior.num_records, recentre)
 
     def start(self, position, init_scale: float = 1.0) -> jax.Array:
         """theta about the public `position`, of `init_scale` times the prior's sd.
@@ -146,7 +151,12 @@ class Tied:
     def step(self, theta: jax.Array, mean_difference, rate) -> jax.Array:
         """theta after a step of the size rho = `rate`, with its eigenvalues floored."""
         moved = theta + rate * self.num_records * mean_difference
-        return self.family.floor(moved, self.least).astype(theta.dtype)
+        floored = self.family.floor(moved, self.least)
+        if self.recentre:
+            _, added = self.family.unpack(floored - moved)
+            linear = self.family.product(added, self.family.moments(theta).mean)
+            floored += self.family.pack(linear, jnp.zeros_like(added))
+        return floored.astype(theta.dtype)
 
 
 def init(

@@ -15,7 +15,7 @@ from dpjax.ep.dp_em import dp_em
 from dpjax.ep.dp_sep import dp_sep
 from dpjax.ep.dp_sep_published import dp_sep_published
 from dpjax.ep.ep import ep
-from dpjax.ep.natural import Full
+from dpjax.ep.natural import Diagonal, Full
 from dpjax.posterior import Posterior
 from dpjax.privacy import NeighboringRelation as Relation
 
@@ -121,6 +121,37 @@ def test_precisions_stay_above_their_floor():
     _, precision = found.infos.parameters[:, 0].T
     assert np.min(precision) == 3.0
     assert np.max(precision) > 3.0
+
+
+@pytest.mark.parametrize("family", [Diagonal((2,)), Full((2,))])
+def test_a_floor_about_the_mean_does_not_shrink(family):
+    """The posterior of 20 records has a precision of 21, a floor of 90 is above it."""
+    records = 2.0 + jnp.asarray(np.random.default_rng(3).normal(size=(20, 2)))
+    posterior = Posterior(lambda w: -0.5 * jnp.sum(w**2), flat, records)
+
+    def site(record, mean, covariance):
+        one = jnp.ones(2) if isinstance(family, Diagonal) else jnp.eye(2)
+        return record, one
+
+    exact = jnp.sum(records, axis=0) / 21
+    for recentre, mean in ((True, exact), (False, 21 * exact / 90)):
+        found = run(
+            dp_sep,
+            posterior,
+            200,
+            jnp.zeros((1, 2)),
+            match=site,
+            family=family,
+            l2_clip_norm=100.0,
+            noise_multiplier=0.0,
+            schedule=lambda k: 0.5,
+            least_precision=90.0,
+            recentre=recentre,
+        )
+        moments = family.moments(jnp.asarray(found.infos.parameters[0, -1]))
+        np.testing.assert_allclose(moments.mean, mean, rtol=2e-3)
+        sd = jnp.sqrt(moments.covariance.reshape(2, -1)[0, 0])
+        np.testing.assert_allclose(sd, 90**-0.5, rtol=1e-5)
 
 
 def test_it_lands_within_its_noise(classification, x64):
