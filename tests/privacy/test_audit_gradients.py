@@ -39,6 +39,8 @@ from tests.attacks import (
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 CLIP = 2.0
+DIM = 2
+"""Components of positions, of whose gradients the norm is clipped, not each."""
 
 
 def ratio(number, sd, sampling_prob=1.0):
@@ -48,6 +50,11 @@ def ratio(number, sd, sampling_prob=1.0):
         return up - down
     out, inside = math.log1p(-sampling_prob), math.log(sampling_prob)
     return jnp.logaddexp(out, inside + up) - jnp.logaddexp(out, inside + down)
+
+
+def along(vector):
+    """Its component in the direction in which all gradients point."""
+    return jnp.sum(vector) / DIM**0.5
 
 
 WHOLE, SAMPLED = (2.0, 1.0), (1.0, 0.25)
@@ -66,7 +73,14 @@ def sums(kernel, law, read, data=None, num_steps=2, **settings):
         return ratio(read(state, info) * chance / CLIP, noise_multiplier, chance)
 
     kernel = functools.partial(kernel, **settings)
-    return Attack(kernel, *data or data_sets(0.0), score, told, num_steps=num_steps)
+    return Attack(
+        kernel,
+        *data or data_sets(0.0),
+        score,
+        told,
+        position=np.zeros(DIM),
+        num_steps=num_steps,
+    )
 
 
 def langevin(kernel, law, **settings):
@@ -77,20 +91,20 @@ def langevin(kernel, law, **settings):
     step_size = 4 * friction * (chance / CLIP / noise_multiplier) ** 2
 
     def read(state, info):
-        return state.position[0] * 2 / step_size
+        return along(state.position) * 2 / step_size
 
-    return sums(kernel, law, read, step_size=step_size, dim=1, **settings)
+    return sums(kernel, law, read, step_size=step_size, dim=DIM, **settings)
 
 
 def variational(law, data=None, num_steps=2, weight=1.0, **settings):
     return sums(
         dpjax.dpvi,
         law,
-        lambda state, info: weight * info.gradient["location"][0],
+        lambda state, info: weight * along(info.gradient["location"]),
         data,
         num_steps,
         optimizer=optax.sgd(0.1),
-        guide=dpjax.guides.MeanField(1, init_scale=0.01),
+        guide=dpjax.guides.MeanField(DIM, init_scale=0.01),
         noise_multiplier=law[0],
         **settings,
     )
@@ -113,15 +127,15 @@ def site(record, mean, covariance):
     return record * jnp.ones_like(mean), jnp.zeros_like(covariance)
 
 
-SITES = dict(match=site, family=Diagonal((1,)))
+SITES = dict(match=site, family=Diagonal((DIM,)))
 SEP = sums(
     dpjax.dp_sep,
     WHOLE,
     # Its first step has the size 1/2.
-    lambda state, info: 4.0 * info.parameters[0] / 0.5,
+    lambda state, info: 4.0 * along(info.parameters[:DIM]) / 0.5,
     data_sets(0.0, prior=narrow),
     noise_multiplier=WHOLE[0],
-    preconditioner=np.array([4.0, 1.0]),
+    preconditioner=np.array([4.0, 4.0, 1.0, 1.0]),
     **SITES,
 )
 # A state has the noise of two sites, one of them the other record's.
@@ -130,8 +144,9 @@ SEP_PUBLISHED = Attack(
         dp_sep_published, l2_clip_norm=CLIP, noise_multiplier=1.0, damping=0.1, **SITES
     ),
     *data_sets(0.0, prior=narrow),
-    lambda state, info: ratio(info.parameters[0] / 0.05 / CLIP, 8**0.5),
+    lambda state, info: ratio(along(info.parameters[:DIM]) / 0.05 / CLIP, 8**0.5),
     dict(l2_clip_norm=CLIP / 3, noise_multiplier=3.0),
+    position=np.zeros(DIM),
     share=0.3,
 )
 
@@ -189,10 +204,11 @@ def hamiltonian(law):
         ),
         *data_sets(0.0, prior=pull),
         lambda state, info: ratio(
-            state.position[0] * chance / (2 * CLIP * 100.0**2),
+            along(state.position) * chance / (2 * CLIP * 100.0**2),
             noise_multiplier / 2**0.5,
         ),
         dict(l2_clip_norm=CLIP / 3, gradient_noise_multiplier=1.5 * noise_multiplier),
+        position=np.zeros(DIM),
         share=0.35,
     )
 
@@ -342,9 +358,9 @@ def test_the_published_step_sizes_of_dp_sgld_are_refuted():
     attack = sums(
         sgld.published,
         (chance / CLIP * (2 / step_size) ** 0.5, chance),
-        lambda state, info: info.gradient[0],
+        lambda state, info: along(info.gradient),
         num_steps=num_steps,
         step_size=step_size,
-        dim=1,
+        dim=DIM,
     )
     assert 2 * epsilon < found(attack) <= claimed(attack)
