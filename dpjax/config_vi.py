@@ -49,14 +49,14 @@ def _optimizer(table, run):
     where = "[algorithm] optimizer"
     only(table, ["name"], table, where)
     name = choice(table["name"], OPTIMIZERS, f"{where} name")
+    settings = {key: value for key, value in table.items() if key != "name"}
     if name != "noise_scaled_sgd":
         only(table, ["name", "learning_rate"], ["name", "learning_rate"], where)
-        return getattr(optax, name)(table["learning_rate"])
+        return getattr(optax, name)(**settings)
     only(table, ["name"], ["name", "distance"], where)
     if "num_steps" not in run:
         raise ConfigError(f"{where} {name} needs [run] num_steps")
-    distance = {key: table[key] for key in ("distance",) if key in table}
-    return noise_scaled_sgd(run["num_steps"], **distance)
+    return noise_scaled_sgd(run["num_steps"], **settings)
 
 
 def _calibrated(options, budget, run, outline) -> float:

@@ -148,11 +148,13 @@ def _advance(recipe, posterior, states, words, active):
 advance = jax.jit(_advance)
 
 
-def check(recipe: Recipe, posterior, positions) -> None:
+def check(algorithm_fn, posterior, positions) -> None:
     """Refuse what lets the records out by anything but a release.
 
     Parameters
     ----------
+    algorithm_fn
+        ``posterior -> Algorithm``.
     positions
         Where the chains start, ``(chains, ...)``; of them and of the data only shapes
         are used, and which arrays they are.
@@ -164,7 +166,7 @@ def check(recipe: Recipe, posterior, positions) -> None:
     """
 
     def run(posterior, positions):
-        algorithm = recipe(posterior)
+        algorithm = algorithm_fn(posterior)
         states = jax.vmap(algorithm.init)(positions)
         num_chains = len(jax.tree.leaves(positions)[0])
         one = jax.tree.map(lambda leaf: leaf[0], states)
@@ -172,7 +174,7 @@ def check(recipe: Recipe, posterior, positions) -> None:
         words = jnp.zeros((1, num_chains, width), jnp.uint32)
         active = jnp.ones((1, num_chains), bool)
         states, ((draws, infos), bits) = _advance(
-            recipe, posterior, states, words, active
+            algorithm_fn, posterior, states, words, active
         )
         public = dict(state=states, draws=draws, infos=infos, bits=bits)
         for name in ("logprior_fn", "constrain_fn"):

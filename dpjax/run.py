@@ -243,7 +243,7 @@ def _prepare(algorithm_fn, posterior, initial_position, num_chains, budget):
     if budget is None:
         return states, events_fn
     events_fn(1)
-    engine.check(engine.recipe(algorithm_fn), posterior, positions)
+    engine.check(algorithm_fn, posterior, positions)
     substitution = budget.neighboring_relation == NeighboringRelation.REPLACE_ONE
     if substitution and budget.delta >= 1 / posterior.num_records:
         warnings.warn(

@@ -96,7 +96,7 @@ def kernel(name):
 
 
 def check(algorithm_fn, posterior=POSTERIOR, positions=POSITIONS):
-    engine.check(engine.recipe(algorithm_fn), posterior, positions)
+    engine.check(algorithm_fn, posterior, positions)
 
 
 @pytest.mark.parametrize("name", KERNELS)

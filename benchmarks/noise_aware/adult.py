@@ -24,6 +24,7 @@ from scipy.interpolate import interp1d
 from tqdm import tqdm
 
 import dpjax
+from benchmarks.noise_aware import evaluate
 from dpjax import data, privacy
 from dpjax.models import logistic_regression
 from dpjax.vi.guides import MeanField
@@ -217,33 +218,20 @@ def summary(rows: list[dict]) -> list[dict]:
 
 def figure(rows: list[dict], path) -> None:
     """Calibration curves of all repetitions, a panel for every run and epsilon."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     runs = list(dict.fromkeys(row["run"] for row in rows))
     epsilons = sorted({float(row["epsilon"]) for row in rows})
-    size = 3 * len(epsilons), 3 * len(runs)
-    axes = dict(sharex=True, sharey=True, squeeze=False)
-    sheet, panels = pyplot.subplots(len(runs), len(epsilons), figsize=size, **axes)
     colours = {method: f"C{i}" for i, method in enumerate(PAPER)}
-    for row in rows:
-        if row["method"] not in colours:
-            continue
-        place = runs.index(row["run"]), epsilons.index(float(row["epsilon"]))
-        rates, means = (
-            np.array(row[name].split(), float) for name in ("rates", "predictions")
-        )
-        panels[place].plot(rates, means, color=colours[row["method"]], alpha=0.4)
-    for place, panel in np.ndenumerate(panels):
-        panel.plot([0, 1], [0, 1], "k:")
-        panel.set_title(f"{runs[place[0]]}, epsilon {epsilons[place[1]]:g}")
-    for method, colour in colours.items():
-        panels[0, 0].plot([], [], color=colour, label=method.replace("_", " "))
-    panels[0, 0].legend(fontsize=7)
-    sheet.supxlabel("observed rate")
-    sheet.supylabel("mean prediction")
-    sheet.tight_layout()
-    sheet.savefig(path, dpi=120)
-    pyplot.close(sheet)
+    axes = "observed rate", "mean prediction"
+    with evaluate.sheet(path, len(runs), len(epsilons), *axes) as panels:
+        for row in rows:
+            if row["method"] not in colours:
+                continue
+            place = runs.index(row["run"]), epsilons.index(float(row["epsilon"]))
+            rates, means = (
+                np.array(row[name].split(), float) for name in ("rates", "predictions")
+            )
+            panels[place].plot(rates, means, color=colours[row["method"]], alpha=0.4)
+        for (i, j), panel in np.ndenumerate(panels):
+            panel.set_title(f"{runs[i]}, epsilon {epsilons[j]:g}")
+        for method, colour in colours.items():
+            panels[0, 0].plot([], [], color=colour, label=method.replace("_", " "))

@@ -1,11 +1,13 @@
 """Coverage errors of the exponential families, and the paper's."""
 
+import contextlib
+
 import numpy as np
 
 from dpjax.evaluation import coverage_rmse, noise_floor
 from dpjax.evaluation.tarp import LEVELS, coverage, rmse_with_error
 
-__all__ = ["figure", "numbers", "quintiles", "summary"]
+__all__ = ["figure", "numbers", "quintiles", "sheet", "summary"]
 
 PAPER = {
     ("noise_aware", "gamma_exponential", 0.1): 0.023,
@@ -99,39 +101,49 @@ def quintiles(rows: list[dict]) -> list[dict]:
     return found
 
 
-def figure(rows: list[dict], path) -> None:
-    """Coverage against level: a panel for every variant and model, a line an epsilon.
+@contextlib.contextmanager
+def sheet(path, num_rows: int, num_columns: int, stated: str, found: str):
+    """Panels ``(num_rows, num_columns)`` with a diagonal, written to `path` at the end.
 
-    The noise-aware posterior in full lines, the guide at the last iterate in dashed.
+    The first has the legend; `stated` and `found` name the axes.
     """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    size = 3 * num_columns, 3 * num_rows
+    axes = dict(sharex=True, sharey=True, squeeze=False)
+    figure, panels = pyplot.subplots(num_rows, num_columns, figsize=size, **axes)
+    yield panels
+    for panel in panels.flat:
+        panel.plot([0, 1], [0, 1], "k:")
+    panels[0, 0].legend(fontsize=7)
+    figure.supxlabel(stated)
+    figure.supylabel(found)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def figure(rows: list[dict], path) -> None:
+    """Coverage against level: a panel for every variant and model, a line an epsilon.
+
+    The noise-aware posterior in full lines, the guide at the last iterate in dashed.
+    """
     styles = {"noise_aware": "-", "last_iterate": "--"}
     found = {key: cell for key, cell in cells(rows).items() if key[1] in styles}
     variants = list(dict.fromkeys(key[0] for key in found))
     models = list(dict.fromkeys(key[2] for key in found))
     epsilons = sorted({key[3] for key in found})
-    size = 3 * len(models), 3 * len(variants)
-    axes = dict(sharex=True, sharey=True, squeeze=False)
-    sheet, panels = pyplot.subplots(len(variants), len(models), figsize=size, **axes)
-    for (variant, method, model, epsilon), cell in found.items():
-        panel = panels[variants.index(variant), models.index(model)]
-        panel.set_title(f"{variant}, {model}", fontsize=8)
-        panel.plot(
-            LEVELS,
-            coverage(numbers(cell, "shares").T).mean(axis=0),
-            styles[method],
-            color=f"C{epsilons.index(epsilon)}",
-            label=f"{method.replace('_', ' ')}, epsilon {epsilon:g}",
-        )
-    for panel in panels.flat:
-        panel.plot([0, 1], [0, 1], "k:")
-    panels[0, 0].legend(fontsize=6)
-    sheet.supxlabel("level")
-    sheet.supylabel("coverage")
-    sheet.tight_layout()
-    sheet.savefig(path, dpi=120)
-    pyplot.close(sheet)
+    with sheet(path, len(variants), len(models), "level", "coverage") as panels:
+        for (variant, method, model, epsilon), cell in found.items():
+            panel = panels[variants.index(variant), models.index(model)]
+            panel.set_title(f"{variant}, {model}", fontsize=8)
+            panel.plot(
+                LEVELS,
+                coverage(numbers(cell, "shares").T).mean(axis=0),
+                styles[method],
+                color=f"C{epsilons.index(epsilon)}",
+                label=f"{method.replace('_', ' ')}, epsilon {epsilon:g}",
+            )

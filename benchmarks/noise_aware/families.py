@@ -34,7 +34,7 @@ from dp_accounting import NeighboringRelation
 
 from benchmarks.noise_aware import bernstein_sheldon, closed_form, models
 from dpjax import privacy
-from dpjax.evaluation.tarp import shares
+from dpjax.evaluation.tarp import shares, shares_marginal
 from dpjax.vi.dpvi import DPVIInfo
 from dpjax.vi.guides import MeanField
 from dpjax.vi.noise_aware import noise_aware
@@ -102,10 +102,7 @@ def chunk(settings: dict, model: str, epsilon: float, variant: str, first: int):
     marginal_rng = np.random.default_rng([settings["seed"], place, first, 1])
     for method, (samples, center) in found.items():
         nearer = shares(rng, samples, truth, center)
-        marginal = [
-            shares(marginal_rng, samples[..., [j]], truth[:, [j]], center[:, [j]])
-            for j in range(truth.shape[1])
-        ]
+        marginal = shares_marginal(marginal_rng, samples, truth, center)
         mean, sd = samples.mean(axis=1), samples.std(axis=1)
         for i in range(draws):
             row = dict(model=model, epsilon=epsilon, variant=variant, first=first)
@@ -116,7 +113,7 @@ def chunk(settings: dict, model: str, epsilon: float, variant: str, first: int):
                 mean=_text(mean[i]),
                 sd=_text(sd[i]),
                 shares=_text(nearer[:, i]),
-                marginal=_text(np.ravel([part[:, i] for part in marginal])),
+                marginal=_text(np.ravel(marginal[..., i])),
                 seconds=seconds,
             )
             rows.append(row)

@@ -25,6 +25,7 @@ __all__ = [
     "noise_floor",
     "rmse_with_error",
     "shares",
+    "shares_marginal",
     "tarp",
     "tarp_marginal",
 ]
@@ -71,6 +72,22 @@ def shares(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
     return np.stack(found)
 
 
+def shares_marginal(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
+    """f of every component on its own, ``(dim, num_repeats, num_draws)``.
+
+    Parameters and errors are those of `shares`.
+    """
+    samples, truth, center = _checked(samples, truth, center)
+    return np.stack(
+        [
+            shares(
+                rng, samples[..., part], truth[:, part], center[:, part], num_repeats
+            )
+            for part in (slice(j, j + 1) for j in range(truth.shape[1]))
+        ]
+    )
+
+
 def coverage(shares) -> np.ndarray:
     """C at `LEVELS`, ``(..., 21)``, from f of the draws, ``(..., num_draws)``."""
     below = np.asarray(shares)[..., None] < LEVELS
@@ -90,13 +107,7 @@ def tarp_marginal(rng, samples, truth, center, num_repeats: int = 20) -> np.ndar
 
     Parameters and errors are those of `shares`.
     """
-    samples, truth, center = _checked(samples, truth, center)
-    return np.stack(
-        [
-            tarp(rng, samples[..., part], truth[:, part], center[:, part], num_repeats)
-            for part in (slice(j, j + 1) for j in range(truth.shape[1]))
-        ]
-    )
+    return coverage(shares_marginal(rng, samples, truth, center, num_repeats))
 
 
 def coverage_rmse(coverage) -> np.ndarray:

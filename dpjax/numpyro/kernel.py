@@ -94,7 +94,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         spent=(),
     ):
         self._posterior = posterior
-        self._recipe = engine.recipe(algorithm_fn)
+        self._algorithm_fn = algorithm_fn
         self._algorithm = algorithm_fn(posterior)
         self._num_chains, self._num_begun = num_chains, 0
         # NumPyro calls `init` for a resumed chain unless this is set.
@@ -145,10 +145,11 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
             init_params = jax.tree.map(lambda leaf: leaf[first : first + begun], chains)
             if is_one:
                 init_params = jax.tree.map(lambda leaf: leaf[0], init_params)
-        starts = init_params
-        if is_one:
-            starts = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], init_params)
-        engine.check(self._recipe, self._posterior, starts)
+        if self._num_begun == begun:
+            starts = init_params
+            if is_one:
+                starts = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], starts)
+            engine.check(self._algorithm_fn, self._posterior, starts)
         begin = self._begin if is_one else jax.vmap(self._begin)
         return begin(init_params, rng_key)
 
