@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 import dpjax
-from dpjax import baselines
 from dpjax.cli import predictive
+from dpjax.comparisons import baselines
 from dpjax.config import load
 
 

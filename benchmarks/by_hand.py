@@ -10,7 +10,7 @@ leaves none out; positions have shape ``(chains, d)``.
 import jax
 import jax.numpy as jnp
 
-from dpjax import minibatch
+from dpjax.random import batches
 
 CURVATURE = 20.0
 
@@ -78,10 +78,10 @@ def random_walk(ratios, length, clip_bound):
 
 def batched_walk(ratios, length, clip_bound, batch_size, num_records):
     """As `random_walk` on a batch drawn for every chain: mean and variance."""
-    num_words = minibatch.num_words(batch_size, num_records)
+    num_words = batches.num_words(batch_size, num_records)
 
     def draw(words):
-        return minibatch.without_replacement(words, batch_size, num_records)
+        return batches.without_replacement(words, batch_size, num_records)
 
     def step(position, rng_key, data):
         jump_key, batch_key = jax.random.split(rng_key)

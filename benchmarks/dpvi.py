@@ -26,9 +26,12 @@ from jax_privacy import batch_selection, clipping
 
 import dpjax
 from benchmarks import timing
-from dpjax import data, gradient_queries, minibatch, privacy
-from dpjax.gradient_release import GradientRelease
+from dpjax import privacy
+from dpjax.datasets.adult import adult_features, load_adult
 from dpjax.models import logistic_regression
+from dpjax.random.batches import num_poisson_words, poisson
+from dpjax.release import vector_sums
+from dpjax.release.gaussian_sum import GradientRelease
 
 EPSILONS, DELTA = (1.0, 10.0), 1e-5
 NUM_STEPS, SAMPLING_PROB = 1000, 0.1
@@ -47,9 +50,9 @@ NOT_PRIVATE = dict(l2_clip_norm=float("inf"), noise_multiplier=0.0)
 
 def adult(columns):
     """The posterior, and the test features and labels."""
-    splits = data.load_adult()
-    features, labels, _ = data.adult_features(splits["train"], columns)
-    test = data.adult_features(splits["test"], columns)[:2]
+    splits = load_adult()
+    features, labels, _ = adult_features(splits["train"], columns)
+    test = adult_features(splits["test"], columns)[:2]
     posterior = logistic_regression(
         jnp.asarray(features), jnp.asarray(labels), prior_sd=3.0
     )
@@ -186,9 +189,9 @@ def speed(columns, calls=200):
         return dpjax.dpvi(posterior, OPTIMIZER, **options).step(key, state)[0]
 
     words = np.random.default_rng(0).integers(
-        0, 2**32, minibatch.num_poisson_words(q, num_records), np.uint32
+        0, 2**32, num_poisson_words(q, num_records), np.uint32
     )
-    sample = minibatch.poisson(jnp.asarray(words), q, num_records)
+    sample = poisson(jnp.asarray(words), q, num_records)
     capacity = len(sample.indices)
     batches = batch_selection.CyclicPoissonSampling(q, 10**6).batch_iterator(
         num_records, np.random.default_rng(0)
@@ -213,9 +216,7 @@ def speed(columns, calls=200):
 
     @jax.jit
     def our_sum(posterior, sample):
-        return gradient_queries.sampled_gradient_sum(
-            posterior, sample, jnp.zeros(dim), 1.0
-        )
+        return vector_sums.sampled_gradient_sum(posterior, sample, jnp.zeros(dim), 1.0)
 
     key = jax.random.key(1)
 

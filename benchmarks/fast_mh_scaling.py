@@ -31,8 +31,9 @@ import numpy as np
 
 import dpjax
 from benchmarks.thesis import report
-from dpjax import minibatch, privacy
+from dpjax import privacy
 from dpjax.bounds import LogisticRegression
+from dpjax.random import batches
 
 CHAINS = 20
 EXPECTED_BATCH_SIZE = 250.0
@@ -87,7 +88,7 @@ def kernels(num_records, tempering):
 def drawn(num_records, bound):
     """Records that a step of half range `bound` reads on average, and room for them."""
     rate = EXPECTED_BATCH_SIZE / num_records + bound
-    return rate * num_records, minibatch.capacity(rate, num_records)
+    return rate * num_records, batches.capacity(rate, num_records)
 
 
 def run(algorithm_fn, posterior, num_steps):

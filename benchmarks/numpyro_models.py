@@ -24,7 +24,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import dpjax
-from dpjax import baselines, config
+from dpjax import config
+from dpjax.comparisons import baselines
 from dpjax.numpyro import clip_per_step, fisher_metric, initial_position, sample
 
 CONFIGS = Path(__file__).parents[1] / "configs/numpyro"

@@ -1,23 +1,24 @@
 """Posterior samples under differential privacy, in JAX."""
 
-from dpjax import acceptance, adaptation, baselines, fisher, privacy, proposals, queries
+from dpjax import acceptance, adaptation, fisher, privacy, proposals
 from dpjax.algorithm import Algorithm
+from dpjax.comparisons import baselines
+from dpjax.comparisons.dp_sep_published import dp_sep_published
+from dpjax.comparisons.fast_mh_published import fast_mh_published
+from dpjax.comparisons.sep import sep
+from dpjax.comparisons.tuna import tuna
 from dpjax.ep.dp_em import dp_em
 from dpjax.ep.dp_sep import dp_sep
-from dpjax.ep.dp_sep_published import dp_sep_published
-from dpjax.ep.sep import sep
 from dpjax.mcmc.barker import barker
 from dpjax.mcmc.fast_mh import fast_mh
-from dpjax.mcmc.fast_mh_published import fast_mh_published
 from dpjax.mcmc.hmc import hmc
 from dpjax.mcmc.minibatch_barker import minibatch_barker
 from dpjax.mcmc.minibatch_penalty import minibatch_penalty
 from dpjax.mcmc.penalty import penalty
-from dpjax.mcmc.tuna import tuna
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
-from dpjax.queries import Lipschitz, Range
-from dpjax.run import run
+from dpjax.release.clip_bounds import Lipschitz, Range
+from dpjax.runner.run import run
 from dpjax.sgmcmc import schedules
 from dpjax.sgmcmc.sghmc import sghmc
 from dpjax.sgmcmc.sgld import sgld
@@ -51,7 +52,6 @@ __all__ = [
     "penalty",
     "privacy",
     "proposals",
-    "queries",
     "run",
     "schedules",
     "sep",

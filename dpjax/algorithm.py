@@ -74,7 +74,7 @@ class Sampler(NamedTuple):
 def bernoulli(words: jax.Array, chance: float) -> jax.Array:
     """True with probability `chance`, a Python float, up to 2^-63; words ``(..., 2)``.
 
-    Exact in the sense of `dpjax.acceptance.draw`, for public chances.
+    Exact in the sense of `dpjax.release.accept_bit.draw`, for public chances.
     """
     with jax.enable_x64(True):
         high, low = words[..., 0], words[..., 1]

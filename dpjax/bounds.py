@@ -12,7 +12,7 @@ hence, where g is bounded along the segment,
 
 The second is at most the first and often half of it. A minibatch step that knows the
 range [min_x v, max_x v] of the proposal at hand centres the records in it
-(`queries.Range`); what its accept bit costs is the half range.
+(`Range`); what its accept bit costs is the half range.
 
 Suprema are certified by branch and bound; ranges at one proposal by a grid of values
 and the largest second derivative between them: a function with |f''| <= M exceeds the

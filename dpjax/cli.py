@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from dpjax import config, privacy
-from dpjax.run import run
+from dpjax.runner.run import run
 
 __all__ = ["cost_table", "main", "predictive", "write_run"]
 

@@ -19,9 +19,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
-from dpjax.noise import normal
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
+from dpjax.random.variates import normal
 
 __all__ = ["Information", "geodesic", "information"]
 

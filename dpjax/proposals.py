@@ -14,7 +14,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
-from dpjax.noise import normal
+from dpjax.random.variates import normal
 
 __all__ = [
     "Move",

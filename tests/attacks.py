@@ -85,7 +85,7 @@ def flat(position):
 
 
 def linear(position, record):
-    """Its gradient is one that `dpjax.components` takes apart."""
+    """Its gradient is one that `dpjax.release.gradient_parts` takes apart."""
     return sum(position) * record
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dpjax import acceptance
 from dpjax.acceptance import TOTAL_VARIATION
+from dpjax.release import accept_bit
 
 NOISE = [0.05, 0.5, 1, 2, 5, 8.7, 10, 15.3, 63.7, acceptance.LOUDEST]
 CASES = [("barker", 0.0), ("metropolis", 0.0)] + [("penalty", s) for s in NOISE]
@@ -109,7 +110,7 @@ def test_draw_has_the_probability(family, noise_sd, ratio):
     words = np.random.default_rng(0).integers(0, 2**32, (count, 2), np.uint32)
     with jax.enable_x64(True):
         log_ratio = jnp.asarray(ratio, jnp.float64)
-    bits = jax.vmap(lambda w: acceptance.draw(w, family, log_ratio, noise_sd))(words)
+    bits = jax.vmap(lambda w: accept_bit.draw(w, family, log_ratio, noise_sd))(words)
     expected = np.exp(acceptance.Acceptance(family, noise_sd).log_accept(ratio))
     sd = (expected * (1 - expected) / count) ** 0.5
     # 5.7 standard deviations: a false alarm has probability 6e-8 over the cases.
@@ -136,8 +137,8 @@ def test_edges_of_the_threshold(words, ratio, expected):
     with jax.enable_x64(True):
         log_ratio = jnp.asarray(ratio, jnp.float64)
     words = jnp.array(words, jnp.uint32)
-    assert bool(acceptance.draw(words, "barker", log_ratio)) is expected
-    compiled = jax.jit(acceptance.draw, static_argnums=1)
+    assert bool(accept_bit.draw(words, "barker", log_ratio)) is expected
+    compiled = jax.jit(accept_bit.draw, static_argnums=1)
     assert bool(compiled(words, "barker", log_ratio)) is expected
 
 
@@ -147,7 +148,7 @@ def test_draw_needs_no_64_bits_from_the_user():
     for enabled in (False, True):
         with jax.enable_x64(enabled):
             ratio = jnp.asarray(0.25, jnp.float32)
-            draw = jax.jit(lambda w, r: acceptance.draw(w, "penalty", r, 1.0))
+            draw = jax.jit(lambda w, r: accept_bit.draw(w, "penalty", r, 1.0))
             bits.append(np.asarray(jax.vmap(draw, (0, None))(words, ratio)))
             assert jax.config.jax_enable_x64 is enabled
     np.testing.assert_array_equal(*bits)

@@ -10,8 +10,10 @@ import pytest
 from blackjax.adaptation.window_adaptation import build_schedule
 
 import dpjax
-from dpjax import acceptance, adaptation, engine, privacy, proposals
+from dpjax import adaptation, privacy, proposals
 from dpjax.models import correlated_gaussian
+from dpjax.release import accept_bit
+from dpjax.runner import loop
 
 N, CHAINS = 200, 32
 COVARIANCE = ((1.0, 0.99), (0.99, 1.0))
@@ -152,7 +154,7 @@ def test_what_is_tuned_is_a_function_of_what_is_released(posterior, x64, lazines
 @pytest.mark.parametrize("laziness", [1.0, 0.3])
 def test_equal_bits_tune_equally_whatever_the_data(monkeypatch, laziness):
     """Two data sets that share no record and, by force, the bits."""
-    monkeypatch.setattr(acceptance, "draw", lambda words, *_: words[0] % 5 < 2)
+    monkeypatch.setattr(accept_bit, "draw", lambda words, *_: words[0] % 5 < 2)
     found = []
     for data in (records(), 5.0 + 3.0 * records(1)):
         target = correlated_gaussian(data, covariance=COVARIANCE)
@@ -236,7 +238,7 @@ def test_a_killed_adapted_run_goes_on(posterior, tmp_path, monkeypatch):
         verbose=False,
     )
     whole = dpjax.run(jax.random.key(0), learner, posterior, **options)
-    advance, calls = engine.advance, []
+    advance, calls = loop.advance, []
 
     def killed(*arguments):
         if len(calls) == 8:
@@ -246,7 +248,7 @@ def test_a_killed_adapted_run_goes_on(posterior, tmp_path, monkeypatch):
 
     options["checkpoint"] = tmp_path / "checkpoint"
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "advance", killed)
+        patch.setattr(loop, "advance", killed)
         with pytest.raises(KeyboardInterrupt):
             dpjax.run(jax.random.key(0), learner, posterior, **options)
     resumed = dpjax.run(jax.random.key(0), learner, posterior, **options)

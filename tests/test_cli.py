@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax import bounds, cli, config, config_model, fisher, privacy, proposals
+from dpjax import bounds, cli, config, fisher, privacy, proposals
 from dpjax.adaptation import adapted
+from dpjax.config import model
 from dpjax.models.banana import Information
 
 ROOT = Path(__file__).parents[1]
@@ -70,10 +71,10 @@ def test_account_prints_the_table_without_data(toml, monkeypatch, capsys):
     def touched(*args, **kwargs):
         raise AssertionError("data were read")
 
-    banana, _, information = config_model.GENERATED["banana"]
+    banana, _, information = model.GENERATED["banana"]
     touchy = (banana, touched, information)
-    monkeypatch.setitem(config_model.GENERATED, "banana", touchy)
-    monkeypatch.setattr(config_model.data, "load_adult", touched)
+    monkeypatch.setitem(model.GENERATED, "banana", touchy)
+    monkeypatch.setattr(model.adult, "load_adult", touched)
     with pytest.raises(AssertionError, match="data were read"):
         config.load(toml).load()
     assert cli.main(["account", str(toml)]) == 0

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax import fisher, noise
+from dpjax import fisher
 from dpjax.models import banana, correlated_gaussian, logistic_regression
 from dpjax.models.banana import Information as BananaInformation
 from dpjax.models.gaussian import CORRELATED
 from dpjax.models.gaussian import Information as GaussianInformation
+from dpjax.random import chacha
 
 SIMULATED = 40_000
 TOLERANCE = 7.5 * 2**0.5 / SIMULATED**0.5
@@ -106,7 +107,7 @@ def test_refuses_bad_arguments(wrong):
 
 def propose(information_fn, position, step_size, count=400):
     proposal = fisher.geodesic(information_fn)
-    words = noise.tape(bytes(range(32)), 0, (count, position.size + 1))
+    words = chacha.tape(bytes(range(32)), 0, (count, position.size + 1))
     step = jax.jit(jax.vmap(lambda w: proposal.propose(w, position, (), step_size)))
     return step(jnp.asarray(words))
 

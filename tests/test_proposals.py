@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dpjax import fisher, noise, proposals
+from dpjax import fisher, proposals
+from dpjax.random import chacha
 
 KEY = bytes(range(32))
 MEMORYLESS = {
@@ -19,7 +20,7 @@ MEMORYLESS = {
 def moves(proposal, position, step_size, count=4000, walk=None):
     """`count` moves from one position, with the words that made them."""
     dim = sum(jnp.size(leaf) for leaf in jax.tree.leaves(position))
-    words = jnp.asarray(noise.tape(KEY, 0, (count, proposal.num_words(dim))))
+    words = jnp.asarray(chacha.tape(KEY, 0, (count, proposal.num_words(dim))))
     walk = proposal.init(position) if walk is None else walk
     propose = jax.vmap(lambda w: proposal.propose(w, position, walk, step_size))
     return words, jax.jit(propose)(words)

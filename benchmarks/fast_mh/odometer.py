@@ -75,7 +75,7 @@ def half_ranges(clip_bound, path: Path) -> np.ndarray:
     Parameters
     ----------
     clip_bound
-        A `queries.Lipschitz` or `queries.Range`.
+        A `clip_bounds.Lipschitz` or `clip_bounds.Range`.
     """
     if isinstance(clip_bound, dpjax.Lipschitz):
         jumps = path.proposed - path.positions

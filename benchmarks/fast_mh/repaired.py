@@ -20,7 +20,7 @@ from benchmarks.fast_mh.settings import load
 from benchmarks.thesis import report
 from dpjax import bounds, privacy, proposals
 from dpjax.models.mixture import exact_sample
-from dpjax.privacy import methods
+from dpjax.privacy import composition
 
 __all__ = ["ROWS", "Row", "measure", "write"]
 
@@ -135,7 +135,9 @@ def _filtered(row, algorithm_fn, posterior, typical, halves) -> int:
 def _loose(events) -> float:
     """Epsilon by the conversion of Mironov 2017, which the audit used."""
     orders = np.geomspace(2, 4096, 100)
-    curve = sum(count * methods.renyi_curve(event, orders) for event, count in events)
+    curve = sum(
+        count * composition.renyi_curve(event, orders) for event, count in events
+    )
     return float(np.min(curve + math.log(1 / DELTA) / (orders - 1)))
 
 

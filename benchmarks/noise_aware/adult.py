@@ -25,7 +25,8 @@ from tqdm import tqdm
 
 import dpjax
 from benchmarks.noise_aware import evaluate
-from dpjax import data, privacy
+from dpjax import privacy
+from dpjax.datasets import adult
 from dpjax.models import logistic_regression
 from dpjax.vi.guides import MeanField
 from dpjax.vi.optimizers import noise_scaled_sgd
@@ -55,7 +56,7 @@ def load():
     """Features and labels of the training and of the test records."""
     found = []
     values = {}
-    for columns in data.load_adult().values():
+    for columns in adult.load_adult().values():
         texts = [column for column in columns.values() if column.dtype.kind == "U"]
         kept = np.all([column != "?" for column in texts], axis=0)
         columns = {name: column[kept] for name, column in columns.items()}

@@ -15,14 +15,15 @@ import numpy as np
 import optax
 
 import dpjax
-from dpjax import baselines, privacy
-from dpjax.ep import match
+from dpjax import privacy
+from dpjax.comparisons import baselines
+from dpjax.comparisons.dp_sep_published import dp_sep_published
+from dpjax.comparisons.ep import ep
+from dpjax.comparisons.sep import sep
+from dpjax.ep import sites
 from dpjax.ep.dp_em import dp_em
 from dpjax.ep.dp_sep import dp_sep
-from dpjax.ep.dp_sep_published import dp_sep_published
-from dpjax.ep.ep import ep
-from dpjax.ep.natural import Full, Moments
-from dpjax.ep.sep import sep
+from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
 
 __all__ = ["problem", "rows"]
@@ -153,7 +154,7 @@ def rows(settings):
     """Yield a row for every method, clip norm, epsilon and seed."""
     posterior, means = problem(settings)
     family = Full(means.shape)
-    site_fn = match.mixture(settings["num_components"], settings["component_sd"])
+    site_fn = sites.mixture(settings["num_components"], settings["component_sd"])
     exact = reference(posterior, means)
 
     def row(method, epsilon, clip, seed, found):

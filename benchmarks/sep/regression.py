@@ -18,13 +18,13 @@ import optax
 
 import dpjax
 from dpjax import privacy
+from dpjax.comparisons.dp_sep_published import dp_sep_published
+from dpjax.comparisons.sep import sep
+from dpjax.datasets.uci import load_regression, standardize
 from dpjax.ep import pbp
 from dpjax.ep.dp_sep import dp_sep
-from dpjax.ep.dp_sep_published import dp_sep_published
-from dpjax.ep.natural import Diagonal
-from dpjax.ep.sep import sep
+from dpjax.ep.gaussians import Diagonal
 from dpjax.models import network
-from dpjax.uci import load_regression, standardize
 from dpjax.vi.dpvi import dpvi
 from dpjax.vi.guides import MeanField
 

@@ -18,11 +18,11 @@ from scipy import stats
 
 import dpjax
 from dpjax import privacy
-from dpjax.ep import match
+from dpjax.comparisons.dp_sep_published import dp_sep_published
+from dpjax.comparisons.sep import sep
+from dpjax.ep import sites
 from dpjax.ep.dp_sep import averaging, dp_sep
-from dpjax.ep.dp_sep_published import dp_sep_published
-from dpjax.ep.natural import Full
-from dpjax.ep.sep import sep
+from dpjax.ep.gaussians import Full
 from dpjax.models.probit import probit_regression
 from dpjax.posterior import Posterior
 
@@ -63,8 +63,8 @@ def models(seed=SEED) -> dict:
     mean = np.sum(weights * grid)
     sd = math.sqrt(np.sum(weights * (grid - mean) ** 2))
     return {
-        "gaussian": (gaussian, match.linear(1.0), *exact),
-        "probit": (probit, match.probit, mean, sd),
+        "gaussian": (gaussian, sites.linear(1.0), *exact),
+        "probit": (probit, sites.probit, mean, sd),
     }
 
 

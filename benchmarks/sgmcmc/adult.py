@@ -25,8 +25,8 @@ from benchmarks.dpvi import adult as load
 from benchmarks.dpvi import score
 from benchmarks.thesis import report
 from dpjax import privacy
-from dpjax.one_posterior_sample import hybrid, one_posterior_sample
-from dpjax.privacy import published
+from dpjax.comparisons import sgld_claims
+from dpjax.comparisons.one_posterior_sample import hybrid, one_posterior_sample
 from dpjax.privacy.step_size import max_step_size
 from dpjax.sgmcmc.schedules import power_decay
 
@@ -98,7 +98,7 @@ class Cell:
         if method == "ops":
             return self.one_sample(key, epsilon), np.nan, epsilon
         if method == "published":
-            claim = published.li_theorem_3(
+            claim = sgld_claims.li_theorem_3(
                 self.settings["num_steps"],
                 num_records=self.posterior.num_records,
                 epsilon=epsilon,

@@ -31,9 +31,11 @@ from tqdm import tqdm
 import dpjax
 from benchmarks.sgmcmc import network
 from benchmarks.thesis import report
-from dpjax import minibatch, mnist, privacy
+from dpjax import privacy
+from dpjax.datasets import mnist
 from dpjax.privacy import NeighboringRelation
 from dpjax.privacy.step_size import max_step_size
+from dpjax.random.batches import num_poisson_words, poisson
 from dpjax.sgmcmc.schedules import power_decay
 
 KERNELS = dict(sgld=dpjax.sgld, sghmc=dpjax.sghmc, sgnht=dpjax.sgnht)
@@ -165,8 +167,8 @@ def descend(settings, method, posterior, num_steps, noise_multiplier) -> dict:
         keep_batch_dim=False,
     )
     rounded = math.ceil(q * 2**32) / 2**32
-    words = jnp.zeros(minibatch.num_poisson_words(rounded, num_records), jnp.uint32)
-    capacity = len(minibatch.poisson(words, rounded, num_records).indices)
+    words = jnp.zeros(num_poisson_words(rounded, num_records), jnp.uint32)
+    capacity = len(poisson(words, rounded, num_records).indices)
     rng = np.random.default_rng(0)
     sampling = batch_selection.CyclicPoissonSampling(q, num_steps)
     batches = sampling.batch_iterator(num_records, rng)

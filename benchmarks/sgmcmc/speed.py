@@ -15,7 +15,8 @@ from jax_privacy import batch_selection, clipping
 import dpjax
 from benchmarks import timing
 from benchmarks.sgmcmc import mnist, network
-from dpjax import gradient_queries, minibatch
+from dpjax.random.batches import num_poisson_words, poisson
+from dpjax.release import vector_sums
 
 CHAINS = 20
 
@@ -26,9 +27,9 @@ def run(settings: dict, quick: bool) -> None:
     num_records, norm = posterior.num_records, settings["l2_clip_norm"]
     q = np.ceil(settings["sampling_prob"] * 2**32) / 2**32
     words = np.random.default_rng(0).integers(
-        0, 2**32, minibatch.num_poisson_words(q, num_records), np.uint32
+        0, 2**32, num_poisson_words(q, num_records), np.uint32
     )
-    sample = minibatch.poisson(jnp.asarray(words), q, num_records)
+    sample = poisson(jnp.asarray(words), q, num_records)
     capacity = len(sample.indices)
     sampling = batch_selection.CyclicPoissonSampling(q, 10**6)
     batches = sampling.batch_iterator(num_records, np.random.default_rng(0))
@@ -82,7 +83,7 @@ def run(settings: dict, quick: bool) -> None:
 
     @jax.jit
     def our_sum(position, sample, posterior):
-        return gradient_queries.sampled_gradient_sum(posterior, sample, position, norm)
+        return vector_sums.sampled_gradient_sum(posterior, sample, position, norm)
 
     their_sum = jax.jit(their_total)
     state, key = kernel(posterior).init(position), jax.random.key(1)

@@ -11,7 +11,8 @@ import matplotlib
 from tqdm import tqdm
 
 from benchmarks.thesis import report
-from dpjax.privacy import NeighboringRelation, published
+from dpjax.comparisons import sgld_claims
+from dpjax.privacy import NeighboringRelation
 from dpjax.privacy.step_size import max_step_size
 from dpjax.sgmcmc.schedules import power_decay
 
@@ -46,14 +47,14 @@ def cell(setting: dict, temperature: float) -> dict:
                 neighboring_relation=relation,
                 **setting,
             )
-    fixed = published.li_theorem_4(num_steps, **setting)
-    decreasing = published.li_theorem_3(num_steps, **setting)
+    fixed = sgld_claims.li_theorem_4(num_steps, **setting)
+    decreasing = sgld_claims.li_theorem_3(num_steps, **setting)
     row["fixed_theorem"] = fixed.step_size
     row["fixed_broken"] = len(fixed.broken_conditions)
     row["decreasing_theorem"] = decreasing.step_size
     row["decreasing_broken"] = len(decreasing.broken_conditions)
     setting.pop("sampling_prob")
-    row["wang"] = published.wang(num_steps, **setting).step_size
+    row["wang"] = sgld_claims.wang(num_steps, **setting).step_size
     return row | dict(figure=figure)
 
 

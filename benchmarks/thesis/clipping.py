@@ -21,9 +21,10 @@ from tqdm import tqdm
 import dpjax
 from benchmarks.thesis import published, replay, report
 from benchmarks.thesis.settings import FOLDER, THESIS_MODELS
-from dpjax import noise, proposals
+from dpjax import proposals
 from dpjax.evaluation import median_bandwidth, mmd, reference_bandwidth
 from dpjax.proposals import Move, Proposal
+from dpjax.random import variates
 
 __all__ = ["figure", "run"]
 
@@ -47,7 +48,7 @@ def _leapfrog(posterior, mass, num_integration_steps) -> Proposal:
     """The leapfrog on exact gradients as a proposal: it reads the data, not private."""
 
     def propose(words, position, walk, step_size):
-        momentum = noise.normal(words, position.dtype) * jnp.sqrt(mass)
+        momentum = variates.normal(words, position.dtype) * jnp.sqrt(mass)
 
         def step(_, state):
             theta, momentum, slope = state

@@ -4,7 +4,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from dpjax.data import adult_features, load_adult
+from dpjax.datasets.adult import adult_features, load_adult
 
 
 def model(x, y):

@@ -6,7 +6,7 @@ releases, in one vector with noise,
     (N_j, S_j / R, Q_j / R^2) = sum over records of (r_j, r_j x / R, r_j x x^T / R^2),
 
 j = 1, ..., J. A record's part has at most the norm sqrt 3 for |x| <= R, because r is on
-the simplex; x x^T in the coordinates of `dpjax.ep.natural`, whose norm is Frobenius's.
+the simplex; x x^T in the coordinates of `gaussians`, whose norm is Frobenius's.
 In units of R the three kinds share the noise alike: otherwise counts would have that of
 Q_j, whose norm is R^2. Counts are raised to one. The prior is that kappa more records
 of mean zero and the covariance of the start had been seen of every component:
@@ -29,9 +29,9 @@ from dp_accounting import NeighboringRelation
 from jax.scipy.stats import multivariate_normal
 
 from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
-from dpjax.ep.natural import Full, Moments
-from dpjax.gradient_release import GradientRelease
+from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
+from dpjax.release.gaussian_sum import GradientRelease
 
 __all__ = [
     "DPEMInfo",

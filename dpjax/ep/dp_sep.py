@@ -1,6 +1,6 @@
 """DP-SEP: stochastic EP on noisy sums of clipped differences, one for all records.
 
-The records' sites are tied (`dpjax.ep.tied`). A step k draws every record with chance q
+The records' sites are tied (`shared_site`). A step k draws every record with chance q
 and releases
 
     D = sum over the sample of clip(w d_i) + N(0, (noise_multiplier C)^2 I),
@@ -31,10 +31,10 @@ from dp_accounting import NeighboringRelation
 from jax.core import Tracer
 
 from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
-from dpjax.ep.natural import Family
-from dpjax.ep.tied import Tied, TiedInfo, TiedState, init
-from dpjax.gradient_release import GradientRelease
+from dpjax.ep.gaussians import Family
+from dpjax.ep.shared_site import Tied, TiedInfo, TiedState, init
 from dpjax.posterior import Posterior
+from dpjax.release.gaussian_sum import GradientRelease
 
 __all__ = ["as_top_level_api", "averaging", "build_kernel", "dp_sep", "init"]
 
@@ -80,9 +80,9 @@ def as_top_level_api(
     posterior
         What to approximate, and the data; its prior is Gaussian.
     match
-        Of its likelihood, from `dpjax.ep.match`.
+        Of its likelihood, from `dpjax.ep.sites`.
     family
-        From `dpjax.ep.natural`, of the shape of a position.
+        From `dpjax.ep.gaussians`, of the shape of a position.
     l2_clip_norm
         C, the bound on the norm of w times one record's difference in natural
         parameters.

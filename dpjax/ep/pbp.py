@@ -9,7 +9,7 @@ means m_u and variances v_u, and z = max(0, a), a ~ N(m, v), r = m / sqrt v,
 
 taking the units as independent and their sum as Gaussian. The noise's s is integrated
 by quadrature, so that log Z(m, V) is a function of all the moments and its gradient
-gives the sites of weights and noise alike (`dpjax.ep.match`).
+gives the sites of weights and noise alike (`dpjax.ep.sites`).
 
 `pbp` makes the published passes: every record's site multiplies q again in each pass,
 which is assumed-density filtering and counts the data as many times.
@@ -25,9 +25,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import norm
 
-from dpjax.ep.match import from_log_evidence
-from dpjax.ep.natural import Diagonal, Moments
-from dpjax.ep.tied import Tied
+from dpjax.ep.gaussians import Diagonal, Moments
+from dpjax.ep.shared_site import Tied
+from dpjax.ep.sites import from_log_evidence
 from dpjax.models.network import layers
 from dpjax.posterior import Posterior
 
@@ -74,7 +74,7 @@ def _log_evidence(record, mean, variance):
 
 
 network = from_log_evidence(_log_evidence)
-"""Match for `dpjax.models.bayesian_network` and `natural.Diagonal`."""
+"""Match for `dpjax.models.bayesian_network` and `gaussians.Diagonal`."""
 
 
 def pbp(
@@ -92,7 +92,7 @@ def pbp(
     rng_key
         For the order of the records.
     posterior, match, initial_position
-        As in `dpjax.ep.ep.ep`, for independent components.
+        As in `dpjax.comparisons.ep.ep`, for independent components.
     num_epochs
         Passes over the records.
 

@@ -1,11 +1,6 @@
 """How far draws are from the truth. Non-private: for synthetic data."""
 
-from dpjax.evaluation.mmd import (
-    median_bandwidth,
-    mmd,
-    mmd_squared,
-    reference_bandwidth,
-)
+from dpjax.evaluation.mmd import median_bandwidth, mmd, mmd_squared, reference_bandwidth
 from dpjax.evaluation.symmetric_kl import histogram, symmetric_kl
 from dpjax.evaluation.tarp import coverage_rmse, noise_floor, tarp, tarp_marginal
 

@@ -6,18 +6,19 @@ charged; no noise is added and, where no record is clipped, the chain's stationa
 distribution is the posterior. With laziness c < 1 a secret coin lets most steps stay
 without reading the data, which costs less privacy per accepted move.
 
-References: Barker 1965 (the acceptance function); `dpjax.privacy.accept_bit` (the
+References: Barker 1965 (the acceptance function); `dpjax.privacy.bits.renyi` (the
 accounting).
 """
 
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpjax import acceptance, privacy, proposals, queries
+from dpjax import acceptance, privacy, proposals
 from dpjax.algorithm import Algorithm, Sampler, take_step
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.proposals import Proposal
+from dpjax.release import clip_bounds
 
 __all__ = ["as_top_level_api", "barker", "build_kernel", "init"]
 
@@ -82,7 +83,7 @@ def as_top_level_api(
     step_size
         Length of the proposed jump, in the units of the position or of the metric.
     clip_bound
-        Bound in nats on one record's log ratio: a number, or `queries.Lipschitz` for
+        Bound in nats on one record's log ratio: a number, or `Lipschitz` for
         a bound proportional to the distance, with proposals of constant length.
     proposal
         One of `dpjax.proposals`.
@@ -99,7 +100,7 @@ def as_top_level_api(
     Notes
     -----
     *Formal guarantees.* A step releases one bit drawn with probability c s(l); the
-    sensitivity of l is ``tempering * queries.sensitivity(clip_bound, relation)``, that
+    sensitivity of l is ``tempering * sensitivity(clip_bound, relation)``, that
     is 2 clip bounds under substitution of one record and 1 under its addition or
     removal.
     """
@@ -108,7 +109,7 @@ def as_top_level_api(
         posterior, step_size, clip_bound, proposal, inverse_mass_matrix, laziness
     )
     distance = proposal.longest(step_size)
-    if isinstance(clip_bound, queries.Lipschitz) and distance is None:
+    if isinstance(clip_bound, clip_bounds.Lipschitz) and distance is None:
         raise ValueError(
             "a Lipschitz clip bound needs a proposal of constant length, such as "
             "proposals.fixed_length: otherwise the sensitivity of a step has no bound"
@@ -116,7 +117,9 @@ def as_top_level_api(
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         bound = mh.clip_at(clip_bound, distance)
-        moved = posterior.tempering * queries.sensitivity(bound, neighboring_relation)
+        moved = posterior.tempering * clip_bounds.sensitivity(
+            bound, neighboring_relation
+        )
         return [(privacy.AcceptBit(bit, moved), num_steps)]
 
     return mh.algorithm(transition, proposal, steps)

@@ -10,7 +10,7 @@ DP-Fast MH as it was published accepts with probability min(1, e^l), for which t
 no such guarantee: `fast_mh_published`.
 
 References: Zhang, Cooper and De Sa 2020 (TunaMH); Zhang and Zhang 2023 (DP-Fast MH);
-the acceptance, the centre of `queries.Range` and the accounting are this project's.
+the acceptance, the centre of `Range` and the accounting are this project's.
 """
 
 import jax
@@ -105,8 +105,8 @@ def as_top_level_api(
     step_size
         Length of the proposed jump, in the units of the position or of the metric.
     clip_bound
-        H, a bound in nats on one record's log ratio: a number, `queries.Lipschitz` for
-        one that grows with the distance, or `queries.Range` about a public centre.
+        H, a bound in nats on one record's log ratio: a number, `Lipschitz` for
+        one that grows with the distance, or `Range` about a public centre.
     expected_batch_size
         lambda: what is drawn on average beyond the n H that the bound makes necessary.
     proposal

@@ -30,11 +30,13 @@ from dp_accounting import NeighboringRelation
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dpjax import acceptance, noise, privacy, proposals, queries
+from dpjax import acceptance, privacy, proposals
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
+from dpjax.random import variates
+from dpjax.release import clip_bounds, exact_sums, gaussian, vector_sums
 
 __all__ = ["as_top_level_api", "build_kernel", "hmc", "init"]
 
@@ -66,7 +68,7 @@ def _released_gradient(
     """
     if math.isinf(l2_clip_norm):
         return _whiten(root, jax.grad(posterior)(position))
-    total = queries.gradient_sum(
+    total = vector_sums.gradient_sum(
         posterior,
         position,
         l2_clip_norm,
@@ -74,9 +76,11 @@ def _released_gradient(
         sampling_prob=sampling_prob,
         words=words[:KEY_WORDS],
     )
-    unit = l2_clip_norm / queries.GRID
+    unit = l2_clip_norm / exact_sums.GRID
     if noise_multiplier > 0:
-        total = noise.gaussian_release(words[KEY_WORDS:], total, unit, noise_multiplier)
+        total = gaussian.gaussian_release(
+            words[KEY_WORDS:], total, unit, noise_multiplier
+        )
     else:
         with jax.enable_x64(True):
             total = total * unit
@@ -129,7 +133,7 @@ def _leapfrog(
         momentum_words, jitter_word, words = jnp.split(
             words, [start.size, start.size + 1]
         )
-        momentum = noise.normal(momentum_words, start.dtype)
+        momentum = variates.normal(momentum_words, start.dtype)
         uniform = jitter_word[0].astype(start.dtype) * 2.0**-31 - 1
         length = step_size * (1 + jitter * uniform)
 
@@ -195,7 +199,7 @@ def as_top_level_api(
         Sd of the noise on a clipped sum over its sensitivity under substitution,
         2 clip norms; tau_g sqrt(n) in the thesis. Zero is not private.
     clip_bound
-        Bound in nats on one record's log ratio: a number, or `queries.Lipschitz` for
+        Bound in nats on one record's log ratio: a number, or `Lipschitz` for
         a bound proportional to the length of z, with `noise_multiplier`.
     noise_multiplier
         None accepts by Barker's rule, whose bit is charged as it is. A number accepts
@@ -232,9 +236,9 @@ def as_top_level_api(
         )
     if not l2_clip_norm > 0:
         raise ValueError(f"l2_clip_norm must be positive, got {l2_clip_norm}")
-    if not 0 <= gradient_noise_multiplier <= noise.LOUDEST:
+    if not 0 <= gradient_noise_multiplier <= gaussian.LOUDEST:
         raise ValueError(
-            f"gradient_noise_multiplier must be from 0 to {noise.LOUDEST:g}, got "
+            f"gradient_noise_multiplier must be from 0 to {gaussian.LOUDEST:g}, got "
             f"{gradient_noise_multiplier}"
         )
     if not 0 < sampling_prob <= 1:
@@ -248,7 +252,7 @@ def as_top_level_api(
         raise ValueError(f"jitter must be in [0, 1), got {jitter}")
     if noise_multiplier is not None:
         family = mh.penalty_family(noise_multiplier)
-    elif isinstance(clip_bound, queries.Lipschitz):
+    elif isinstance(clip_bound, clip_bounds.Lipschitz):
         raise ValueError(
             "a Lipschitz clip bound needs a noise_multiplier: the distance moved "
             "varies, so the sensitivity of Barker's bit would have no bound"
@@ -282,14 +286,14 @@ def as_top_level_api(
             return mh.penalty_event(
                 posterior, noise_multiplier, clip_bound, None, relation
             )
-        moved = posterior.tempering * queries.sensitivity(clip_bound, relation)
+        moved = posterior.tempering * clip_bounds.sensitivity(clip_bound, relation)
         return privacy.AcceptBit(acceptance.barker(), moved)
 
     def gradient_event(relation):
         over_one_record = 2.0 * gradient_noise_multiplier
-        error = _dimension(inverse_mass_matrix) * noise.TOTAL_VARIATION
+        error = _dimension(inverse_mass_matrix) * gaussian.TOTAL_VARIATION
         if sampling_prob == 1:
-            multiplier = over_one_record / queries.sensitivity(1.0, relation)
+            multiplier = over_one_record / clip_bounds.sensitivity(1.0, relation)
             return privacy.GaussianRelease(multiplier, error)
         return privacy.PoissonGaussianRelease(
             over_one_record, sampling_prob, relation, error

@@ -11,10 +11,11 @@ import numpy as np
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
-from dpjax import acceptance, privacy, queries
+from dpjax import acceptance, privacy
 from dpjax.algorithm import Algorithm, Transition, take_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
+from dpjax.release import accept_bit, clip_bounds, log_ratios
 
 __all__ = [
     "MHInfo",
@@ -79,7 +80,7 @@ def algorithm(step: Transition, proposal: Proposal, steps_fn) -> Algorithm:
 
 def clip_at(clip_bound, distance):
     """The clip bound in nats for a move over `distance`."""
-    if isinstance(clip_bound, queries.Lipschitz):
+    if isinstance(clip_bound, clip_bounds.Lipschitz):
         return clip_bound.constant * distance
     return clip_bound
 
@@ -143,12 +144,12 @@ def penalty_event(
     """
     if noise_multiplier == 0:
         raise ValueError("without noise the penalty method is not private")
-    if isinstance(clip_bound, queries.Lipschitz) and distance is None:
+    if isinstance(clip_bound, clip_bounds.Lipschitz) and distance is None:
         multiplier = noise_multiplier * 2.0
-        multiplier /= queries.sensitivity(1.0, neighboring_relation)
+        multiplier /= clip_bounds.sensitivity(1.0, neighboring_relation)
         return privacy.GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
     bound = clip_at(clip_bound, distance)
-    moved = posterior.tempering * queries.sensitivity(bound, neighboring_relation)
+    moved = posterior.tempering * clip_bounds.sensitivity(bound, neighboring_relation)
     noise_sd = penalty_noise_sd(posterior, noise_multiplier, bound)
     return privacy.AcceptBit(acceptance.penalty(noise_sd), moved)
 
@@ -166,8 +167,8 @@ def transition(
 
     Notes
     -----
-    *Formal guarantees.* `move` reads the data through one `queries.log_ratio_sum`; of
-    what follows, only the bit that `acceptance.draw` returns leaves it. The memory
+    *Formal guarantees.* `move` reads the data through one `log_ratio_sum`; of
+    what follows, only the bit that `accept_bit.draw` returns leaves it. The memory
     stays inside the runner.
     """
     check_posterior(posterior)
@@ -177,19 +178,19 @@ def transition(
         return 2 + proposal.num_words(ravel_pytree(state.position)[0].size)
 
     def recall(state):
-        return queries.remember(posterior, state.position)
+        return log_ratios.remember(posterior, state.position)
 
     def move(words, state, memory):
         proposed = proposal.propose(words[2:], state.position, state.walk, step_size)
         bound = clip_at(clip_bound, proposed.distance)
-        total, memory_proposed = queries.log_ratio_sum(
+        total, memory_proposed = log_ratios.log_ratio_sum(
             posterior, state.position, proposed.position, bound, memory
         )
         public = public_ratio(posterior, state, proposed)
         with jax.enable_x64(True):
             log_ratio = posterior.tempering * total + public.astype(jnp.float64)
             sd = noise_sd(jnp.asarray(bound, jnp.float64))
-        is_accepted = acceptance.draw(words[:2], family, log_ratio, sd)
+        is_accepted = accept_bit.draw(words[:2], family, log_ratio, sd)
         memory = jax.tree.map(
             lambda new, old: jnp.where(is_accepted, new, old), memory_proposed, memory
         )

@@ -21,12 +21,13 @@ and Dewing 1999; Wang, Balle and Kasiviswanathan 2019 (the batch's amplification
 import jax
 from dp_accounting import NeighboringRelation
 
-from dpjax import acceptance, privacy, proposals, queries
+from dpjax import acceptance, privacy, proposals
 from dpjax.algorithm import Algorithm, Sampler, take_step
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.mcmc import minibatch_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Proposal
+from dpjax.release import clip_bounds
 
 __all__ = ["as_top_level_api", "build_kernel", "init", "minibatch_penalty"]
 
@@ -123,7 +124,7 @@ def as_top_level_api(
         Scale of the proposal, in the units of the position or of the metric.
     clip_bound
         M, the bound in nats on one record's log ratio: a number, or
-        `queries.Lipschitz` for a bound proportional to the distance (the thesis's
+        `Lipschitz` for a bound proportional to the distance (the thesis's
         choice).
     noise_multiplier
         Noise sd over the sensitivity c of the ratio under substitution of a record of
@@ -169,7 +170,7 @@ def as_top_level_api(
         minibatch_step.check_relation(neighboring_relation)
         if noise_multiplier == 0:
             raise ValueError("without noise the penalty method is not private")
-        if isinstance(clip_bound, queries.Lipschitz) and distance is None:
+        if isinstance(clip_bound, clip_bounds.Lipschitz) and distance is None:
             release = privacy.GaussianRelease(
                 noise_multiplier, acceptance.TOTAL_VARIATION
             )

@@ -11,11 +11,12 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpjax import acceptance, minibatch, queries
 from dpjax.algorithm import Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.proposals import Proposal
+from dpjax.random import batches
+from dpjax.release import accept_bit, log_ratios
 
 __all__ = ["check_relation", "transition"]
 
@@ -48,13 +49,13 @@ def transition(
 
     Notes
     -----
-    *Formal guarantees.* `move` reads the data through one `queries.batch_moments` of a
-    uniform secret batch; of what follows, only the bit that `acceptance.bit` returns
+    *Formal guarantees.* `move` reads the data through one `batch_moments` of a
+    uniform secret batch; of what follows, only the bit that `accept_bit.bit` returns
     leaves it.
     """
     mh.check_posterior(posterior)
     num_records = posterior.num_records
-    batch_words = minibatch.num_words(batch_size, num_records)
+    batch_words = batches.num_words(batch_size, num_records)
     mh.check(step_size, clip_bound)
     scale = num_records * posterior.tempering
 
@@ -66,8 +67,8 @@ def transition(
         bit_words, batch_row, rest = jnp.split(words, (2, 2 + batch_words))
         proposed = proposal.propose(rest, state.position, state.walk, step_size)
         bound = mh.clip_at(clip_bound, proposed.distance)
-        batch = minibatch.without_replacement(batch_row, batch_size, num_records)
-        mean, variance = queries.batch_moments(
+        batch = batches.without_replacement(batch_row, batch_size, num_records)
+        mean, variance = log_ratios.batch_moments(
             posterior, batch, state.position, proposed.position, bound
         )
         public = mh.public_ratio(posterior, state, proposed)
@@ -77,7 +78,7 @@ def transition(
                 scale**2 * variance / batch_size,
                 jnp.asarray(bound, jnp.float64),
             )
-        is_accepted = acceptance.bit(bit_words, chance)
+        is_accepted = accept_bit.bit(bit_words, chance)
         return *mh.answer(is_accepted, state, proposed), memory
 
     return Transition(

@@ -89,7 +89,7 @@ def as_top_level_api(
     step_size
         Scale of the proposal, in the units of the position or of the metric.
     clip_bound
-        Bound in nats on one record's log ratio: a number, or `queries.Lipschitz` for
+        Bound in nats on one record's log ratio: a number, or `Lipschitz` for
         a bound proportional to the distance (the thesis's choice).
     noise_multiplier
         Noise sd over the sensitivity under substitution, 2 clip bounds; tau sqrt(n) in

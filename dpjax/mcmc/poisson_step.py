@@ -2,7 +2,7 @@
 
 The kernels differ in the acceptance function, and in nothing else. Of n records, lambda
 are drawn on average by a step in which no record has anything to say, and n H more with
-log ratios bounded by H: k = lambda / n in the notation of `dpjax.poisson_queries`.
+log ratios bounded by H: k = lambda / n in the notation of `poisson_log_ratios`.
 """
 
 import math
@@ -13,12 +13,14 @@ from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
-from dpjax import acceptance, minibatch, poisson_queries, privacy, queries
+from dpjax import acceptance, privacy
 from dpjax.acceptance import Acceptance
 from dpjax.algorithm import Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
+from dpjax.random import batches
+from dpjax.release import accept_bit, clip_bounds, poisson_log_ratios
 
 __all__ = ["event", "largest", "span", "transition"]
 
@@ -37,7 +39,7 @@ def span(
     The half range is at most `bound`. Exchanging the positions changes the sign of the
     centre and nothing else.
     """
-    if isinstance(clip_bound, queries.Range):
+    if isinstance(clip_bound, clip_bounds.Range):
         low, high = clip_bound.bounds_fn(position, move.position)
     else:
         high = mh.clip_at(clip_bound, move.distance)
@@ -50,8 +52,8 @@ def span(
 
 def largest(posterior: Posterior, clip_bound, distance) -> float:
     """The largest half range of moves over `distance`, a Python float of nats."""
-    if isinstance(clip_bound, queries.Range):
-        clip_bound = queries.Lipschitz(clip_bound.half_range)
+    if isinstance(clip_bound, clip_bounds.Range):
+        clip_bound = clip_bounds.Lipschitz(clip_bound.half_range)
     return posterior.tempering * mh.clip_at(clip_bound, distance)
 
 
@@ -81,12 +83,12 @@ def event(
         )
     bound = largest(posterior, clip_bound, distance)
     odds = 1 + posterior.num_records * bound / expected_batch_size
-    total_variation = acceptance.TOTAL_VARIATION + minibatch.TOTAL_VARIATION
+    total_variation = acceptance.TOTAL_VARIATION + batches.TOTAL_VARIATION
     return privacy.PoissonAcceptBit(accept, bound, odds, total_variation)
 
 
 def _is_constant(clip_bound) -> bool:
-    return not isinstance(clip_bound, (queries.Lipschitz, queries.Range))
+    return not isinstance(clip_bound, (clip_bounds.Lipschitz, clip_bounds.Range))
 
 
 def transition(
@@ -107,8 +109,8 @@ def transition(
     Notes
     -----
     *Formal guarantees.* `move` reads the data through one
-    `poisson_queries.poisson_log_ratio`; of what follows, only the bit that
-    `acceptance.draw` returns leaves it.
+    `poisson_log_ratios.poisson_log_ratio`; of what follows, only the bit that
+    `accept_bit.draw` returns leaves it.
     """
     mh.check_posterior(posterior)
     _check(step_size, clip_bound, expected_batch_size)
@@ -124,7 +126,7 @@ def transition(
         return reach, bound, base_rate + bound
 
     _, _, least_rate = limits(1)
-    minibatch.capacity(least_rate, num_records)
+    batches.capacity(least_rate, num_records)
     if least_rate > MAX_ODDS * base_rate:
         raise ValueError(
             f"expected_batch_size = {expected_batch_size} is too small beside the "
@@ -133,7 +135,7 @@ def transition(
 
     def num_words(state):
         dimension = ravel_pytree(state.position)[0].size
-        return 2 + proposal.num_words(dimension) + minibatch.ARRIVAL_WORDS
+        return 2 + proposal.num_words(dimension) + batches.ARRIVAL_WORDS
 
     def move(words, state, memory):
         dimension = ravel_pytree(state.position)[0].size
@@ -143,9 +145,9 @@ def transition(
         reach, bound, rate = limits(dimension)
         proposed = proposal.propose(walk_words, state.position, state.walk, step_size)
         centre, half = span(posterior, clip_bound, state.position, proposed, bound)
-        estimate = poisson_queries.poisson_log_ratio(
+        estimate = poisson_log_ratios.poisson_log_ratio(
             posterior,
-            minibatch.arrivals(batch_words, rate, num_records),
+            batches.arrivals(batch_words, rate, num_records),
             rate,
             state.position,
             proposed.position,
@@ -158,7 +160,7 @@ def transition(
             log_ratio = estimate + public.astype(jnp.float64)
             log_ratio = jnp.where(proposed.distance <= reach, log_ratio, -jnp.inf)
             sd = noise_sd(half)
-        is_accepted = acceptance.draw(bit_words, family, log_ratio, sd)
+        is_accepted = accept_bit.draw(bit_words, family, log_ratio, sd)
         return *mh.answer(is_accepted, state, proposed), memory
 
     return Transition(num_words, lambda state: None, move, mh.stay, laziness)

@@ -31,10 +31,10 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
 from dpjax.algorithm import Algorithm, Transition, take_step
-from dpjax.gradient_release import GradientRelease
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_information
 from dpjax.posterior import Posterior
+from dpjax.release.gaussian_sum import GradientRelease
 
 __all__ = ["Corrected", "CurvatureInfo", "CurvatureState", "curvature"]
 
@@ -93,7 +93,7 @@ def curvature(
     information_fn
         As in `dpjax.fisher.geodesic`.
     noise_multiplier
-        As in `dpjax.gradient_release.GradientRelease`.
+        As in `dpjax.release.gaussian_sum.GradientRelease`.
 
     Notes
     -----

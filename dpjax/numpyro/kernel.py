@@ -9,11 +9,12 @@ from jax.core import Tracer
 from numpyro import infer
 from numpyro.util import is_prng_key
 
-from dpjax import engine, privacy
+from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.numpyro.fisher import initial_position
 from dpjax.posterior import Posterior
-from dpjax.results import PrivacyStatement
+from dpjax.runner import loop
+from dpjax.runner.results import PrivacyStatement
 
 __all__ = ["KernelState", "MCMCKernel"]
 
@@ -149,7 +150,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
             starts = init_params
             if is_one:
                 starts = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], starts)
-            engine.check(self._algorithm_fn, self._posterior, starts)
+            loop.check(self._algorithm_fn, self._posterior, starts)
         begin = self._begin if is_one else jax.vmap(self._begin)
         return begin(init_params, rng_key)
 

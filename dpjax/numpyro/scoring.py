@@ -30,9 +30,9 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
 from dpjax.algorithm import Algorithm, Transition, take_step
-from dpjax.gradient_release import GradientRelease
 from dpjax.numpyro.adapter import model_of
 from dpjax.posterior import Posterior
+from dpjax.release.gaussian_sum import GradientRelease
 
 __all__ = ["ScoringInfo", "ScoringState", "noise_sd", "scoring"]
 
@@ -76,7 +76,7 @@ def scoring(
     information_fn
         As in `dpjax.fisher.geodesic`.
     noise_multiplier
-        As in `dpjax.gradient_release.GradientRelease`.
+        As in `dpjax.release.gaussian_sum.GradientRelease`.
     rate
         Share of Newton's step that is taken.
     largest_move

@@ -7,14 +7,14 @@ listed:
   included.
 - ``"tv"``: any events, with bits that have no Renyi divergence (Metropolis's) among
   them: the total variation of those beside the others' delta (see
-  `dpjax.privacy.bare`).
+  `dpjax.privacy.bits.total_variation`).
 - ``"gdp"``: exact, where every event is Gaussian or post-processing of a Gaussian.
 - ``"zcdp"``: the plain bound for Gaussian releases and bits.
 - ``"pld"``: Gaussian releases, penalty bits as what they process, Poisson samples, and
   fixed batches of Gaussian releases or penalty bits: within 0.5 % of the pairs that
-  dominate them (see `dpjax.privacy.pld`).
+  dominate them (see `dpjax.privacy.gaussian.pld`).
 - ``"exact"``: one kind of accept bit, adaptively composed, with any events of
-  ``"pld"``; at most 200 000 bits (see `dpjax.privacy.exact`).
+  ``"pld"``; at most 200 000 bits (see `dpjax.privacy.bits.exact`).
 - ``"best"``: the smallest of those that apply and take seconds. ``"exact"`` is tried up
   to 5000 bits: it allows about a tenth more steps than ``"rdp"``, and its time grows
   faster than the number of bits.
@@ -27,7 +27,9 @@ answer includes that.
 import math
 from collections.abc import Callable
 
-from dpjax.privacy import bare, exact, methods
+from dpjax.privacy import composition
+from dpjax.privacy.bits import exact
+from dpjax.privacy.bits import total_variation as bare
 from dpjax.privacy.events import Event, check_events
 from dpjax.privacy.validate import check_delta, check_epsilon, check_real
 
@@ -103,7 +105,7 @@ def delta(events, epsilon: float, method: str = "best") -> float:
     """
     epsilon = check_real("epsilon", epsilon, low=0.0, high=500.0)
     events = check_events(events)
-    bounds = methods.bounds(events, method).values()
+    bounds = composition.bounds(events, method).values()
     return _with_error(min(bound.delta(epsilon) for bound in bounds), events, epsilon)
 
 
@@ -149,16 +151,16 @@ def max_steps(
 
     def fits(steps: int, name: str) -> bool:
         released = events(steps)
-        bound = methods.bounds(released, method, name).get(name)
+        bound = composition.bounds(released, method, name).get(name)
         if bound is None:
             return False
         return _with_error(bound.delta(epsilon), released, epsilon) < delta
 
     most = 0
-    for name in methods.choose(events(1), method):
+    for name in composition.choose(events(1), method):
         if name != "exact":
             most = max(most, _largest(lambda steps, name=name: fits(steps, name)))
-    if "exact" in methods.choose(events(most + 1), method):
+    if "exact" in composition.choose(events(most + 1), method):
         try:
             guess = _exact_guess(events, epsilon, delta)
         except ValueError:
@@ -196,7 +198,7 @@ def _largest(fits: Callable[[int], bool], guess: int = 0) -> int:
 def _exact_guess(events: Callable, epsilon: float, delta: float) -> int:
     """Steps that the exact accountant allows, in one sweep on another grid."""
     one, two = dict(events(1)), dict(events(2))
-    bit = methods.only_bit(one.items())
+    bit = composition.only_bit(one.items())
     bits_per_step = two[bit] - one[bit]
     if not bits_per_step:
         return 0
@@ -204,7 +206,7 @@ def _exact_guess(events: Callable, epsilon: float, delta: float) -> int:
 
     def others_fn(bits: int) -> Callable:
         steps = max(1, math.ceil((bits - before) / bits_per_step))
-        return methods.other_profiles(events(steps))[0]
+        return composition.other_profiles(events(steps))[0]
 
     bits = exact.max_steps(
         bit,
@@ -242,7 +244,7 @@ def _epsilons(events, delta: float, method: str) -> dict[str, float]:
     delta, events = check_delta(delta), check_events(events)
     error = total_variation(events)
 
-    def corrected(bound: methods.Bound) -> float:
+    def corrected(bound: composition.Bound) -> float:
         value, slack = bound.epsilon(delta), 1e-13
         for _ in range(100):
             # An epsilon below `trial` pays no more than the slack at `trial`. As small
@@ -256,5 +258,5 @@ def _epsilons(events, delta: float, method: str) -> dict[str, float]:
                 return value
         return math.inf
 
-    bounds = methods.bounds(events, method)
+    bounds = composition.bounds(events, method)
     return {name: corrected(bound) for name, bound in bounds.items()}

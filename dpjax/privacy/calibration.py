@@ -6,12 +6,7 @@ from collections.abc import Callable
 from dpjax.privacy import accountant
 from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import check_events
-from dpjax.privacy.validate import (
-    check_count,
-    check_delta,
-    check_epsilon,
-    check_real,
-)
+from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
 __all__ = ["calibrate"]
 

@@ -6,9 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from dpjax.privacy import accountant, conversions, methods
+from dpjax.privacy import accountant, composition
 from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import AcceptBit, PoissonAcceptBit, check_events
+from dpjax.privacy.gaussian import conversions
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon
 
 __all__ = ["RdpFilter"]
@@ -58,7 +59,8 @@ class RdpFilter:
             )
         orders = conversions.ORDERS[conversions.ORDERS > 1.01]
         cost = sum(
-            count * methods.renyi_curve(event, orders) for event, count in typical_step
+            count * composition.renyi_curve(event, orders)
+            for event, count in typical_step
         )
         # The divergence that converts to epsilon [Canonne, Kamath and Steinke 2020,
         # Proposition 12].
@@ -75,7 +77,7 @@ class RdpFilter:
         self.order = float(orders[best])
         self._limit = float(limit[best]) * (1 - 1e-9)
         self._cost = lru_cache(maxsize=2**14)(
-            lambda event: float(methods.renyi_curve(event, [self.order])[0])
+            lambda event: float(composition.renyi_curve(event, [self.order])[0])
         )
         self._spent = 0.0
         self._error = 0.0

@@ -23,9 +23,10 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from scipy import optimize
 
-from dpjax.privacy import accountant, conversions
+from dpjax.privacy import accountant
 from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import FixedBatch, GaussianRelease, PoissonGaussianRelease
+from dpjax.privacy.gaussian import conversions
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
 __all__ = ["langevin_noise", "max_step_size", "releases", "round_down"]

@@ -34,9 +34,9 @@ from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
-from dpjax.gradient_release import GradientRelease
 from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
+from dpjax.release.gaussian_sum import GradientRelease
 
 __all__ = [
     "LONGEST",

@@ -38,10 +38,10 @@ import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpjax import noise
 from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
-from dpjax.gradient_release import GradientRelease
 from dpjax.posterior import Posterior
+from dpjax.random import variates
+from dpjax.release.gaussian_sum import GradientRelease
 from dpjax.vi.guides import Guide
 
 __all__ = ["DPVIInfo", "DPVIState", "as_top_level_api", "build_kernel", "dpvi", "init"]
@@ -215,7 +215,7 @@ def as_top_level_api(
 
     def elbo_gradient(words, parameters):
         dtype = parameters["rho"].dtype
-        normals = noise.normal(words[:guide_words], dtype)
+        normals = variates.normal(words[:guide_words], dtype)
         normals = normals.reshape(-1, guide.num_normals)
         if antithetic:
             normals = jnp.concatenate([normals, -normals])

@@ -129,7 +129,7 @@ def noise_aware(
     Parameters
     ----------
     infos
-        `Run.infos` of `dpvi` with ``aligned=False``, or what `dpjax.results.load_infos`
+        `Run.infos` of `dpvi` with ``aligned=False``, or what `dpjax.runner.load_infos`
         finds of them in a file. Steps before the optimum is near do not fit the model:
         leave them out by `warmup_fraction`, .2 in the paper.
     method

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from dpjax.ep import match
+from dpjax.ep import sites
 from dpjax.models.logistic import logistic_regression
 from dpjax.models.probit import probit_regression
 from dpjax.posterior import Posterior
@@ -42,7 +42,7 @@ def linear_regression():
     data = jnp.asarray(features), jnp.asarray(targets)
     posterior = Posterior(gaussian_logprior, flat, data)
     moments = np.linalg.solve(precision, linear), np.linalg.inv(precision)
-    return posterior, match.linear(NOISE_SD), *moments
+    return posterior, sites.linear(NOISE_SD), *moments
 
 
 @pytest.fixture(scope="session")

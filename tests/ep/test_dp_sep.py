@@ -10,12 +10,12 @@ from scipy import stats
 
 import dpjax
 from dpjax import privacy
-from dpjax.ep import match
+from dpjax.comparisons.dp_sep_published import dp_sep_published
+from dpjax.comparisons.ep import ep
+from dpjax.ep import sites
 from dpjax.ep.dp_em import dp_em
 from dpjax.ep.dp_sep import dp_sep
-from dpjax.ep.dp_sep_published import dp_sep_published
-from dpjax.ep.ep import ep
-from dpjax.ep.natural import Diagonal, Full
+from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.posterior import Posterior
 from dpjax.privacy import NeighboringRelation as Relation
 
@@ -87,7 +87,7 @@ def test_noise_has_the_stated_law():
         posterior,
         1,
         jnp.zeros((chains, 2)),
-        match=match.linear(1.0),
+        match=sites.linear(1.0),
         family=FAMILY,
         l2_clip_norm=2.0,
         noise_multiplier=3.0,
@@ -111,7 +111,7 @@ def test_precisions_stay_above_their_floor():
         posterior,
         1,
         jnp.zeros((50, 1)),
-        match=match.linear(1.0),
+        match=sites.linear(1.0),
         family=Full((1,)),
         l2_clip_norm=4.0,
         noise_multiplier=1.0,
@@ -156,14 +156,14 @@ def test_a_floor_about_the_mean_does_not_shrink(family):
 
 def test_it_lands_within_its_noise(classification, x64):
     posterior = classification["probit"]
-    expected = ep(posterior, match.probit, family=FAMILY, initial_position=jnp.zeros(2))
+    expected = ep(posterior, sites.probit, family=FAMILY, initial_position=jnp.zeros(2))
     found = run(
         dp_sep,
         posterior,
         200,
         jnp.zeros((20, 2)),
         warmup_fraction=0.5,
-        match=match.probit,
+        match=sites.probit,
         family=FAMILY,
         l2_clip_norm=6.0,
         noise_multiplier=0.3,
@@ -184,7 +184,7 @@ def test_noise_for_epsilon_one_is_the_table(means, batch, epochs, sigma):
     def events(value):
         kernel = dp_sep(
             means,
-            match.linear(1.0),
+            sites.linear(1.0),
             family=Full((1,)),
             l2_clip_norm=1.0,
             noise_multiplier=value,
@@ -206,14 +206,14 @@ def test_the_published_order_is_charged_epoch_by_epoch(means):
     settings = dict(family=Full((1,)), l2_clip_norm=1.0)
     for epochs, sigma in ((40, 23.6), (100, 37.3)):
         kernel = dp_sep_published(
-            means, match.linear(1.0), noise_multiplier=sigma, **settings
+            means, sites.linear(1.0), noise_multiplier=sigma, **settings
         )
         epsilon = privacy.epsilon(kernel.privacy(epochs), 1e-5)
         assert np.isclose(epsilon, 1.0, rtol=0.01)
     with pytest.raises(ValueError, match="REPLACE_ONE"):
         kernel.privacy(1, AR)
     silent = dp_sep_published(
-        means, match.linear(1.0), noise_multiplier=0.0, **settings
+        means, sites.linear(1.0), noise_multiplier=0.0, **settings
     )
     with pytest.raises(ValueError, match="not private"):
         silent.privacy(1)
@@ -226,7 +226,7 @@ def test_the_published_steps_are_too_short(means, x64):
         means,
         10,
         jnp.zeros((1, 1)),
-        match=match.linear(1.0),
+        match=sites.linear(1.0),
         family=Full((1,)),
         l2_clip_norm=20.0,
         noise_multiplier=0.0,
@@ -252,7 +252,7 @@ def test_a_published_site_carries_the_stated_noise():
         posterior,
         1,
         jnp.zeros((400, 2)),
-        match=match.linear(1.0),
+        match=sites.linear(1.0),
         family=FAMILY,
         l2_clip_norm=1e3,
         noise_multiplier=0.05,
@@ -271,7 +271,7 @@ def test_one_record_moves_a_step_by_its_clip(kernel, means):
         means.logprior_fn, flat, (features, targets.at[0].set(jnp.array(1e6)))
     )
     after = [
-        run(kernel, data, 1, jnp.zeros((1, 1)), match=match.linear(1.0), **settings)
+        run(kernel, data, 1, jnp.zeros((1, 1)), match=sites.linear(1.0), **settings)
         .infos.parameters
         for data in (means, other)
     ]  # fmt: skip
@@ -290,7 +290,7 @@ def test_a_batch_reads_only_the_records_drawn(means):
         broken,
         3,
         jnp.zeros((1, 1)),
-        match=match.linear(1.0),
+        match=sites.linear(1.0),
         family=Full((1,)),
         l2_clip_norm=5.0,
         noise_multiplier=1.0,
@@ -361,21 +361,21 @@ def test_bad_parameters_are_refused(means):
             "noise_multiplier": dict(noise_multiplier=-1.0),
         }.items():
             with pytest.raises(ValueError, match=message):
-                kernel(means, match.linear(1.0), **(good | bad))
+                kernel(means, sites.linear(1.0), **(good | bad))
         steep = Posterior(lambda w: -jnp.sum(w**4), flat, means.data)
         with pytest.raises(ValueError, match="proper Gaussian"):
-            kernel(steep, match.linear(1.0), **good)
+            kernel(steep, sites.linear(1.0), **good)
     with pytest.raises(ValueError, match="damping"):
-        dp_sep_published(means, match.linear(1.0), damping=0.0, **good)
+        dp_sep_published(means, sites.linear(1.0), damping=0.0, **good)
     for message, bad in {
         "least_precision": dict(least_precision=0.4),
         "positive numbers": dict(preconditioner=np.array([1.0, 0.0])),
         "shape": dict(preconditioner=np.ones(3)),
     }.items():
         with pytest.raises(ValueError, match=message):
-            dp_sep(means, match.linear(1.0), **(good | bad))
+            dp_sep(means, sites.linear(1.0), **(good | bad))
     with pytest.raises(ValueError, match="init_scale"):
-        dp_sep(means, match.linear(1.0), init_scale=2.0, **good).init(jnp.zeros(1))
+        dp_sep(means, sites.linear(1.0), init_scale=2.0, **good).init(jnp.zeros(1))
     em = dict(family=FAMILY, component_sd=1.0, record_norm=1.0, noise_multiplier=1.0)
     for message, bad in {
         "record_norm": dict(record_norm=0.0),

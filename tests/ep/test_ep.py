@@ -5,11 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax import baselines
-from dpjax.ep import match
-from dpjax.ep.ep import ep
-from dpjax.ep.natural import Full, Moments
-from dpjax.ep.sep import sep
+from dpjax.comparisons import baselines
+from dpjax.comparisons.ep import ep
+from dpjax.comparisons.sep import sep
+from dpjax.ep import sites
+from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
 
 FAMILY = Full((2,))
@@ -51,7 +51,7 @@ def test_classification_agrees_with_nuts(classification, name):
     draws = run.positions.reshape(-1, 2)
     # The error of an sd from 5,000 effective draws is 1 %: 4 % is 4 of them, and the
     # means' errors are smaller still. Where the seed has passed, it passes.
-    for found in fits(posterior, getattr(match, name), FAMILY):
+    for found in fits(posterior, getattr(sites, name), FAMILY):
         assert np.allclose(found.mean, draws.mean(axis=0), rtol=0.05)
         sds = np.sqrt(np.diag(found.covariance))
         assert np.allclose(sds, draws.std(axis=0), rtol=0.05)
@@ -98,7 +98,7 @@ def test_clipping_shrinks_the_differences():
     found = sep(
         jax.random.key(0),
         posterior,
-        match.linear(1.0),
+        sites.linear(1.0),
         family=Full((1,)),
         initial_position=jnp.zeros(1),
         num_epochs=60,
@@ -122,7 +122,7 @@ def test_clusters_are_found():
     )
     start = jnp.asarray(centres + 0.5)
     arguments = dict(family=Full((3, 2)), initial_position=start)
-    site_fn = match.mixture(3, 0.5)
+    site_fn = sites.mixture(3, 0.5)
     exact = np.stack([records[labels == j].mean(axis=0) for j in range(3)])
     counts = np.bincount(labels)
     for found in (

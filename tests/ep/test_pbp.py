@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dpjax.comparisons.sep import sep
 from dpjax.ep import pbp
-from dpjax.ep.natural import Diagonal, Moments
-from dpjax.ep.sep import sep
+from dpjax.ep.gaussians import Diagonal, Moments
 from dpjax.models import network
 
 FEATURES = jnp.array([0.7, -1.2, 0.4])

@@ -9,16 +9,11 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax import proposals, queries
-from dpjax.mcmc import (
-    barker,
-    fast_mh,
-    fast_mh_published,
-    metropolis_hastings,
-    penalty,
-    tuna,
-)
+from dpjax import proposals
+from dpjax.comparisons import fast_mh_published, tuna
+from dpjax.mcmc import barker, fast_mh, metropolis_hastings, penalty
 from dpjax.posterior import Posterior
+from dpjax.release import clip_bounds
 
 MODULES = {
     "barker": barker,
@@ -198,7 +193,7 @@ def test_pytree_positions(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, queries.Lipschitz(-1.0)])
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, clip_bounds.Lipschitz(-1.0)])
 def test_bad_clip_bounds_raise(name, bad, posterior):
     with pytest.raises(ValueError, match="clip_bound"):
         make(name, posterior, clip_bound=bad)
@@ -214,5 +209,5 @@ def test_other_bad_arguments_raise(posterior):
     with pytest.raises(TypeError, match="Posterior"):
         dpjax.barker(lambda position: 0.0, 0.1, clip_bound=1.0)
     with pytest.raises(ValueError, match="constant length"):
-        make("barker", posterior, clip_bound=queries.Lipschitz(1.0),
+        make("barker", posterior, clip_bound=clip_bounds.Lipschitz(1.0),
              proposal=proposals.gaussian)  # fmt: skip

@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 import dpjax
-from dpjax import acceptance, fisher, proposals
+from dpjax import fisher, proposals
 from dpjax.models.banana import Information
+from dpjax.release import accept_bit
 
 # No record of these posteriors changes by more: nothing is clipped.
 CLIP = 30.0
@@ -112,14 +113,14 @@ def test_kernels_keep_the_posterior(make_target, name, model, tempering):
 
 def corrupt(monkeypatch, change):
     """Let `change` alter the log ratio before the bit is drawn."""
-    draw = acceptance.draw
+    draw = accept_bit.draw
 
     def wrong(words, family, log_ratio, noise_sd=0.0):
         with jax.enable_x64(True):
             log_ratio = change(log_ratio, noise_sd)
         return draw(words, family, log_ratio, noise_sd)
 
-    monkeypatch.setattr(acceptance, "draw", wrong)
+    monkeypatch.setattr(accept_bit, "draw", wrong)
 
 
 MUTANTS = {

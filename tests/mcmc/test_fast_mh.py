@@ -10,9 +10,11 @@ from dp_accounting import NeighboringRelation as Relation
 from scipy import stats
 
 import dpjax
-from dpjax import acceptance, minibatch, noise, poisson_queries, privacy, proposals
+from dpjax import acceptance, privacy, proposals
 from dpjax.posterior import Posterior
-from dpjax.queries import Lipschitz, Range
+from dpjax.random import batches, chacha
+from dpjax.release import poisson_log_ratios
+from dpjax.release.clip_bounds import Lipschitz, Range
 
 
 @pytest.mark.parametrize("half_range", [0.05, 0.3])
@@ -22,7 +24,9 @@ def test_counts_estimate_every_ratio_without_bias(half_range):
     with jax.enable_x64(True):
         threshold, weight = map(
             np.asarray,
-            poisson_queries.thinning(jnp.asarray(ratio), half_range, base_rate, rate),
+            poisson_log_ratios.thinning(
+                jnp.asarray(ratio), half_range, base_rate, rate
+            ),
         )
     clipped = np.clip(ratio, -half_range, half_range)
     clipped[~np.isfinite(ratio)] = 0
@@ -47,7 +51,7 @@ def test_sums_do_not_depend_on_the_order():
         lambda position, record: record * position,
         jnp.asarray(np.random.default_rng(0).normal(size=500), jnp.result_type(float)),
     )
-    drawn = minibatch.Arrivals(
+    drawn = batches.Arrivals(
         jnp.arange(500, dtype=jnp.uint32), jnp.ones(500, bool), jnp.zeros(500, "uint32")
     )
     estimates = []
@@ -56,7 +60,7 @@ def test_sums_do_not_depend_on_the_order():
         shuffled = jax.tree.map(lambda leaf, order=order: leaf[order], drawn)
         with jax.enable_x64(True):
             centre, half = jnp.zeros(()), jnp.asarray(1.0)
-        estimate = poisson_queries.poisson_log_ratio(
+        estimate = poisson_log_ratios.poisson_log_ratio(
             posterior, shuffled, 3.0, jnp.asarray(0.0), jnp.asarray(0.3), centre, half,
             2.0,
         )  # fmt: skip
@@ -73,18 +77,18 @@ def test_no_weight_is_larger_than_charged_for():
     @jax.jit
     @jax.vmap
     def estimate(is_drawn):
-        drawn = minibatch.Arrivals(
+        drawn = batches.Arrivals(
             jnp.arange(size, dtype=jnp.uint32), is_drawn, jnp.zeros(size, "uint32")
         )
         with jax.enable_x64(True):
             bounds = jnp.zeros(()), jnp.asarray(half_range)
-        return poisson_queries.poisson_log_ratio(
+        return poisson_log_ratios.poisson_log_ratio(
             posterior, drawn, rate, old, new, *bounds, base_rate
         )
 
     with jax.enable_x64(True):
         ratio = jnp.append(posterior.data.astype(float), 0.0)
-        threshold, _ = poisson_queries.thinning(ratio, half_range, base_rate, rate)
+        threshold, _ = poisson_log_ratios.thinning(ratio, half_range, base_rate, rate)
     *low, middle = np.asarray(threshold, np.longdouble)
     low = np.array(low)
     weight = np.log((2 * middle - low) / low)
@@ -198,7 +202,7 @@ def test_run_makes_the_same_steps(name):
     width = algorithm.transition.num_words(algorithm.init(jnp.zeros(2)))
     move = jax.jit(jax.vmap(algorithm.transition.move, (0, 0, None)))
     for i in range(num_steps):
-        words = jnp.asarray(noise.tape(key, 1 + i, (1, chains, width))[0])
+        words = jnp.asarray(chacha.tape(key, 1 + i, (1, chains, width))[0])
         states, _, _ = move(words, states, None)
         np.testing.assert_array_equal(result.positions[:, i], states.position)
     assert len(np.unique(result.positions)) > 10
@@ -221,7 +225,7 @@ def test_proposals_too_far_for_the_capacity_are_rejected(distance, moves):
     assert np.any(bits(keys)) == moves
 
 
-ERROR_OF_A_STEP = acceptance.TOTAL_VARIATION + minibatch.TOTAL_VARIATION
+ERROR_OF_A_STEP = acceptance.TOTAL_VARIATION + batches.TOTAL_VARIATION
 """Total variation: of the bit, and of the arrivals that a table and a capacity cut."""
 
 
@@ -253,7 +257,7 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
     """Records that saturate their bound attain the rates and the odds charged."""
     clip_bound, bound = BOUNDS[name]
     found = []
-    thin, draw = poisson_queries.thinning, minibatch.arrivals
+    thin, draw = poisson_log_ratios.thinning, batches.arrivals
 
     def spy(*args):
         found.append(thin(*args))
@@ -263,8 +267,8 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
         found.append(rate)
         return draw(words, rate, num_records)
 
-    monkeypatch.setattr(poisson_queries, "thinning", spy)
-    monkeypatch.setattr(minibatch, "arrivals", count)
+    monkeypatch.setattr(poisson_log_ratios, "thinning", spy)
+    monkeypatch.setattr(batches, "arrivals", count)
     posterior = slope_posterior(np.tile([-1e9, 1e9], 20), tempering)
     algorithm = dpjax.fast_mh(posterior, laziness=0.5, **privacy_settings(clip_bound))
     algorithm.step(jax.random.key(0), algorithm.init(jnp.zeros(2)))

@@ -10,11 +10,13 @@ import pytest
 from scipy import stats
 
 import dpjax
-from dpjax import acceptance, minibatch, poisson_queries
+from dpjax import acceptance
 from dpjax.mcmc import poisson_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
-from dpjax.queries import Lipschitz, Range
+from dpjax.random import batches
+from dpjax.release import poisson_log_ratios
+from dpjax.release.clip_bounds import Lipschitz, Range
 
 # Three records and three states: numbers with which no log ratio is rounded.
 LOGLIKELIHOODS = np.array(
@@ -105,7 +107,7 @@ def enumerate_moves(monkeypatch):
         number = jnp.searchsorted(ends, slots, side="right")
         indices = jnp.minimum(number, 2).astype(jnp.uint32)
         coins = jnp.zeros(slots.shape, jnp.uint32)
-        return minibatch.Arrivals(indices, slots < ends[2], coins)
+        return batches.Arrivals(indices, slots < ends[2], coins)
 
     def count_rates(clip_bound, old, new):
         position = jnp.asarray(old, jnp.result_type(float))
@@ -117,7 +119,7 @@ def enumerate_moves(monkeypatch):
         )
         ratio = TEMPERING * (LOGLIKELIHOODS[:, new] - LOGLIKELIHOODS[:, old])
         with jax.enable_x64(True):
-            threshold, _ = poisson_queries.thinning(
+            threshold, _ = poisson_log_ratios.thinning(
                 jnp.asarray(ratio) - centre, half, base_rate, rate
             )
         return rate * np.asarray(threshold) / 2**32
@@ -127,8 +129,8 @@ def enumerate_moves(monkeypatch):
             with jax.enable_x64(True):
                 return chance_fn(family, log_ratio, noise_sd)
 
-        monkeypatch.setattr(minibatch, "arrivals", arrivals)
-        monkeypatch.setattr(acceptance, "draw", draw)
+        monkeypatch.setattr(batches, "arrivals", arrivals)
+        monkeypatch.setattr(accept_bit, "draw", draw)
 
         @jax.jit
         @functools.partial(jax.vmap, in_axes=(0, None))
@@ -139,7 +141,7 @@ def enumerate_moves(monkeypatch):
 
         found = {}
         for old, new in PAIRS:
-            words = np.zeros((len(COUNTS), 3 + minibatch.ARRIVAL_WORDS), np.uint32)
+            words = np.zeros((len(COUNTS), 3 + batches.ARRIVAL_WORDS), np.uint32)
             words[:, 2], words[:, 3:6] = (new - old - 1) % 3, COUNTS
             position = jnp.asarray(old, jnp.result_type(float))
             chances = np.asarray(chance(words, position))
@@ -202,8 +204,8 @@ def of_plain_sums(estimate):
 
 @pytest.mark.parametrize("mutate", [without_centre, of_plain_sums])
 def test_mutants_are_out_of_balance(monkeypatch, enumerate_moves, mutate):
-    estimate = poisson_queries.poisson_log_ratio
-    monkeypatch.setattr(poisson_queries, "poisson_log_ratio", mutate(estimate))
+    estimate = poisson_log_ratios.poisson_log_ratio
+    monkeypatch.setattr(poisson_log_ratios, "poisson_log_ratio", mutate(estimate))
     assert imbalance(enumerate_moves(TOYS["centred"])) > 0.01
 
 

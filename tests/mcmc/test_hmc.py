@@ -1,6 +1,7 @@
 """DP HMC: the posterior stays whatever the noise, and the events are what is done."""
 
 import dataclasses
+import importlib
 
 import blackjax
 import jax
@@ -11,10 +12,13 @@ from dp_accounting import NeighboringRelation as Relation
 from scipy import stats
 
 import dpjax
-from dpjax import acceptance, noise, privacy, proposals, queries
-from dpjax.mcmc import hmc
+from dpjax import acceptance, privacy, proposals
 from dpjax.models import thesis_model
 from dpjax.posterior import Posterior
+from dpjax.random import variates
+from dpjax.release import exact_sums, gaussian
+
+hmc = importlib.import_module("dpjax.mcmc.hmc")
 
 FALSE_ALARM = 1e-8
 """Of one test of exactness; the few dozen p-values of this file stay below 1e-6."""
@@ -191,7 +195,7 @@ def test_the_path_is_that_of_blackjax(make_target, inverse_mass_matrix):
     words = jax.random.bits(
         jax.random.key(5), (algorithm.transition.num_words(algorithm.init(start)),)
     )[2:]
-    z = noise.normal(words[:2])
+    z = variates.normal(words[:2])
     metric = np.ones(2) if inverse_mass_matrix is None else inverse_mass_matrix
     root = proposals.square_root(metric).astype(start.dtype)
     # p = W^-T z has the covariance of the mass matrix.
@@ -230,16 +234,16 @@ def no_prior(position):
 
 @pytest.fixture
 def released(monkeypatch):
-    """Arguments of every `noise.gaussian_release`, outside `jit`."""
+    """Arguments of every `gaussian.gaussian_release`, outside `jit`."""
     calls = []
-    release = noise.gaussian_release
+    release = gaussian.gaussian_release
 
     def spy(words, integers, unit, noise_multiplier):
         value = release(words, integers, unit, noise_multiplier)
         calls.append((integers, unit, noise_multiplier))
         return value
 
-    monkeypatch.setattr(noise, "gaussian_release", spy)
+    monkeypatch.setattr(gaussian, "gaussian_release", spy)
     return calls
 
 
@@ -255,10 +259,12 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
             Posterior(no_prior, linear, calm), position, None, words[0], *arguments
         )
     (loud, unit, charged), (quiet, *_), (reverse, *_) = released
-    assert charged == multiplier and unit == clip_norm / queries.GRID
+    assert charged == multiplier and unit == clip_norm / exact_sums.GRID
     if sampling_prob == 1:
-        assert np.linalg.norm(loud - reverse) == pytest.approx(2 * queries.GRID, 1e-4)
-    assert np.linalg.norm(loud - quiet) <= queries.GRID
+        assert np.linalg.norm(loud - reverse) == pytest.approx(
+            2 * exact_sums.GRID, 1e-4
+        )
+    assert np.linalg.norm(loud - quiet) <= exact_sums.GRID
 
     def of_zeros(words):
         empty = Posterior(no_prior, linear, jnp.zeros((3, 2)))
@@ -278,7 +284,7 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
         inverse_mass_matrix=np.ones(2),
         sampling_prob=sampling_prob,
     )
-    error = 2 * noise.TOTAL_VARIATION
+    error = 2 * gaussian.TOTAL_VARIATION
     for relation, factor in (
         (Relation.REPLACE_ONE, 2.0),
         (Relation.ADD_OR_REMOVE_ONE, 1.0),

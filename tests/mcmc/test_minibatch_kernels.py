@@ -1,6 +1,7 @@
 """Batch kernels keep conjugate posteriors, and accept as the published noisy tests."""
 
 import functools
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +12,14 @@ from scipy import stats
 
 import dpjax
 from benchmarks import fit_correction
-from dpjax import acceptance, minibatch, proposals, queries
-from dpjax.mcmc import minibatch_barker, minibatch_penalty
+from dpjax import acceptance, proposals
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
+from dpjax.random import batches
+from dpjax.release import clip_bounds, log_ratios
+
+minibatch_barker = importlib.import_module("dpjax.mcmc.minibatch_barker")
+minibatch_penalty = importlib.import_module("dpjax.mcmc.minibatch_penalty")
 
 CHAINS, STEPS = 5000, 200
 FALSE_ALARM_SDS = 5.7
@@ -102,9 +107,9 @@ def test_kernels_keep_the_posterior(name):
 
 
 def without_batch_variance(monkeypatch):
-    moments = queries.batch_moments
+    moments = log_ratios.batch_moments
     monkeypatch.setattr(
-        queries, "batch_moments", lambda *args: (moments(*args)[0], jnp.zeros(()))
+        log_ratios, "batch_moments", lambda *args: (moments(*args)[0], jnp.zeros(()))
     )
 
 
@@ -177,7 +182,7 @@ def published_barker(rng, posterior, jump, count):
 LAWS = {
     "penalty": (
         lambda p, move: dpjax.minibatch_penalty(
-            p, 1.0, clip_bound=queries.Lipschitz(0.3), noise_multiplier=0.8,
+            p, 1.0, clip_bound=clip_bounds.Lipschitz(0.3), noise_multiplier=0.8,
             batch_size=12, proposal=move,
         ),
         published_penalty,
@@ -247,7 +252,7 @@ def test_barker_probability_keeps_the_certificate(variance):
                 for m, w in minibatch_barker.CORRECTION.T.tolist()
             )
             error = float(abs(mpmath.mpf(float(chance)) - exact))
-            bound = error + 2.0**-53 + minibatch.TOTAL_VARIATION
+            bound = error + 2.0**-53 + batches.TOTAL_VARIATION
             assert bound <= acceptance.TOTAL_VARIATION
 
 

@@ -1,5 +1,7 @@
 """Neighbouring batches: what the kernels charge for is what they do."""
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,9 +9,13 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 
 import dpjax
-from dpjax import acceptance, minibatch, privacy, proposals, queries
-from dpjax.mcmc import minibatch_barker, minibatch_penalty
+from dpjax import acceptance, privacy, proposals
 from dpjax.posterior import Posterior
+from dpjax.random import batches
+from dpjax.release import clip_bounds, exact_sums, log_ratios
+
+minibatch_barker = importlib.import_module("dpjax.mcmc.minibatch_barker")
+minibatch_penalty = importlib.import_module("dpjax.mcmc.minibatch_penalty")
 
 RECORDS, BATCH, STEP = 40, 8, 0.25
 PENALTY = dict(noise_multiplier=0.7, batch_size=BATCH)
@@ -18,7 +24,7 @@ KERNELS = {
     "Lipschitz penalty": lambda p: dpjax.minibatch_penalty(
         p,
         STEP,
-        clip_bound=queries.Lipschitz(0.3),
+        clip_bound=clip_bounds.Lipschitz(0.3),
         proposal=proposals.fixed_length,
         **PENALTY,
     ),
@@ -64,7 +70,7 @@ def neighbouring_moments(batch_size, clip_bound, count=20_000):
         data = jnp.stack([jnp.zeros_like(ratios), ratios], axis=1)
         indices = jnp.arange(batch_size, dtype=jnp.uint32)
         posterior = Posterior(no_prior, looked_up, data)
-        return queries.batch_moments(posterior, indices, -1.0, 1.0, clip_bound)
+        return log_ratios.batch_moments(posterior, indices, -1.0, 1.0, clip_bound)
 
     with np.errstate(over="ignore"):
         pair = [
@@ -98,11 +104,11 @@ def test_moments_are_those_of_numpy():
     indices = rng.permutation(50)[:20]
     posterior = Posterior(no_prior, slope, jnp.asarray(data))
     for clip_bound in (0.5, np.inf):
-        mean, variance = queries.batch_moments(
+        mean, variance = log_ratios.batch_moments(
             posterior, jnp.asarray(indices), jnp.zeros(1), jnp.ones(1), clip_bound
         )
         ratio = np.clip(data[indices, 0], -clip_bound, clip_bound)
-        assert float(mean) == pytest.approx(ratio.mean(), abs=2 / queries.GRID)
+        assert float(mean) == pytest.approx(ratio.mean(), abs=2 / exact_sums.GRID)
         assert float(variance) == pytest.approx(ratio.var(), rel=1e-4)
 
 
@@ -110,7 +116,7 @@ def test_moments_are_those_of_numpy():
 def test_non_finite_ratios_count_as_zero(bad):
     data = jnp.array([[bad], [0.25], [0.25], [0.0]])
     posterior = Posterior(no_prior, slope, data)
-    mean, variance = queries.batch_moments(
+    mean, variance = log_ratios.batch_moments(
         posterior, jnp.arange(4), jnp.zeros(1), jnp.ones(1), 1.0
     )
     assert float(mean) == 0.125 and float(variance) == 0.125**2
@@ -119,7 +125,9 @@ def test_non_finite_ratios_count_as_zero(bad):
 def test_large_batches_are_refused():
     def moments(indices):
         posterior = Posterior(no_prior, slope, jnp.zeros((2, 1)))
-        return queries.batch_moments(posterior, indices, jnp.zeros(1), jnp.ones(1), 1.0)
+        return log_ratios.batch_moments(
+            posterior, indices, jnp.zeros(1), jnp.ones(1), 1.0
+        )
 
     with pytest.raises(ValueError, match=r"2\^20"):
         jax.eval_shape(moments, jax.ShapeDtypeStruct((2**20 + 1,), jnp.uint32))
@@ -142,7 +150,7 @@ def seen(monkeypatch):
     monkeypatch.setattr(acceptance, "probability", penalty_spy)
     monkeypatch.setattr(minibatch_barker, "_probability", barker_spy)
     monkeypatch.setattr(
-        minibatch, "without_replacement", lambda words, size, _: jnp.arange(size)
+        batches, "without_replacement", lambda words, size, _: jnp.arange(size)
     )
     return calls
 
@@ -200,7 +208,7 @@ def test_barker_charges_what_the_kernel_does(seen, tempering):
 def test_growing_clip_bounds_keep_the_ratio_of_noise_to_sensitivity(seen):
     def make(posterior):
         return dpjax.minibatch_penalty(
-            posterior, 0.02, clip_bound=queries.Lipschitz(0.3), **PENALTY
+            posterior, 0.02, clip_bound=clip_bounds.Lipschitz(0.3), **PENALTY
         )
 
     posterior = Posterior(no_prior, slope, jnp.zeros((RECORDS, 1)))

@@ -7,8 +7,9 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 
 import dpjax
-from dpjax import acceptance, privacy, proposals, queries
+from dpjax import acceptance, privacy, proposals
 from dpjax.posterior import Posterior
+from dpjax.release import accept_bit, clip_bounds
 
 BOTH = [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE]
 STEP = 0.25
@@ -16,13 +17,13 @@ KERNELS = {
     "barker": lambda p: dpjax.barker(p, STEP, clip_bound=0.5),
     "lazy barker": lambda p: dpjax.barker(p, STEP, clip_bound=0.5, laziness=0.3),
     "Lipschitz barker": lambda p: dpjax.barker(
-        p, STEP, clip_bound=queries.Lipschitz(3.0)
+        p, STEP, clip_bound=clip_bounds.Lipschitz(3.0)
     ),
     "penalty": lambda p: dpjax.penalty(p, STEP, clip_bound=0.5, noise_multiplier=0.7),
     "Lipschitz penalty": lambda p: dpjax.penalty(
         p,
         STEP,
-        clip_bound=queries.Lipschitz(3.0),
+        clip_bound=clip_bounds.Lipschitz(3.0),
         noise_multiplier=0.7,
         proposal=proposals.fixed_length,
     ),
@@ -44,15 +45,15 @@ def quadratic(position, record):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Arguments of every `acceptance.draw` outside `jit`."""
+    """Arguments of every `accept_bit.draw` outside `jit`."""
     calls = []
-    draw = acceptance.draw
+    draw = accept_bit.draw
 
     def spy(words, family, log_ratio, noise_sd=0.0):
         calls.append((family, log_ratio, noise_sd))
         return draw(words, family, log_ratio, noise_sd)
 
-    monkeypatch.setattr(acceptance, "draw", spy)
+    monkeypatch.setattr(accept_bit, "draw", spy)
     return calls
 
 
@@ -94,9 +95,9 @@ def test_events_follow_the_formulas():
         multiplier = event.gaussian.noise_multiplier
         assert multiplier == pytest.approx(0.7 * 2 / factor, rel=1e-15)
         [(event, _)] = KERNELS["Lipschitz barker"](posterior).privacy(1, relation)
-        assert event.sensitivity == 0.5 * queries.sensitivity(3.0 * STEP, relation)
+        assert event.sensitivity == 0.5 * clip_bounds.sensitivity(3.0 * STEP, relation)
         growing = dpjax.penalty(
-            posterior, STEP, clip_bound=queries.Lipschitz(3.0), noise_multiplier=0.7
+            posterior, STEP, clip_bound=clip_bounds.Lipschitz(3.0), noise_multiplier=0.7
         )
         [(event, count)] = growing.privacy(5, relation)
         assert isinstance(event, privacy.GaussianRelease) and count == 5
@@ -106,7 +107,7 @@ def test_events_follow_the_formulas():
 def test_growing_clip_bounds_keep_the_ratio_of_noise_to_sensitivity(seen):
     def kernel(posterior):
         return dpjax.penalty(
-            posterior, STEP, clip_bound=queries.Lipschitz(3.0), noise_multiplier=0.7
+            posterior, STEP, clip_bound=clip_bounds.Lipschitz(3.0), noise_multiplier=0.7
         )
 
     for size in (1e9, -1e9):

@@ -6,6 +6,7 @@ from what a step leaves.
 
 import dataclasses
 import functools
+import importlib
 import math
 
 import jax
@@ -18,13 +19,13 @@ import pytest
 
 import dpjax
 import dpjax.numpyro
-from dpjax import cipher, exact_sums, gradient_queries, minibatch, noise
-from dpjax.ep.dp_sep_published import dp_sep_published
-from dpjax.ep.natural import Diagonal, Full
+from dpjax.comparisons.dp_sep_published import dp_sep_published
+from dpjax.comparisons.sgld_claims import li_theorem_4
+from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.numpyro.curvature import curvature
 from dpjax.privacy import NeighboringRelation
-from dpjax.privacy.published import li_theorem_4
-from dpjax.sgmcmc import sgld
+from dpjax.random import batches, chacha
+from dpjax.release import exact_sums, gaussian, vector_sums
 from tests.attacks import (
     DELTA,
     FAR,
@@ -36,6 +37,8 @@ from tests.attacks import (
     found,
     linear,
 )
+
+sgld = importlib.import_module("dpjax.sgmcmc.sgld")
 
 pytestmark = pytest.mark.usefixtures("quickly_compiled")
 CLIP = 2.0
@@ -235,7 +238,7 @@ def test_claims_survive(name):
 def test_a_small_sample_of_many_records():
     """Drawn as a number of records and a batch, not by a coin for every record."""
     num_records, chance = 320, 1 / 64
-    assert minibatch.num_poisson_words(chance, num_records) > 8
+    assert batches.num_poisson_words(chance, num_records) > 8
     data = data_sets(*np.zeros(num_records - 1))
     check(variational((0.25, chance), data)._replace(share=0.2))
 
@@ -313,7 +316,7 @@ def test_claims_of_adding_a_record_survive(name):
     assert 0.3 * claim < bound <= claim
 
 
-def quiet(words, integers, unit, noise_multiplier, release=noise.gaussian_release):
+def quiet(words, integers, unit, noise_multiplier, release=gaussian.gaussian_release):
     return release(words, integers, unit, noise_multiplier / 3)
 
 
@@ -328,9 +331,9 @@ def everybody(key, start, count):
 @pytest.mark.parametrize(
     ("name", "module", "function", "wrong"),
     [
-        ("hmc", noise, "gaussian_release", quiet),
-        ("dpvi", gradient_queries, "clip_to_grid", loose),
-        ("sgnht, sampled", cipher, "expand", everybody),
+        ("hmc", gaussian, "gaussian_release", quiet),
+        ("dpvi", vector_sums, "clip_to_grid", loose),
+        ("sgnht, sampled", chacha, "expand", everybody),
     ],
 )
 def test_wrong_code_is_caught(monkeypatch, name, module, function, wrong):

@@ -10,7 +10,9 @@ from dp_accounting.rdp import RdpAccountant
 from scipy import stats
 
 from dpjax import privacy
-from dpjax.privacy import convolution, pld, profiles, published, step_size
+from dpjax.comparisons import sgld_claims
+from dpjax.privacy import step_size
+from dpjax.privacy.gaussian import convolution, pld, profiles
 
 ADD = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = privacy.NeighboringRelation.REPLACE_ONE
@@ -333,29 +335,29 @@ def test_published_step_sizes(sampling_prob, epsilon, fixed, decreasing, stars):
     setting = dict(epsilon=epsilon, delta=1e-5, **SECTION_3_1)
     claims = [
         claim(10_000, sampling_prob=sampling_prob, **setting)
-        for claim in (published.li_theorem_4, published.li_theorem_3)
+        for claim in (sgld_claims.li_theorem_4, sgld_claims.li_theorem_3)
     ]
     for claim, printed, star in zip(claims, (fixed, decreasing), stars, strict=True):
         assert claim.step_size == pytest.approx(printed, rel=0.005)
         assert bool(claim.broken_conditions) == (star == "*")
-    wang = published.wang(10_000, **setting)
+    wang = sgld_claims.wang(10_000, **setting)
     assert wang.step_size == pytest.approx(1.48e-6 * (epsilon / 0.1) ** 2, rel=0.005)
 
 
 def test_where_published_step_sizes_are_unsafe():
     """Exceeded budgets, and whether the theorem's conditions would have told."""
     setting = dict(sampling_prob=0.001, epsilon=1.0, delta=1e-5, **SECTION_3_1)
-    claim = published.li_theorem_4(10_000, **setting)
+    claim = sgld_claims.li_theorem_4(10_000, **setting)
     rest = dict(sampling_prob=0.001, schedule=None, **SECTION_3_1)
     assert spent(claim.step_size, 10_000, ADD, **rest) > 1.2
     assert claim.broken_conditions
     quiet = dict(setting, sampling_prob=ROOT)
-    claim = published.li_theorem_4(10_000, **quiet)
+    claim = sgld_claims.li_theorem_4(10_000, **quiet)
     assert not claim.broken_conditions
     rest = dict(sampling_prob=ROOT, schedule=None, **SECTION_3_1)
     assert spent(claim.step_size, 10_000, ADD, **rest) < 1.0
     assert spent(claim.step_size, 10_000, REPLACE, **rest) > 1.1
-    wang = published.wang(
+    wang = sgld_claims.wang(
         10_000, epsilon=0.1, delta=1e-5, num_records=50_000, l2_clip_norm=1.0
     )
     assert spent(wang.step_size, 10_000, ADD, **rest) == pytest.approx(0.001, rel=0.1)

@@ -1,5 +1,6 @@
 """DPVI: the right gradient, the right fit without privacy, and no more than it says."""
 
+import importlib
 import inspect
 
 import blackjax
@@ -12,12 +13,14 @@ from dp_accounting import NeighboringRelation as Relation
 from jax.flatten_util import ravel_pytree
 
 import dpjax
-from dpjax import minibatch, noise, privacy
-from dpjax.gradient_release import GradientRelease
+from dpjax import privacy
 from dpjax.posterior import Posterior
-from dpjax.queries import GRID
-from dpjax.vi import dpvi
+from dpjax.random import batches, variates
+from dpjax.release.exact_sums import GRID
+from dpjax.release.gaussian_sum import GradientRelease
 from dpjax.vi.guides import FullRank, LowRank, MeanField
+
+dpvi = importlib.import_module("dpjax.vi.dpvi")
 
 GUIDES = [MeanField(2), LowRank(2, rank=1), FullRank(2)]
 OPTIMIZER = optax.adam(0.05)
@@ -69,7 +72,7 @@ def words_for(algorithm, state, seed=2):
 @jax.jit(static_argnames=("guide", "num_samples"))
 def elbo_gradient(parameters, posterior, words, guide, num_samples):
     """From the definition, with the draws of the step."""
-    normals = noise.normal(words[: num_samples * guide.num_normals])
+    normals = variates.normal(words[: num_samples * guide.num_normals])
 
     def elbo(parameters):
         rows = normals.reshape(num_samples, -1)
@@ -130,7 +133,7 @@ def test_aligned_scale_gradient_follows_from_the_noisy_location_gradient(samplin
     state = scattered(MeanField(2))
     words = words_for(algorithm, state)
     _, info, _ = jax.jit(algorithm.transition.move)(words, state, None)
-    rho, normals = state.position["rho"], noise.normal(words[:2])
+    rho, normals = state.position["rho"], variates.normal(words[:2])
     slope, scale = jax.nn.sigmoid(rho), jax.nn.softplus(rho)
     expected = slope * normals * info.gradient["location"] + slope / scale
     np.testing.assert_allclose(info.gradient["rho"], expected, rtol=1e-4)
@@ -219,7 +222,7 @@ def test_events_are_those_of_what_is_released(relation, changes, size):
     state = algorithm.init(jnp.zeros(2))
     guide = changes.get("guide", NOISY["guide"])
     normals = changes.get("num_samples", 1) * guide.num_normals
-    sample = minibatch.num_poisson_words(0.5, 40)
+    sample = batches.num_poisson_words(0.5, 40)
     assert algorithm.transition.num_words(state) == normals + sample + 2 * size
 
 
@@ -355,7 +358,7 @@ def test_weighted_records_are_clipped_with_the_prior_if_published(published):
     state = scattered(MeanField(2))
     words = words_for(algorithm, state)
     released = jax.jit(algorithm.transition.move)(words, state, None)[1].gradient
-    normals, guide = noise.normal(words[:2]), MeanField(2)
+    normals, guide = variates.normal(words[:2]), MeanField(2)
 
     def public(parameters):
         prior = logprior(guide.transform(parameters, normals))

@@ -12,9 +12,10 @@ import optax
 import pytest
 
 import dpjax
-from dpjax import engine, guides, privacy
+from dpjax import guides, privacy
 from dpjax.numpyro import posterior as posterior_of
-from dpjax.privacy import ledger as ledgers
+from dpjax.runner import ledger as ledgers
+from dpjax.runner import loop
 
 OPTIMIZER = optax.adam(0.05)
 ALGORITHM = functools.partial(
@@ -113,7 +114,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
 ):
     files = dict(ledger=tmp_path / "ledger", checkpoint=tmp_path / "checkpoint")
     whole = go(posterior, thinning=3)
-    advance, calls = engine.advance, []
+    advance, calls = loop.advance, []
 
     def killed(*arguments):
         if len(calls) == killed_at:
@@ -122,7 +123,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
         return advance(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "advance", killed)
+        patch.setattr(loop, "advance", killed)
         with pytest.raises(KeyboardInterrupt):
             go(posterior, thinning=3, **files)
     charged = files["ledger"].read_bytes()

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 import dpjax
-from dpjax.results import PrivacyStatement, Run, load_infos
+from dpjax.runner.results import PrivacyStatement, Run, load_infos
 from dpjax.vi import exact_draws
 from dpjax.vi.dpvi import DPVIInfo
 from dpjax.vi.guides import MeanField

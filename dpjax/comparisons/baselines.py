@@ -1,0 +1,116 @@
+"""What private samplers are compared with: BlackJAX's own, on the same Posterior.
+
+None of this is private: use it on generated or public data.
+"""
+
+import functools
+from typing import Any
+
+import blackjax
+import jax
+import numpy as np
+
+from dpjax.posterior import Posterior
+from dpjax.runner.results import PrivacyStatement, Run
+
+__all__ = ["hmc", "nuts", "rmh"]
+
+
+def nuts(
+    rng_key: jax.Array,
+    posterior: Posterior,
+    num_steps: int,
+    *,
+    initial_position: Any,
+    num_warmup: int = 1000,
+    target_acceptance_rate: float = 0.8,
+) -> Run:
+    """Draws of the No-U-Turn sampler after Stan's window adaptation.
+
+    Parameters
+    ----------
+    num_steps
+        Draws kept of every chain.
+    initial_position
+        Pytree whose leaves have an entry for every chain along the leading axis.
+    num_warmup
+        Steps of adaptation before them, of every chain for itself.
+    target_acceptance_rate
+        What the step size is adapted to.
+
+    Returns
+    -------
+    Run
+        With the statement that it is not private.
+    """
+
+    def start(posterior, position, rng_key):
+        adaptation = blackjax.window_adaptation(
+            blackjax.nuts, posterior, target_acceptance_rate=target_acceptance_rate
+        )
+        (state, parameters), _ = adaptation.run(rng_key, position, num_warmup)
+        return blackjax.nuts(posterior, **parameters), state
+
+    return _run(rng_key, posterior, num_steps, initial_position, start)
+
+
+def hmc(
+    rng_key: jax.Array,
+    posterior: Posterior,
+    num_steps: int,
+    *,
+    initial_position: Any,
+    step_size: float,
+    num_integration_steps: int,
+    inverse_mass_matrix,
+) -> Run:
+    """Draws of Hamiltonian Monte Carlo; arguments as in `nuts` and `dpjax.hmc`."""
+
+    def start(posterior, position, rng_key):
+        algorithm = blackjax.hmc(
+            posterior, step_size, inverse_mass_matrix, num_integration_steps
+        )
+        return algorithm, algorithm.init(position)
+
+    return _run(rng_key, posterior, num_steps, initial_position, start)
+
+
+def rmh(
+    rng_key: jax.Array,
+    posterior: Posterior,
+    num_steps: int,
+    *,
+    initial_position: Any,
+    step_size,
+) -> Run:
+    """Draws of random-walk Metropolis with N(0, step_size^2 I) jumps; see `nuts`."""
+
+    def start(posterior, position, rng_key):
+        jump = blackjax.mcmc.random_walk.normal(step_size)
+        algorithm = blackjax.additive_step_random_walk(posterior, jump)
+        return algorithm, algorithm.init(position)
+
+    return _run(rng_key, posterior, num_steps, initial_position, start)
+
+
+def _run(rng_key, posterior, num_steps, initial_position, start) -> Run:
+    """Run the algorithm and state that `start` gives for a position and a key."""
+
+    # The data are an argument: as constants they would be compiled into the program.
+    @jax.jit
+    @functools.partial(jax.vmap, in_axes=(None, 0, 0))
+    def sample(posterior, position, rng_key):
+        first, second = jax.random.split(rng_key)
+        algorithm, state = start(posterior, position, first)
+
+        def step(state, rng_key):
+            state, info = algorithm.step(rng_key, state)
+            return state, (state.position, info.acceptance_rate)
+
+        return jax.lax.scan(step, state, jax.random.split(second, num_steps))[1]
+
+    num_chains = jax.tree.leaves(initial_position)[0].shape[0]
+    keys = jax.random.split(rng_key, num_chains)
+    positions, rates = sample(posterior, initial_position, keys)
+    statement = PrivacyStatement.none(num_chains, num_steps)
+    return Run(posterior.constrain(positions), np.asarray(rates), statement)

@@ -1,0 +1,164 @@
+"""DP-SEP as published, with the epsilon that is certified for it.
+
+An epoch visits the records in a fresh order. A visit matches the record's site at the
+cavity theta - theta_f and moves, with sensitivity 2 C of the clipped site,
+
+    theta~ = theta + (g/n) (clip(site) + N(0, (noise_multiplier 2 C)^2 I) - theta_f),
+    theta_f <- clip((floor(theta~) - theta_0) / n),    theta <- theta_0 + n theta_f.
+
+Published, but not what it says:
+
+- theta_f moves by g/n^2 of its difference a visit, where stochastic EP moves by 1/n: in
+  T epochs 1 - e^(-g T / n) of the way. Means look right early, being ratios of two slow
+  quantities; standard deviations stay far too wide.
+- Noise of "sensitivity 2 g C / n" is the step size times 2 C, and so is the signal.
+- The order is a permutation, but its privacy is taken from subsampling with fresh
+  draws. Without a theorem for the permutation, a record enters one Gaussian release an
+  epoch, and T epochs are T Gaussian releases: that is what is charged here.
+
+Reference: Vinaroz and Park 2022, Differentially private stochastic expectation
+propagation, Algorithm 3, with one joint clip norm for h and L.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from dp_accounting import NeighboringRelation
+
+from dpjax import privacy
+from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
+from dpjax.ep.gaussians import Family
+from dpjax.ep.shared_site import Tied, TiedInfo, TiedState, init
+from dpjax.posterior import Posterior
+from dpjax.random import chacha
+from dpjax.random.batches import Sample
+from dpjax.release import exact_sums, gaussian, vector_sums
+from dpjax.release.gaussian_sum import GradientRelease
+
+__all__ = ["as_top_level_api", "build_kernel", "dp_sep_published", "init"]
+
+
+def build_kernel():
+    """Build the kernel: see `as_top_level_api` for its parameters."""
+
+    def kernel(
+        rng_key: jax.Array,
+        state: TiedState,
+        posterior: Posterior,
+        match: Callable,
+        **parameters,
+    ) -> tuple[TiedState, TiedInfo]:
+        return as_top_level_api(posterior, match, **parameters).step(rng_key, state)
+
+    return kernel
+
+
+def as_top_level_api(
+    posterior: Posterior,
+    match: Callable,
+    *,
+    family: Family,
+    l2_clip_norm: float,
+    noise_multiplier: float,
+    damping: float = 1.0,
+) -> Algorithm:
+    """Algorithm 3 of Vinaroz and Park (2022); a step is an epoch.
+
+    Parameters
+    ----------
+    posterior, match, family
+        As in `dpjax.dp_sep`.
+    l2_clip_norm
+        C, the bound on the norm of one record's site and of theta_f.
+    noise_multiplier
+        Sd of the noise on a clipped site over its sensitivity under substitution, 2 C.
+        Zero is not private.
+    damping
+        g in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or the prior is not Gaussian; later, if the
+        position has not the family's shape.
+
+    Notes
+    -----
+    *Formal guarantees.* An epoch releases one clipped site of every record with
+    Gaussian noise. Substituting a record changes one of these releases; the others are
+    the same functions of what was released before. State and info are public.
+    """
+    GradientRelease(l2_clip_norm, 2 * noise_multiplier)
+    if not 0 < damping <= 1:
+        raise ValueError(f"damping must be in (0, 1], got {damping}")
+    model = Tied.of(posterior, family, match)
+    num_records = model.num_records
+    unit = l2_clip_norm / exact_sums.GRID
+    row = -(-2 * family.size // 16) * 16
+
+    def release(words, index, theta):
+        site = model.site_fn(theta)
+        # The gradient of an inner product is its other factor.
+        total = vector_sums.sampled_gradient_sum(
+            posterior,
+            Sample(index[None], jnp.ones(1, bool)),
+            jnp.zeros_like(theta),
+            l2_clip_norm,
+            lambda vector, record: jnp.dot(vector, site(record)),
+        )
+        if noise_multiplier > 0:
+            return gaussian.gaussian_release(words, total, unit, noise_multiplier)
+        with jax.enable_x64(True):
+            return total * unit
+
+    def visit(key, theta, index, place):
+        words = chacha.expand(key, place * row, row)[: 2 * family.size]
+        difference = release(words, index, theta).astype(theta.dtype) - model.factor(
+            theta
+        )
+        theta = model.step(theta, difference, damping / num_records**2)
+        factor = model.factor(theta)
+        norm = jnp.linalg.norm(factor)
+        shrink = jnp.minimum(1, l2_clip_norm / jnp.maximum(norm, 1e-30))
+        return model.prior + num_records * shrink * factor
+
+    def move(words, state, memory):
+        key = words[8:]
+        order = jnp.argsort(chacha.expand(words[:8], 0, num_records))
+
+        def body(theta, item):
+            return visit(key, theta, *item).astype(theta.dtype), None
+
+        places = jnp.arange(num_records, dtype=jnp.uint32)
+        theta, _ = jax.lax.scan(body, state.position, (order, places))
+        return TiedState(theta, state.num_steps + 1), TiedInfo(theta), memory
+
+    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        if noise_multiplier == 0:
+            raise ValueError("without noise expectation propagation is not private")
+        if neighboring_relation != NeighboringRelation.REPLACE_ONE:
+            raise ValueError(
+                "an order of n records is certified under REPLACE_ONE only, got "
+                f"{neighboring_relation.name}"
+            )
+        error = family.size * gaussian.TOTAL_VARIATION
+        return [(privacy.GaussianRelease(noise_multiplier, error), num_steps)]
+
+    transition = Transition(
+        num_words=lambda state: 16,
+        recall=lambda state: None,
+        move=move,
+        stay=lambda state: TiedInfo(state.position),
+    )
+    return Algorithm(
+        init=lambda position, rng_key=None: init(position, posterior, family),
+        step=lambda rng_key, state: take_step(rng_key, state, transition),
+        privacy=steps,
+        transition=transition,
+        sample=family.sample,
+    )
+
+
+dp_sep_published = Sampler(as_top_level_api, init, build_kernel)
+"""DP-SEP as published: see `as_top_level_api`."""

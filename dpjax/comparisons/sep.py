@@ -1,0 +1,112 @@
+"""Stochastic EP: the tied approximation by steps on batches, without privacy.
+
+    theta <- theta + rho_k n mean over the batch of clip(d_i),
+
+see `shared_site`. The published step is rho = B/n: every record moves theta by its
+whole difference. All records at once, rho = 1, is averaged EP.
+
+Reference: Li, Hernandez-Lobato and Turner 2015.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.ep.gaussians import Family, Moments
+from dpjax.ep.shared_site import Tied
+from dpjax.posterior import Posterior
+
+__all__ = ["sep"]
+
+
+def sep(
+    rng_key: jax.Array,
+    posterior: Posterior,
+    match: Callable,
+    *,
+    family: Family,
+    initial_position,
+    num_epochs: int,
+    batch_size: int = 1,
+    schedule: Callable | None = None,
+    l2_clip_norm: float = math.inf,
+    init_scale: float = 1.0,
+) -> Moments:
+    """Gaussian approximation of a posterior; not private.
+
+    Parameters
+    ----------
+    rng_key
+        For the order of the records.
+    posterior, match, family, initial_position
+        As in `ep`.
+    num_epochs
+        Passes over the records, each in a fresh order; what `batch_size` leaves over
+        waits for the next.
+    batch_size
+        B.
+    schedule
+        ``k -> rho_k``, the sizes of the steps k = 0, 1, ...; None is B/n.
+    l2_clip_norm
+        Bound on the norm of every d_i.
+    init_scale
+        As in `dpjax.dp_sep`.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or the prior is not Gaussian.
+
+    Returns
+    -------
+    Moments
+        Of q.
+    """
+    if not (isinstance(num_epochs, int) and num_epochs >= 1):
+        raise ValueError(f"num_epochs must be a positive integer, got {num_epochs}")
+    if not (isinstance(batch_size, int) and 1 <= batch_size <= posterior.num_records):
+        raise ValueError(
+            f"batch_size must be from 1 to the {posterior.num_records} records, got "
+            f"{batch_size}"
+        )
+    if not l2_clip_norm > 0:
+        raise ValueError(f"l2_clip_norm must be positive, got {l2_clip_norm}")
+    return _epochs(
+        posterior, match, family, schedule, batch_size,
+        rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
+    )  # fmt: skip
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4, 9))
+def _epochs(
+    posterior, match, family, schedule, batch_size,
+    rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
+):  # fmt: skip
+    model = Tied.of(posterior, family, match)
+    steps_per_epoch = model.num_records // batch_size
+
+    def visit(carry, indices):
+        theta, k = carry
+        batch = jax.tree.map(lambda leaf: leaf[indices], posterior.data)
+        differences = jax.vmap(model.difference_fn(theta))(batch)
+        norms = jnp.linalg.norm(differences, axis=1, keepdims=True)
+        shrink = jnp.minimum(1, l2_clip_norm / jnp.maximum(norms, 1e-30))
+        proper = jnp.isfinite(norms)
+        differences = jnp.where(proper, shrink * differences, 0)
+        rate = batch_size / model.num_records if schedule is None else schedule(k)
+        theta = model.step(theta, jnp.mean(differences, axis=0), rate)
+        return (theta, k + 1), None
+
+    def epoch(i, carry):
+        order = jax.random.permutation(
+            jax.random.fold_in(rng_key, i), model.num_records
+        )
+        batches = order[: steps_per_epoch * batch_size].reshape(-1, batch_size)
+        return jax.lax.scan(visit, carry, batches)[0]
+
+    start = model.start(initial_position, init_scale), jnp.zeros((), jnp.int32)
+    theta, _ = jax.lax.fori_loop(0, num_epochs, epoch, start)
+    return family.moments(theta)

@@ -1,0 +1,6 @@
+"""Jobs from TOML files: what to sample, how, for what budget."""
+
+from dpjax.config.job import Job, load, read
+from dpjax.config.keys import ConfigError
+
+__all__ = ["ConfigError", "Job", "load", "read"]

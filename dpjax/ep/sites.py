@@ -1,0 +1,179 @@
+"""Sites: what one record's likelihood looks like to a Gaussian.
+
+For a Gaussian N(m, V) and a record with likelihood p(y | w), let
+
+    log Z(m, V) = log E_{w ~ N(m, V)} p(y | w),
+    a = d log Z / dm,    A = a a^T - 2 d log Z / dV.
+
+The tilted density p(y | w) N(w; m, V) / Z has the mean m + V a and the covariance
+V - V A V. The Gaussian with these moments is N(m, V) times the record's site, whose
+natural parameters are free of differences of large numbers:
+
+    L = A (I - V A)^-1,    h = a + L (m + V a).
+
+Independent components have a diagonal V and only the diagonal of A. A likelihood of
+the linear predictor x^T w has log Z(x^T m, x^T V x), hence A = b x x^T, and its site is
+a multiple of x and of x x^T.
+
+A ``match(record, mean, covariance) -> (linear, precision)`` returns h and L of one
+record; the covariance is an array of variances if it has the shape of the mean. Where
+no Gaussian has the tilted moments the site is zero, or not finite.
+
+References: Minka 2001 (EP and its moments); Hernandez-Lobato and Adams 2015.
+"""
+
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.stats import multivariate_normal, norm
+
+__all__ = ["from_log_evidence", "linear", "logistic", "mixture", "probit"]
+
+NODES = 32
+"""Of the Gauss-Hermite rule."""
+
+
+def from_log_evidence(log_evidence: Callable) -> Callable:
+    """Match by the derivatives of log Z.
+
+    Parameters
+    ----------
+    log_evidence
+        ``(record, mean, covariance) -> log Z``, of any shape that a family has.
+    """
+
+    def match(record, mean, covariance):
+        slope, by_covariance = jax.grad(log_evidence, (1, 2))(record, mean, covariance)
+        if mean.shape == covariance.shape:
+            excess = slope**2 - 2 * by_covariance
+            shrink = 1 - covariance * excess
+            precision = jnp.where(shrink > 0, excess / shrink, 0)
+            linear = slope + precision * (mean + covariance * slope)
+            return jnp.where(shrink > 0, linear, 0), precision
+        outer = slope[..., :, None] * slope[..., None, :]
+        excess = outer - by_covariance - jnp.swapaxes(by_covariance, -1, -2)
+        identity = jnp.broadcast_to(jnp.eye(mean.shape[-1]), excess.shape)
+        shrink = identity.astype(excess.dtype) - _matmul(excess, covariance)
+        precision = jnp.linalg.solve(shrink, excess)
+        precision = (precision + jnp.swapaxes(precision, -1, -2)) / 2
+        moved = mean + _matmul(covariance, slope[..., None])[..., 0]
+        return slope + _matmul(precision, moved[..., None])[..., 0], precision
+
+    return match
+
+
+def _matmul(left, right):
+    return jnp.matmul(left, right, precision="highest")
+
+
+def _predictor(derivatives: Callable) -> Callable:
+    """Match for a likelihood of x^T w; records are pairs (x, y).
+
+    `derivatives` maps y and the mean and variance of x^T w to d log Z / d mean and b.
+    """
+
+    def match(record, mean, covariance):
+        features, target = record
+        if mean.shape == covariance.shape:
+            spread = covariance * features
+        else:
+            spread = _matmul(covariance, features)
+        centre = jnp.dot(features, mean, precision="highest")
+        variance = jnp.dot(features, spread, precision="highest")
+        slope, excess = derivatives(target, centre, variance)
+        if mean.shape == covariance.shape:
+            slopes, excesses = slope * features, excess * features**2
+            precision = excesses / (1 - covariance * excesses)
+            return slopes + precision * (mean + covariance * slopes), precision
+        precision = excess / (1 - excess * variance)
+        linear = slope + precision * (centre + variance * slope)
+        return linear * features, precision * jnp.outer(features, features)
+
+    return match
+
+
+def _by_grad(log_evidence):
+    """Derivatives of ``(target, centre, variance) -> log Z``."""
+
+    def derivatives(target, centre, variance):
+        slope, by_variance = jax.grad(log_evidence, (1, 2))(target, centre, variance)
+        return slope, slope**2 - 2 * by_variance
+
+    return derivatives
+
+
+def linear(noise_sd: float) -> Callable:
+    """Match of y ~ N(x^T w, noise_sd^2): the site is the likelihood itself.
+
+    Raises
+    ------
+    ValueError
+        If `noise_sd` is not positive.
+    """
+    _check_positive("noise_sd", noise_sd)
+
+    def derivatives(target, centre, variance):
+        total = variance + noise_sd**2
+        return (target - centre) / total, 1 / total
+
+    return _predictor(derivatives)
+
+
+@_predictor
+@_by_grad
+def probit(label, centre, variance):
+    """Match of P(y = 1 | x) = Phi(x^T w), labels y in {0, 1}; closed form."""
+    return norm.logcdf((2 * label - 1) * centre / jnp.sqrt(1 + variance))
+
+
+@_predictor
+def logistic(label, centre, variance):
+    """Match of P(y = 1 | x) = 1 / (1 + exp(-x^T w)), labels y in {0, 1}.
+
+    By Gauss-Hermite quadrature: with l(u) the log-likelihood and weights proportional
+    to e^l, a = E l' and b = -Var l' - E l''.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    nodes, log_weights = (
+        jnp.asarray(values, centre.dtype) for values in (nodes, np.log(weights))
+    )
+    sign = 2 * label - 1
+    predictor = sign * (centre + jnp.sqrt(variance) * nodes)
+    weights = jax.nn.softmax(log_weights + jax.nn.log_sigmoid(predictor))
+    missing = jax.nn.sigmoid(-predictor)
+    slope = jnp.sum(weights * missing)
+    spread = jnp.sum(weights * (missing - slope) ** 2)
+    return sign * slope, jnp.sum(weights * missing * (1 - missing)) - spread
+
+
+def mixture(num_components: int, component_sd: float) -> Callable:
+    """Match of x ~ sum_j N(w_j, component_sd^2 I) / J, its label summed out.
+
+    For `gaussians.Full` of shape ``(J, d)``; records are ``(d,)``. A site may have a
+    precision that is not positive definite.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not positive.
+    """
+    _check_positive("num_components", num_components)
+    _check_positive("component_sd", component_sd)
+
+    def log_density(record, mean, covariance):
+        noise = component_sd**2 * jnp.eye(record.size, dtype=mean.dtype)
+        return multivariate_normal.logpdf(record, mean, covariance + noise)
+
+    def log_evidence(record, mean, covariance):
+        log_densities = jax.vmap(log_density, (None, 0, 0))(record, mean, covariance)
+        return jax.nn.logsumexp(log_densities) - math.log(num_components)
+
+    return from_log_evidence(log_evidence)
+
+
+def _check_positive(name, value) -> None:
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be positive and finite, got {value}")

@@ -1,0 +1,1 @@
+"""Accept bits: Rényi divergences, exact composition, total variation."""

@@ -1,0 +1,1 @@
+"""Gaussian releases, of all records and of samples of them."""

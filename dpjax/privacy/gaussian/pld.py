@@ -1,0 +1,221 @@
+"""Privacy loss distributions (PLDs) of Gaussian and subsampled Gaussian releases.
+
+They are discretised by connecting the dots, as in dp-accounting, and composed by
+`convolution`. Every approximation but rounding is an upper bound. Rounding is added to
+delta: FFTs make it about 1e-16 a composition, absolutely.
+
+The pairs that dominate, in units of the noise's clip norm (Poisson) or sensitivity:
+
+- `PoissonGaussianRelease`: (1 - q) N(0) + q N(1) against N(0), both directions, under
+  ADD_OR_REMOVE_ONE, and against (1 - q) N(0) + q N(-1) under REPLACE_ONE.
+- `FixedBatch` of a Gaussian release or penalty bit: if the event on its batch has the
+  profile d(eps), the release has at most q d(log(1 + (e^eps - 1) / q)) at eps >= 0
+  [Balle, Barthe and Gaboardi 2018, Theorem 9: sampling without replacement,
+  substitution]. With a Gaussian d this is the profile of (1 - q) N(0) + q N(1) against
+  N(0). As substitution is symmetric it holds for both directions, and H(-eps) =
+  1 - e^-eps + e^-eps H'(eps) turns it into the profile of N(0) against the mixture
+  at eps < 0. The pair of these two branches dominates [Zhu, Dong and Wang 2022,
+  section 5]. It is below the pair (0, 1, -1) of the thesis at every epsilon.
+
+Gaussian releases, and penalty bits as what they process, are composed in closed form
+first. Some hundred kinds of releases take seconds; `step_size.round_down` makes them
+of the thousands that a decreasing step size gives.
+"""
+
+import math
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
+from scipy import signal
+
+from dpjax.privacy.events import (
+    Event,
+    FixedBatch,
+    GaussianRelease,
+    PoissonGaussianRelease,
+)
+from dpjax.privacy.gaussian import profiles
+from dpjax.privacy.gaussian.convolution import Losses, connect_dots, convolve
+
+__all__ = ["Composed", "applies", "compose"]
+
+POINTS_A_DEVIATION = 20
+MAX_POINTS = 200_000
+MAX_COMPOSED_POINTS = 2**19
+ROUNDING = 1e-15
+
+
+def applies(event: Event) -> bool:
+    """Whether the event has a privacy loss distribution here."""
+    if isinstance(event, FixedBatch):
+        return event.event.gaussian is not None
+    return event.gaussian is not None or isinstance(event, PoissonGaussianRelease)
+
+
+class Composed:
+    """delta of composed distributions, fast for many epsilons.
+
+    Between the losses l_i of the grid delta is linear in e^epsilon, and at them
+
+        delta_i = e^-h delta_(i+1) + (1 - e^-h) sum_(j > i) p_j,
+
+    h the spacing, a sum of positive terms.
+    """
+
+    def __init__(self, directions: list[Losses], rounding: float):
+        self._rounding = rounding
+        self._profiles = [_profile(losses) for losses in directions]
+
+    def delta(self, epsilon):
+        """delta at real epsilons, the larger of both directions, at most 1."""
+        epsilon = np.asarray(epsilon, np.float64)
+        found = np.zeros(epsilon.shape)
+        for interval, lower, values, infinity_mass in self._profiles:
+            place = epsilon / interval - lower
+            i = np.clip(np.floor(place), 0, values.size - 2).astype(int)
+            share = np.expm1(np.clip(place - i, 0, 1) * interval) / np.expm1(interval)
+            value = values[i] + share * (values[i + 1] - values[i])
+            # Left of the grid, the chord to delta = 1 at e^epsilon = 0.
+            below = 1 - np.exp(np.minimum(place, 0.0) * interval) * (1 - values[0])
+            found = np.maximum(found, np.where(place < 0, below, value) + infinity_mass)
+        if not np.all(found >= 0):
+            raise ArithmeticError("the accountant computed a delta that is not >= 0")
+        return np.minimum(found + self._rounding, 1.0)
+
+
+def _profile(losses: Losses):
+    """Spacing and first index of the losses, delta there but for infinity, its mass."""
+    interval = losses.interval
+    tail = np.concatenate([[0.0, 0.0], np.cumsum(losses.probabilities[::-1])])[:-1]
+    values = signal.lfilter([-np.expm1(-interval)], [1.0, -np.exp(-interval)], tail)
+    return interval, losses.lower, values[::-1], losses.infinity_mass
+
+
+@lru_cache(maxsize=16)
+def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
+    """Compose the distributions of events that `applies` takes.
+
+    Parameters
+    ----------
+    events
+        (event, count) pairs, checked.
+
+    Returns
+    -------
+    Pessimistic distributions on a grid of at most a twentieth of the root mean square
+    of the steps' losses, which costs epsilon less than 0.1 %. The grid is coarser, and
+    the bound looser, above 10^6 steps or where losses of very different size meet.
+    """
+    others = [(event, n) for event, n in events if event.gaussian is None]
+    precision = sum(
+        n / event.gaussian.noise_multiplier**2
+        for event, n in events
+        if event.gaussian is not None
+    )
+    if precision:
+        others.append((GaussianRelease(1 / math.sqrt(precision)), 1))
+    num_steps = sum(count for _, count in others)
+    interval = _interval(others)
+    directions = [[], []]
+    for (event, count), stride in zip(others, _strides(others), strict=True):
+        found = _single(event, interval * stride)
+        for direction, losses in zip(directions, (found[0], found[-1]), strict=True):
+            direction.append((losses, count))
+    if all(one is two for (one, _), (two, _) in zip(*directions, strict=True)):
+        del directions[1]
+    total = [convolve(direction, interval) for direction in directions]
+    return Composed(total, ROUNDING * (100 + num_steps))
+
+
+def _interval(events) -> float:
+    """Grid of the losses, a power of 2, so that nearby plans share distributions."""
+    losses = [_losses(event) for event, _ in events]
+    variance = sum(n * sd**2 for (sd, _), (_, n) in zip(losses, events, strict=True))
+    steps = sum(n for _, n in events)
+    span = variance + 16 * math.sqrt(variance)
+    interval = max(
+        math.sqrt(variance / steps) / POINTS_A_DEVIATION,
+        max(width for _, width in losses) / MAX_POINTS,
+        span / MAX_COMPOSED_POINTS,
+    )
+    return 2.0 ** math.floor(math.log2(interval))
+
+
+def _strides(events) -> list[int]:
+    """Powers of 2: grids of the kinds of releases over that of their sum.
+
+    A grid of spacing h adds h^2 / 4 to the variance of a loss, at most. With the sum of
+    n_i h_i^2 given, the grids have the fewest points in all if h_i is proportional to
+    (width_i / n_i)^(1/3).
+    """
+    ideal = [(_losses(event)[1] / n) ** (1 / 3) for event, n in events]
+    counts = [n for _, n in events]
+    added = sum(n * h**2 for n, h in zip(counts, ideal, strict=True))
+    scale = math.sqrt(sum(counts) / added)
+    return [2 ** max(0, math.floor(math.log2(scale * h))) for h in ideal]
+
+
+@lru_cache(maxsize=512)
+def _losses(event) -> tuple[float, float]:
+    """Root mean square of the privacy loss, and the width of its range, nats."""
+    if isinstance(event, GaussianRelease):
+        mu = 1 / event.noise_multiplier
+        return math.hypot(mu, mu**2 / 2), 21 * mu
+    noise, q = _noise(event), _sampling_prob(event)
+    z = np.linspace(-10.5, 10.5, 2001)
+    weight = np.exp(-(z**2) / 2)
+    weight /= weight.sum()
+    square, ends = 0.0, []
+    for centre, chance in ((0.0, 1 - q), (1.0, q)):
+        losses = profiles.loss(_branches(event)[0][1], noise, q, centre + noise * z)
+        square += chance * np.sum(weight * losses**2)
+        ends += [losses[0], losses[-1]]
+    return math.sqrt(square), max(ends) - min(ends)
+
+
+@lru_cache(maxsize=64)
+def _single(event, interval: float) -> list[Losses]:
+    """Distributions of the losses of one release, one for every direction."""
+    if isinstance(event, GaussianRelease):
+        distribution = from_gaussian_mechanism(
+            event.noise_multiplier, value_discretization_interval=interval
+        )
+        pmf = distribution._pmf_remove.to_dense_pmf()
+        lower, infinity_mass = pmf._lower_loss, pmf._infinity_mass
+        return [Losses(interval, lower, np.maximum(pmf._probs, 0.0), infinity_mass)]
+    found = []
+    noise, q = _noise(event), _sampling_prob(event)
+    for first, second in _branches(event):
+        lower = math.floor(profiles.loss_range(first, noise, q)[0] / interval)
+        upper = math.ceil(profiles.loss_range(second, noise, q)[1] / interval)
+        deltas = np.concatenate(
+            [
+                profiles.delta(first, noise, q, np.arange(lower, 0) * interval),
+                profiles.delta(second, noise, q, np.arange(0, upper + 1) * interval),
+            ]
+        )
+        found.append(connect_dots(deltas, interval, lower))
+    return found
+
+
+def _noise(event) -> float:
+    if isinstance(event, FixedBatch):
+        return event.event.gaussian.noise_multiplier
+    return event.noise_multiplier
+
+
+def _sampling_prob(event) -> float:
+    if isinstance(event, FixedBatch):
+        return event.batch_size / event.num_records
+    return event.sampling_prob
+
+
+def _branches(event) -> list[tuple[str, str]]:
+    """Pairs of `profiles` at negative and at positive epsilon, for every direction."""
+    if isinstance(event, FixedBatch):
+        return [("add", "remove")]
+    if event.neighboring_relation is NeighboringRelation.REPLACE_ONE:
+        return [("replace", "replace")]
+    return [("remove", "remove"), ("add", "add")]

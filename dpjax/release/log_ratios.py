@@ -1,0 +1,155 @@
+"""The only door to the data: clipped sums over records, with exact sensitivity.
+
+Every record's contribution is clipped, a non-finite one is replaced by zero, and the
+result is rounded to a public grid of 2^-16 clip bounds. The sums of these integers
+are exact: they do not depend on the order of the records or on how they are split. (A
+record's own value may differ in the last digit between devices, or between blocks of
+different length if the likelihood is a matrix product.)
+
+Formal guarantees: replacing one record moves a sum by at most two clip bounds, adding
+or removing one by at most one (`sensitivity`); in absolute value for log ratios, in
+Euclidean norm for gradients. The sums are secret until noise or an accept bit
+releases them.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from dpjax.posterior import Posterior
+from dpjax.release.exact_sums import BLOCK, GRID, exact_sum, sum_over_records, wide
+
+__all__ = ["batch_moments", "log_ratio_sum", "remember"]
+
+
+def remember(posterior: Posterior, position) -> jax.Array | None:
+    """Log-likelihoods of all records at `position`, ``(n,)``, where they pay.
+
+    Secret. With them a step evaluates one position instead of two. They pay for
+    records of 16 numbers or more; smaller ones are faster evaluated again than read
+    back. None past 2^20 records, so that memory stays bounded.
+    """
+    leaves = jax.tree.leaves(posterior.data)
+    record_size = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
+    if record_size < 16 or posterior.num_records > 2**20:
+        return None
+    return _evaluate(posterior, position, posterior.data)
+
+
+def _evaluate(posterior, position, records):
+    return jax.vmap(posterior.loglikelihood_fn, (None, 0))(position, records)
+
+
+def log_ratio_sum(
+    posterior: Posterior,
+    position,
+    proposed,
+    clip_bound,
+    memory: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array | None]:
+    """Sum over records of the clipped log p(x | proposed) - log p(x | position).
+
+    Parameters
+    ----------
+    position, proposed
+        The public positions compared.
+    clip_bound
+        Positive scalar in nats, Python float or traced; infinity switches clipping
+        and rounding, and with them all privacy, off.
+    memory
+        What `remember` returned at `position`.
+
+    Returns
+    -------
+    The untempered sum in nats, a float64 scalar, and what to remember at `proposed`.
+
+    Notes
+    -----
+    *Formal guarantees.* Sensitivity ``sensitivity(clip_bound, relation)``; nothing is
+    released here.
+    """
+    if memory is None:
+
+        def sums(records):
+            new = _evaluate(posterior, proposed, records)
+            old = _evaluate(posterior, position, records)
+            return exact_sum(_cells(new - old, clip_bound))
+
+        total = sum_over_records(sums, posterior.data, BLOCK)
+    else:
+        new = _evaluate(posterior, proposed, posterior.data)
+        total, memory = exact_sum(_cells(new - memory, clip_bound)), new
+    with jax.enable_x64(True):
+        return total * _unit(clip_bound), memory
+
+
+def batch_moments(
+    posterior: Posterior, indices: jax.Array, position, proposed, clip_bound
+) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance over a batch of the clipped log ratios of `log_ratio_sum`.
+
+    Parameters
+    ----------
+    indices
+        Numbers of the records in the batch, distinct integers ``(B,)``, secret.
+    position, proposed, clip_bound
+        As in `log_ratio_sum`.
+
+    Raises
+    ------
+    ValueError
+        If the batch has more than 2^20 records.
+
+    Returns
+    -------
+    The mean in nats and the variance (the mean square about the mean) in square nats,
+    float64 scalars.
+
+    Notes
+    -----
+    *Formal guarantees.* Replacing one record of the batch moves the mean by at most
+    2 M / B and the variance by at most 4 (1 - 1/B) M^2 / B, M the clip bound, both up
+    to the rounding of float64: the sums of ratios and of their squares are exact
+    integers. Nothing is released here.
+    """
+    size = indices.shape[0]
+    if size > 2**20:
+        raise ValueError(
+            f"a batch of {size} records has no exact sum of squares; the most is 2^20"
+        )
+    batch = jax.tree.map(lambda leaf: leaf[indices], posterior.data)
+    new = _evaluate(posterior, proposed, batch)
+    cells = _cells(new - _evaluate(posterior, position, batch), clip_bound)
+    with jax.enable_x64(True):
+        cells = cells.astype(jnp.float64)
+        mean = jnp.sum(cells) / size
+        variance = jnp.maximum(jnp.sum(cells**2) / size - mean**2, 0.0)
+        unit = _unit(clip_bound)
+        return mean * unit, variance * unit**2
+
+
+def _unbounded(clip_bound) -> bool:
+    return isinstance(clip_bound, (int, float)) and math.isinf(clip_bound)
+
+
+def _cells(ratio: jax.Array, clip_bound) -> jax.Array:
+    """Clipped log ratios in whole cells of the grid."""
+    if _unbounded(clip_bound):
+        return ratio
+    ratio = wide(ratio)
+    # A bound of zero, for a move of no distance, would make 0 * inf.
+    scale = GRID / jnp.maximum(clip_bound, 1e-30)
+    cells = jnp.clip(ratio * scale, -GRID, GRID)
+    # Not the trick of adding and subtracting a large number, which XLA undoes. Not
+    # last, where XLA takes it into a slower pass, that of the sum.
+    cells = lax.round(cells, lax.RoundingMethod.TO_NEAREST_EVEN)
+    return jnp.where(jnp.isfinite(ratio), cells, 0.0)
+
+
+def _unit(clip_bound):
+    """What one cell stands for, in nats; call it under `jax.enable_x64(True)`."""
+    if _unbounded(clip_bound):
+        return 1.0
+    return jnp.asarray(clip_bound, jnp.float64) / GRID

@@ -1,0 +1,212 @@
+"""A NumPyro model and a file of one's own, run from one TOML."""
+
+import json
+from pathlib import Path
+
+import arviz
+import jax
+import numpy as np
+import pytest
+
+from dpjax import cli, config
+from dpjax.datasets import tables
+
+ROOT = Path(__file__).parents[2]
+
+MODEL = """
+import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+
+def model(x, group, y):
+    slope = numpyro.sample("slope", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
+    with numpyro.plate("groups", 3):
+        level = numpyro.sample("level", dist.Normal(0.0, 2.0))
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
+    with numpyro.plate("people", x.shape[0]):
+        law = dist.Normal(level[group] + x @ slope, scale)
+        numpyro.sample("y", law, obs=y)
+
+def records(num_records):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (num_records, 2))
+    group = rng.integers(0, 3, num_records)
+    return dict(x=x, group=group, y=group + x @ [1.0, -1.0])
+
+def example():
+    return records(50)
+"""
+
+TOML = """
+[model]
+numpyro = "model.py:model"
+plate = "people"
+[data]
+num_records = 3000
+file = "people.csv"
+[data.columns]
+x = [{ column = "age", range = [20, 60] }, { column = "sex", categories = ["m", "f"] }]
+group = { column = "region", categories = ["N", "S", "W"] }
+y = "score"
+[privacy]
+epsilon = 4.0
+delta = 1e-5
+[run]
+num_chains = 2
+"""
+
+ALGORITHM = """
+[algorithm]
+name = "barker"
+step_size = 0.2
+metric = "fisher"
+clip_bound = 0.02
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(1)
+    age, sex = rng.integers(10, 70, 3000), rng.choice(["m", "f"], 3000)
+    region = rng.choice(["N", "S", "W"], 3000)
+    score = 1.0 + (region == "S") + 0.02 * age + rng.normal(size=3000)
+    rows = zip(age, sex, region, score, strict=True)
+    lines = [f"{a},{s},{r},{y:.6f}" for a, s, r, y in rows]
+    (tmp_path / "people.csv").write_text("age,sex,region,score\n" + "\n".join(lines))
+    (tmp_path / "model.py").write_text(MODEL)
+    (tmp_path / "job.toml").write_text(TOML)
+    with jax.numpy_rank_promotion("allow"):
+        yield tmp_path
+
+
+def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
+    folder, monkeypatch, capsys
+):
+    monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
+    path, out = folder / "job.toml", folder / "out"
+    # So many that their accounting is the fast one.
+    path.write_text(TOML + "num_steps = 12_000\nthinning = 50\n")
+    assert cli.main(["account", str(path)]) == 0
+    assert "2 chains, tuning included, spend all of epsilon = 4.0" in (
+        capsys.readouterr().out
+    )
+    assert cli.main(["run", str(path), "--out", str(out)]) == 0
+    draws = arviz.from_netcdf(out / "draws.nc").posterior
+    assert draws["level"].shape[::2] == (2, 3) and draws["slope"].shape[::2] == (2, 2)
+    assert np.all(draws["scale"] > 0)
+    assert "level[2]" in (out / "summary.csv").read_text()
+    statement = json.loads((out / "privacy.json").read_text())
+    assert 3.9 < statement["epsilon"] <= 4 and "40 x Gaussian" in statement["events"]
+    assert cli.main(["run", str(path), "--out", str(out)]) == 1
+    assert "epsilon" in capsys.readouterr().err
+
+
+def test_functions_stand_in_for_a_file(folder):
+    source = TOML[TOML.index("file =") : TOML.index("[privacy]")]
+    functions = 'function = "model.py:records"\nexample = "model.py:example"\n'
+    (folder / "job.toml").write_text(TOML.replace(source, functions))
+    job = config.load(folder / "job.toml")
+    posterior, names, _ = job.load()
+    assert names is None and posterior.num_records == job.outline.num_records == 3000
+    assert jax.tree.structure(posterior) == jax.tree.structure(job.outline)
+
+
+def test_records_are_encoded_by_public_rules(folder):
+    job = config.load(folder / "job.toml")
+    data = job.load()[0].data
+    header, *rows = (folder / "people.csv").read_text().splitlines()
+    assert header == "age,sex,region,score"
+    for i in (0, 7, 2999):
+        age, sex, region, score = rows[i].split(",")
+        expected = [np.clip((float(age) - 40) / 20, -1, 1), float(sex == "f")]
+        np.testing.assert_allclose(data["x"][i], expected, rtol=1e-6)
+        assert data["group"][i] == "NSW".index(region)
+        np.testing.assert_allclose(data["y"][i], float(score), rtol=1e-6)
+    shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), data)
+    assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), job.outline.data)
+    design = tables.example(config.tomllib.loads(TOML)["data"]["columns"])
+    assert set(design) == {"x", "group"}
+    assert np.ptp(design["x"], axis=0).min() > 0.99
+
+
+def test_arrays_of_more_dimensions(tmp_path):
+    images = np.arange(24.0).reshape(2, 3, 4)
+    np.savez(tmp_path / "file.npz", images=images, label=np.array([1, 0]))
+    columns = {
+        "x": {"column": "images", "shape": [3, 4]},
+        "y": {"column": "label", "categories": [0, 1]},
+    }
+    tables.check(columns)
+    found = tables.read(tmp_path / "file.npz", columns, 2)
+    np.testing.assert_array_equal(found["x"], images)
+    np.testing.assert_array_equal(found["y"], [1, 0])
+    assert tables.zeros(columns, 5)["x"].shape == (5, 3, 4)
+    with pytest.raises(ValueError, match="say so with shape"):
+        tables.read(tmp_path / "file.npz", {"x": "images"}, 2)
+
+
+def test_parquet_needs_pyarrow(tmp_path):
+    (tmp_path / "file.parquet").write_bytes(b"")
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        with pytest.raises(ValueError, match="pip install pyarrow"):
+            tables.read(tmp_path / "file.parquet", {"x": "x"}, 2)
+
+
+def test_accounting_reads_no_file(folder, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "EPSILONS", ())
+    (folder / "people.csv").unlink()
+    (folder / "job.toml").write_text(TOML + ALGORITHM)
+    assert cli.main(["account", str(folder / "job.toml")]) == 0
+    assert "barker accept bit" in capsys.readouterr().out
+    assert cli.main(["run", str(folder / "job.toml"), "--out", str(folder)]) == 1
+    assert "no data file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("model.py:model", "model.py", 'must be "file.py:function"'),
+        ("model.py:model", "other.py:model", 'must be "file.py:function"'),
+        ("model.py:model", "model.py:models", "has no function 'models'"),
+        ('plate = "people"', "", "lacks the key 'plate'"),
+        ('plate = "people"', 'plate = "persons"', "no plate 'persons'"),
+        ("num_records = 3000", "num_records = 0", "positive integer"),
+        ('y = "score"', 'z = "score"', "cannot be called on one record"),
+        ("range = [20, 60]", "range = [60, 20]", "columns.x must be"),
+        ("range = [20, 60]", "scale = [20, 60]", "columns.x must be"),
+        ('["N", "S", "W"]', '["N", "N"]', "columns.group must be"),
+        ("num_chains = 2", "num_chains = 2\nstart = 0.0", "unknown key 'start'"),
+        ("[run]", "[adaptation]\nnum_warmup = 9\n[run]", "needs an [algorithm]"),
+    ],
+)
+def test_bad_tables_are_refused(folder, capsys, old, new, message):
+    assert TOML.count(old) == 1
+    (folder / "job.toml").write_text(TOML.replace(old, new))
+    assert cli.main(["account", str(folder / "job.toml")]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("people.csv", "persons.csv", "no data file"),
+        ("people.csv", "model.py", "must be a .csv"),
+        ('y = "score"', 'y = "points"', "has no column 'points'"),
+        ('y = "score"', 'y = "sex"', "holds what is no number"),
+        ('["N", "S", "W"]', '["N", "S"]', "values outside its categories"),
+        ("num_records = 3000", "num_records = 2999", "has 3000 records"),
+    ],
+)
+def test_bad_files_are_refused(folder, capsys, old, new, message):
+    (folder / "job.toml").write_text(TOML.replace(old, new))
+    assert cli.main(["run", str(folder / "job.toml"), "--out", str(folder)]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "configs/numpyro").glob("*.toml")), ids=lambda p: p.stem
+)
+def test_shipped_configurations_load(path):
+    with jax.numpy_rank_promotion("allow"):
+        expected = 2 if path.stem == "network" else 20
+        assert config.load(path).run["num_chains"] == expected

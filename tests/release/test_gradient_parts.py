@@ -1,0 +1,91 @@
+"""Gradients taken apart equal JAX's own, or are left to it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+from dpjax.models import banana, logistic_regression
+from dpjax.release.gradient_parts import MOST, components
+
+RECORD = jnp.array([0.3, -1.2, 2.0])
+
+
+def entries(x, record):
+    return x[0] * record[0] - jnp.sin(x[1] * x[2]) * record[1] + x[0] ** 2 + x[2]
+
+
+def slices(x, record):
+    return jnp.sum(x[1:] ** 2 * record[:2]) - x[0] * record[2] + x[1]
+
+
+def unpacked(x, record):
+    a, b, c = x
+    return jnp.exp(a * b) * record[0] + jnp.where(c > 0, c, 0.0) * b
+
+
+def ignores_some(x, record):
+    return x[1] ** 3 * record[0]
+
+
+def of_a_dictionary(x, record):
+    _, unravel = ravel_pytree({"a": jnp.zeros(2), "b": jnp.zeros(())})
+    tree = unravel(x)
+    return tree["a"][0] ** 2 * record[0] + tree["a"][1] * tree["b"] * record[1]
+
+
+@pytest.mark.parametrize(
+    "function", [entries, slices, unpacked, ignores_some, of_a_dictionary]
+)
+def test_equals_the_gradient(function):
+    position = jnp.array([0.7, -0.4, 1.1])
+    found = components(function, position, RECORD)
+    assert all(part.shape == () for part in found)
+    expected = jax.grad(function)(position, RECORD)
+    np.testing.assert_allclose(jnp.stack(found), expected, rtol=1e-6)
+
+
+def test_works_inside_transformations_and_over_closures():
+    def total(scale, position, records):
+        def function(x, record):
+            return scale * entries(x, record)
+
+        apart = jax.vmap(lambda r: jnp.stack(components(function, position, r)))
+        whole = jax.vmap(lambda r: jax.grad(function)(position, r))
+        return apart(records), whole(records)
+
+    positions = jnp.array([[0.7, -0.4, 1.1], [0.1, 0.2, 0.3]])
+    records = jnp.stack([RECORD, 2 * RECORD])
+    over = jax.jit(jax.vmap(total, (0, 0, None)))
+    apart, whole = over(jnp.array([1.0, -2.0]), positions, records)
+    np.testing.assert_allclose(apart, whole, rtol=1e-6)
+
+
+def test_records_are_pytrees():
+    def function(x, record):
+        return x[0] * record["y"] - x[1] ** 2 * record["z"][1]
+
+    record = {"y": jnp.array(2.0), "z": jnp.array([1.0, 3.0])}
+    found = components(function, jnp.array([1.0, -1.0]), record)
+    np.testing.assert_allclose(jnp.stack(found), [2.0, 6.0])
+
+
+def test_a_number_added_to_every_component_is_left_whole():
+    @jax.custom_vjp
+    def shifted(x):
+        return jnp.sum(x)
+
+    shifted.defvjp(lambda x: (shifted(x), x), lambda x, g: (1.0 + g * x,))
+    found = components(lambda x, record: shifted(x) * record[0], jnp.ones(3), RECORD)
+    assert found is None
+
+
+def test_dot_products_and_large_positions_are_left_whole():
+    posterior = logistic_regression(jnp.ones((2, 3)), jnp.ones(2))
+    record = (jnp.ones(3), jnp.array(1.0))
+    assert components(posterior.loglikelihood_fn, jnp.ones(3), record) is None
+    many = banana(jnp.ones((1, MOST + 1))).loglikelihood_fn
+    assert components(many, jnp.ones(MOST + 1), jnp.ones(MOST + 1)) is None
+    some = banana(jnp.ones((1, MOST))).loglikelihood_fn
+    assert components(some, jnp.ones(MOST), jnp.ones(MOST)) is not None

@@ -1,0 +1,279 @@
+"""Records leave a run through releases only: every kernel, and mutants that leak."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.ad_checkpoint import checkpoint_name
+
+import dpjax
+from dpjax import adaptation, proposals
+from dpjax.algorithm import Sampler
+from dpjax.ep import sites
+from dpjax.ep.gaussians import Diagonal, Full
+from dpjax.models.probit import probit_regression
+from dpjax.release import accept_bit, gaussian, taint
+from dpjax.runner import loop
+
+DATA = jnp.asarray(np.random.default_rng(0).normal(size=(64, 2)), jnp.float32)
+POSITIONS = jnp.zeros((3, 2))
+
+
+def logprior(position):
+    return -0.5 * jnp.sum(position**2)
+
+
+def loglikelihood(position, record):
+    return -0.5 * jnp.sum((record - position) ** 2)
+
+
+POSTERIOR = dpjax.Posterior(logprior, loglikelihood, DATA)
+PROBIT = probit_regression(DATA, jnp.ones(64))
+
+BIT = dict(step_size=0.1, clip_bound=0.1)
+POISSON = dict(BIT, expected_batch_size=4.0)
+CLIP = dict(l2_clip_norm=1.0, sampling_prob=0.5)
+SGD = dict(CLIP, step_size=1e-3, dim=2)
+HMC = dict(
+    BIT, num_integration_steps=2, l2_clip_norm=1.0, gradient_noise_multiplier=9.0
+)
+SEP = dict(match=sites.probit, family=Diagonal((2,)))
+KERNELS = {
+    "barker": (dpjax.barker, dict(BIT, laziness=0.5)),
+    "penalty": (dpjax.penalty, dict(BIT, noise_multiplier=2.0)),
+    "guided walk": (
+        dpjax.penalty,
+        dict(BIT, noise_multiplier=2.0, proposal=proposals.guided_walk),
+    ),
+    "adapted": (
+        adaptation.adapted,
+        dict(sampler=dpjax.barker, num_warmup=20, clip_bound=0.1),
+    ),
+    "hmc": (dpjax.hmc, HMC),
+    "hmc, sampled": (dpjax.hmc, dict(HMC, sampling_prob=0.5, noise_multiplier=2.0)),
+    "minibatch_barker": (dpjax.minibatch_barker, dict(step_size=0.1, batch_size=16)),
+    "minibatch_penalty": (
+        dpjax.minibatch_penalty,
+        dict(BIT, noise_multiplier=2.0, batch_size=16),
+    ),
+    "fast_mh": (dpjax.fast_mh, POISSON),
+    "fast_mh_published": (
+        dpjax.fast_mh_published,
+        dict(POISSON, max_batch_size=40.0, epsilon=1.0, delta=1e-3),
+    ),
+    "tuna": (dpjax.tuna, POISSON),
+    "sgld": (dpjax.sgld, SGD),
+    "sghmc": (dpjax.sghmc, dict(SGD, friction=1.0, noise_multiplier=1.0)),
+    "sgnht": (dpjax.sgnht, dict(SGD, friction=1.0, noise_multiplier=1.0)),
+    "dpvi": (
+        dpjax.dpvi,
+        dict(
+            CLIP,
+            optimizer=optax.adam(0.1),
+            guide=dpjax.guides.MeanField(2),
+            noise_multiplier=1.0,
+        ),
+    ),
+    "dp_sep": (dpjax.dp_sep, SEP | dict(CLIP, noise_multiplier=1.0)),
+    "dp_sep_published": (
+        dpjax.dp_sep_published,
+        SEP | dict(l2_clip_norm=1.0, noise_multiplier=1.0),
+    ),
+    "dp_em": (
+        dpjax.dp_em,
+        dict(
+            family=Full((3, 2)), component_sd=1.0, record_norm=2.0, noise_multiplier=1.0
+        ),
+    ),
+}
+
+
+def kernel(name):
+    function, options = KERNELS[name]
+    return functools.partial(function, **options)
+
+
+def check(algorithm_fn, posterior=POSTERIOR, positions=POSITIONS):
+    loop.check(algorithm_fn, posterior, positions)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_nothing_but_releases_leaves(name):
+    posterior = PROBIT if "sep" in name else POSTERIOR
+    positions = jnp.zeros((3, 3, 2)) if name == "dp_em" else POSITIONS
+    check(kernel(name), posterior, positions)
+
+
+def test_every_kernel_is_checked():
+    exported = {getattr(dpjax, name) for name in dpjax.__all__}
+    samplers = {one for one in exported if isinstance(one, Sampler)}
+    assert samplers <= {function for function, _ in KERNELS.values()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_without_marks_is_refused(name, monkeypatch):
+    jax.clear_caches()
+    for module in (accept_bit, gaussian):
+        monkeypatch.setattr(module, "released", lambda value: value)
+    with pytest.raises(ValueError, match="by more than the kernel releases"):
+        test_nothing_but_releases_leaves(name)
+    jax.clear_caches()
+
+
+def leaky(**changes):
+    """Barker with parts of its transition replaced."""
+
+    def algorithm_fn(posterior):
+        algorithm = kernel("barker")(posterior)
+        changed = {
+            name: functools.partial(function, posterior, algorithm.transition)
+            for name, function in changes.items()
+        }
+        transition = algorithm.transition._replace(**changed)
+        return algorithm._replace(transition=transition)
+
+    return algorithm_fn
+
+
+def state_reads(posterior, inner, words, state, memory):
+    state, info, memory = inner.move(words, state, memory)
+    position = state.position + 1e-9 * posterior.data[0]
+    return state._replace(position=position), info, memory
+
+
+def bit_reads(posterior, inner, words, state, memory):
+    state, info, memory = inner.move(words, state, memory)
+    reads = jax.lax.cond(posterior.data[0, 0] > 0, lambda: True, lambda: False)
+    return state, info._replace(is_accepted=info.is_accepted & reads), memory
+
+
+def loop_reads(posterior, inner, words, state, memory):
+    state, info, memory = inner.move(words, state, memory)
+    last = jnp.sum(posterior.data > 0)
+    count = jax.lax.while_loop(lambda i: i < last, lambda i: i + 1, 0)
+    return state._replace(position=state.position * count), info, memory
+
+
+def step_after_next(posterior, inner, words, state, memory):
+    """What one step remembers, and only the next tells."""
+    position = state.position + memory
+    state, info, _ = inner.move(words, state, None)
+    return state._replace(position=position), info, posterior.data[0]
+
+
+def reads_nothing(posterior, inner, state):
+    return jnp.zeros(2, posterior.data.dtype)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (dict(move=state_reads), "draws, state.position"),
+        (dict(move=bit_reads), "bits"),
+        (dict(move=loop_reads), "draws, state.position"),
+        (dict(move=step_after_next, recall=reads_nothing), "draws, state.position"),
+    ],
+)
+def test_leaks_are_named(changes, named):
+    with pytest.raises(ValueError, match=f"^{named}"):
+        check(leaky(**changes))
+
+
+def test_a_start_that_reads_records_is_refused():
+    def algorithm_fn(posterior):
+        algorithm = kernel("barker")(posterior)
+        mean = jnp.mean(posterior.data, axis=0)
+        return algorithm._replace(init=lambda p, k=None: algorithm.init(p + mean))
+
+    with pytest.raises(ValueError, match=r"^draws, state\.position"):
+        check(algorithm_fn)
+
+
+@pytest.mark.parametrize("data", [DATA, np.asarray(DATA).copy()], ids=["jax", "numpy"])
+def test_functions_that_close_over_the_records_are_refused(data):
+    def centred(position):
+        return logprior(position - jnp.mean(data[:, :], axis=0))
+
+    def widened(position):
+        return position * jnp.dot(data.T, jnp.ones(64))
+
+    posterior = dpjax.Posterior(logprior, loglikelihood, data)
+    for name, function in dict(logprior_fn=centred, constrain_fn=widened).items():
+        wrong = dataclasses.replace(posterior, **{name: function})
+        with pytest.raises(ValueError, match=f"^{name}"):
+            check(kernel("barker"), wrong)
+
+
+def test_callbacks_that_see_records_are_refused():
+    def printed(position, record):
+        jax.debug.print("{}", record)
+        return loglikelihood(position, record)
+
+    with pytest.raises(ValueError, match="callback"):
+        check(
+            kernel("barker"), dataclasses.replace(POSTERIOR, loglikelihood_fn=printed)
+        )
+
+
+def test_run_checks_before_it_charges(tmp_path):
+    ledger = tmp_path / "ledger.json"
+    run = functools.partial(
+        dpjax.run,
+        jax.random.key(0),
+        leaky(move=state_reads),
+        POSTERIOR,
+        2,
+        initial_position=POSITIONS,
+        num_chains=3,
+        verbose=False,
+    )
+    with pytest.raises(ValueError, match=r"state\.position"):
+        run(budget=dpjax.Budget(1.0, 1e-6), ledger=ledger)
+    assert not ledger.exists()
+    run(budget=None)
+
+
+def follow(function, *inputs):
+    program = jax.make_jaxpr(function)(*(jnp.ones(3) for _ in inputs))
+    return taint.tainted(program, list(inputs))
+
+
+def test_flow_through_programs():
+    def both(x, y):
+        return x + 1, x * y, taint.released(y), jnp.zeros(3)
+
+    for inner in (both, jax.jit(both)):
+        assert follow(inner, False, True) == [False, True, False, False]
+    assert follow(jax.vmap(both), False, True) == [False, True, False, False]
+    assert all(follow(jax.checkpoint(lambda x, y: x * y), False, True))
+    assert follow(lambda x: checkpoint_name(x, "another"), True) == [True]
+
+
+def test_flow_through_loops():
+    def shift(carry, row):
+        _, second, third = carry
+        return (second, third, third), row
+
+    def scanned(x, y):
+        return jax.lax.scan(shift, (x, x, y), jnp.ones(4))
+
+    assert follow(scanned, False, True) == [True, True, True, False]
+    assert follow(scanned, True, False) == [True, True, False, False]
+
+    def counted(x, y):
+        return jax.lax.while_loop(
+            lambda c: c[0][0] < 5, lambda c: (c[0] + 1, 2 * c[1]), (x, y)
+        )
+
+    assert follow(counted, True, False) == [True, True]
+    assert follow(counted, False, True) == [False, True]
+
+    def branched(x, y):
+        return jax.lax.cond(x[0] > 0, lambda: (y, 1.0), lambda: (y + 1, 2.0))
+
+    assert follow(branched, True, False) == [True, True]
+    assert follow(branched, False, True) == [True, False]

@@ -1,0 +1,101 @@
+"""Records spread over devices: the same draws, and little to send between them."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+import dpjax
+from dpjax.runner import loop
+
+STARTS = np.zeros((4, 3), np.float32)
+KERNELS = {
+    "barker": functools.partial(dpjax.barker, step_size=0.05, clip_bound=0.05),
+    "hmc": functools.partial(
+        dpjax.hmc,
+        step_size=0.01,
+        num_integration_steps=2,
+        gradient_noise_multiplier=9.0,
+        clip_bound=0.1,
+        l2_clip_norm=1.0,
+    ),
+    "sgld": functools.partial(
+        dpjax.sgld, step_size=1e-5, dim=3, l2_clip_norm=1.0, sampling_prob=0.1
+    ),
+}
+
+
+def logprior(position):
+    return -0.5 * jnp.sum(position**2)
+
+
+def loglikelihood(position, record):
+    return -0.5 * jnp.sum((record - position) ** 2)
+
+
+def target(data):
+    return dpjax.Posterior(logprior, loglikelihood, data)
+
+
+def draws(kernel, data):
+    run = dpjax.run(
+        jax.random.key(0),
+        kernel,
+        target(data),
+        30,
+        initial_position=STARTS,
+        num_chains=len(STARTS),
+        budget=None,
+        verbose=False,
+    )
+    return run.positions
+
+
+def sent(kernel, posterior) -> list[int]:
+    """Numbers in each exchange between the devices, of one step of all chains."""
+    recipe = loop.recipe(kernel)
+    algorithm = recipe(posterior)
+    states = jax.vmap(algorithm.init)(STARTS)
+    width = algorithm.transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
+    words = np.zeros((1, len(STARTS), width), np.uint32)
+    lowered = loop.advance.lower(
+        recipe, posterior, states, words, np.ones((1, len(STARTS)), bool)
+    )
+    moves = r"= \w+\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
+    shapes = re.findall(moves, lowered.compile().as_text())
+    return [int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes]
+
+
+def compare():
+    """With eight devices."""
+    assert len(jax.devices()) == 8
+    spread = jax.NamedSharding(Mesh(jax.devices(), "data"), jax.P("data"))
+    rng = np.random.default_rng(0)
+    # No group of the exact sums, and no block, is that of a device.
+    data = rng.normal(size=(8 * 2500, 3)).astype(np.float32)
+    apart = jax.device_put(data, spread)
+    for kernel in KERNELS.values():
+        np.testing.assert_array_equal(draws(kernel, data), draws(kernel, apart))
+    groups = jax.device_put(data[: 8 * 256 * 9], spread)
+    for name, size in (("barker", 1), ("hmc", 3)):
+        exchanged = sent(KERNELS[name], target(groups))
+        assert exchanged and max(exchanged) <= size * len(STARTS), exchanged
+
+
+def test_draws_are_the_same_on_eight_devices():
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.getcwd(),
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+    }
+    code = "from tests.test_devices import compare; compare()"
+    result = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr

@@ -1,0 +1,338 @@
+"""dpjax.run: exact draws, budgets kept, ledger first, errors before the data."""
+
+import functools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax import privacy
+from dpjax.runner import checkpoint, loop
+from dpjax.runner import ledger as ledgers
+
+
+def logprior(theta):
+    return -0.5 * jnp.sum(theta**2) / 100
+
+
+def loglikelihood(theta, record):
+    return -0.5 * jnp.sum((record - theta) ** 2)
+
+
+N, CHAINS = 400, 8
+BUDGET = dpjax.Budget(3.0, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def posterior():
+    data = 1.0 + jax.random.normal(jax.random.key(0), (N, 2))
+    return dpjax.Posterior(logprior, loglikelihood, data)
+
+
+BARKER = functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.05)
+STARTS = np.ones((CHAINS, 2))
+
+
+def go(posterior, algorithm_fn=BARKER, key=0, **changes):
+    options = dict(
+        num_steps=40,
+        initial_position=STARTS,
+        num_chains=CHAINS,
+        budget=None,
+        verbose=False,
+    )
+    key = None if key is None else jax.random.key(key)
+    return dpjax.run(key, algorithm_fn, posterior, **{**options, **changes})
+
+
+@pytest.mark.parametrize("laziness", [1.0, 0.3])
+@pytest.mark.parametrize("wide", [False, True])
+def test_draws_follow_the_posterior(posterior, laziness, wide):
+    """Mean and variance of the closed form; wide records take the remembering path.
+
+    40 chains of 4000 steps; z-scores from the chains' own spread, two-sided at 8 sds:
+    below 1e-7 with 39 degrees of freedom (t), over eight comparisons.
+    """
+    data = posterior.data
+    if wide:
+        data = jnp.concatenate([data, jnp.zeros((N, 14))], axis=1)
+        likelihood = wide_loglikelihood
+    else:
+        likelihood = loglikelihood
+    target = dpjax.Posterior(logprior, likelihood, data)
+    algorithm = functools.partial(
+        dpjax.barker, step_size=0.15, clip_bound=float("inf"), laziness=laziness
+    )
+    mean = np.asarray(posterior.data).sum(0) / (N + 0.01)
+    sd = (N + 0.01) ** -0.5
+    starts = mean + sd * np.random.default_rng(0).normal(size=(40, 2))
+    run = go(
+        target,
+        algorithm,
+        num_steps=4000,
+        num_chains=40,
+        initial_position=starts,
+        warmup_fraction=0.1,
+    )
+    centred = (run.positions - mean) / sd
+    for moment, expected in ((centred, 0.0), (centred**2, 1.0)):
+        means = moment.mean(axis=1)
+        z = (means.mean(0) - expected) / (means.std(0, ddof=1) / 40**0.5)
+        assert np.all(np.abs(z) < 8), z
+    assert run.positions.shape == (40, 3600, 2)
+
+
+def wide_loglikelihood(theta, record):
+    return -0.5 * jnp.sum((record[:2] - theta) ** 2)
+
+
+def test_lazy_runs_repeat_states_and_count_steps(posterior):
+    """A lazy run moves at a third of the steps at most, and thins by steps."""
+    algorithm = functools.partial(BARKER, laziness=0.3)
+    full = go(posterior, algorithm, num_steps=300, warmup_fraction=0.0)
+    thin = go(posterior, algorithm, num_steps=300, warmup_fraction=0.0, thinning=7)
+    np.testing.assert_array_equal(full.positions[:, 5::7], thin.positions)
+    moved = np.any(np.diff(full.positions, axis=1) != 0, axis=2)
+    np.testing.assert_array_equal(moved, full.acceptance_rate[:, 1:] == 1)
+    assert 0.05 < moved.mean() < 0.3
+    gained = full.acceptance_rate[:, 6:].reshape(CHAINS, 42, 7)
+    np.testing.assert_allclose(gained.mean(2), thin.acceptance_rate[:, 1:])
+
+
+def test_a_key_repeats_a_run_and_entropy_does_not(posterior):
+    np.testing.assert_array_equal(go(posterior).positions, go(posterior).positions)
+    first, second = go(posterior, key=None), go(posterior, key=None)
+    assert not np.array_equal(first.positions, second.positions)
+    assert "seed" not in first.statement.randomness
+    assert "key" in go(posterior).statement.randomness
+
+
+def test_chains_differ(posterior):
+    positions = go(posterior).positions
+    assert len(np.unique(positions[:, -1, 0])) == CHAINS
+
+
+def test_chains_in_groups_give_the_same_draws(posterior, monkeypatch):
+    options = dict(num_chains=5, initial_position=STARTS[:5], num_steps=17)
+    whole = go(posterior, **options)
+    jax.clear_caches()
+    monkeypatch.setattr(loop, "CHAINS_AT_ONCE", 2)
+    np.testing.assert_array_equal(go(posterior, **options).positions, whole.positions)
+    jax.clear_caches()
+
+
+def test_equal_runs_compile_once(posterior):
+    go(posterior)
+    before = loop.advance._cache_size()
+    go(posterior, functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.05))
+    assert loop.advance._cache_size() == before
+
+
+def test_budget_is_for_all_chains_together(posterior):
+    run = go(posterior, num_steps=None, budget=BUDGET, key=None)
+    statement = run.statement
+    step = BARKER(posterior).privacy(1)
+    assert statement.num_steps == privacy.max_steps(
+        [(event, CHAINS * count) for event, count in step], epsilon=3.0, delta=1e-5
+    )
+    events = BARKER(posterior).privacy(statement.num_steps * CHAINS)
+    assert statement.epsilon == privacy.epsilon(events, 1e-5) <= 3.0
+    one = BARKER(posterior).privacy(statement.num_steps)
+    assert statement.epsilon_per_chain == privacy.epsilon(one, 1e-5)
+    with pytest.raises(privacy.BudgetError, match="would spend"):
+        go(posterior, num_steps=statement.num_steps + 1, budget=BUDGET)
+
+
+def test_cost_is_printed_before_the_run(posterior, capsys):
+    go(posterior, num_steps=2, budget=BUDGET, verbose=True)
+    printed = capsys.readouterr().out
+    assert "8 chains x 2 steps" in printed
+    assert "for one chain alone" in printed
+    assert "replace one record" in printed
+
+
+def test_ledger_is_written_first_and_shared(posterior, tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "advance", killed)
+        with pytest.raises(KeyboardInterrupt):
+            go(posterior, num_steps=None, budget=BUDGET, ledger=path)
+    spent = ledgers.read(path, "REPLACE_ONE")
+    assert privacy.epsilon(spent, 1e-5) > 2.5
+    with pytest.raises(privacy.BudgetError, match="one more step"):
+        go(posterior, num_steps=None, budget=BUDGET, ledger=path)
+    with pytest.raises(privacy.BudgetError, match="earlier runs"):
+        go(posterior, num_steps=1, budget=BUDGET, ledger=path)
+    assert ledgers.read(path, "REPLACE_ONE") == spent
+    larger = dpjax.Budget(5.0, 1e-5)
+    go(posterior, num_steps=None, budget=larger, ledger=path)
+    assert privacy.epsilon(ledgers.read(path, "REPLACE_ONE"), 1e-5) <= 5.0
+
+
+@pytest.mark.parametrize("killed_at", range(4))
+def test_a_killed_run_goes_on_as_if_it_had_not_been(
+    posterior, tmp_path, monkeypatch, killed_at
+):
+    """Killed in any chunk, it is charged once and gives the same draws."""
+    algorithm = functools.partial(BARKER, laziness=0.5)
+    files = dict(ledger=tmp_path / "ledger", checkpoint=tmp_path / "checkpoint")
+    options = dict(algorithm_fn=algorithm, num_steps=20, budget=BUDGET, thinning=3)
+    whole = go(posterior, **options)
+    advance, calls = loop.advance, []
+
+    def killed(*arguments):
+        if len(calls) == killed_at:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return advance(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "advance", killed)
+        with pytest.raises(KeyboardInterrupt):
+            go(posterior, **options, **files)
+    charged = files["ledger"].read_bytes()
+    assert oct(files["checkpoint"].stat().st_mode)[-3:] == "600"
+    with pytest.raises(checkpoint.CheckpointError, match="other settings"):
+        go(posterior, **{**options, "thinning": 2}, **files)
+    resumed = go(posterior, **options, **files)
+    np.testing.assert_array_equal(resumed.positions, whole.positions)
+    np.testing.assert_array_equal(resumed.acceptance_rate, whole.acceptance_rate)
+    assert resumed.statement == whole.statement
+    assert files["ledger"].read_bytes() == charged
+    assert not files["checkpoint"].exists()
+
+
+def test_arviz_carries_the_statement_and_nothing_secret(posterior, tmp_path):
+    import arviz
+
+    run = go(posterior, num_steps=16, budget=BUDGET, key=None)
+    run.to_arviz().to_netcdf(tmp_path / "draws.nc")
+    stored = arviz.from_netcdf(tmp_path / "draws.nc")
+    assert stored.attrs["epsilon"] == run.statement.epsilon
+    assert stored.attrs["neighboring_relation"] == "REPLACE_ONE"
+    assert set(stored.groups()) == {"posterior", "sample_stats"}
+    assert list(stored.sample_stats) == ["acceptance_rate"]
+    np.testing.assert_array_equal(stored.posterior["position"], run.positions)
+    json.dumps(run.statement._asdict())
+
+
+def test_positions_may_be_pytrees(posterior):
+    def likelihood(position, record):
+        return loglikelihood(jnp.stack([position["a"], position["b"]]), record)
+
+    target = dpjax.Posterior(
+        lambda position: logprior(position["a"]), likelihood, posterior.data
+    )
+    starts = {"a": np.ones(CHAINS), "b": np.zeros(CHAINS)}
+    run = go(target, initial_position=starts)
+    assert set(run.to_arviz().posterior) == {"a", "b"}
+    assert list(run.summary().index) == ["a", "b"]
+
+
+NOT_READ = jax.ShapeDtypeStruct((N, 2), jnp.result_type(float))
+"""Data that raise when read."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(num_chains=0), "num_chains"),
+        (dict(num_chains=3), "leading axis"),
+        (dict(thinning=0), "thinning"),
+        (dict(num_steps=0), "num_steps"),
+        (dict(num_steps=2.5), "num_steps"),
+        (dict(num_steps=None), "without a budget"),
+        (dict(warmup_fraction=1.0), "warmup_fraction"),
+        (dict(initial_position=np.full((CHAINS, 2), np.nan)), "not finite"),
+        (dict(num_steps=10**6, budget=BUDGET), "would spend"),
+        (
+            dict(algorithm_fn=functools.partial(BARKER, step_size=float("nan"))),
+            "step_size must be positive",
+        ),
+        (dict(initial_position=np.ones((CHAINS, 3))), "cannot be evaluated"),
+        (
+            dict(algorithm_fn=functools.partial(BARKER, clip_bound=-1.0)),
+            "clip_bound must be positive",
+        ),
+        (
+            dict(algorithm_fn=functools.partial(BARKER, clip_bound=float("nan"))),
+            "clip_bound must be positive",
+        ),
+        (
+            dict(
+                algorithm_fn=functools.partial(BARKER, clip_bound=float("inf")),
+                budget=BUDGET,
+            ),
+            "sensitivity",
+        ),
+        (
+            dict(
+                algorithm_fn=functools.partial(
+                    dpjax.penalty,
+                    step_size=0.1,
+                    clip_bound=0.1,
+                    noise_multiplier=float("nan"),
+                )
+            ),
+            "noise_multiplier",
+        ),
+        (
+            dict(
+                algorithm_fn=functools.partial(
+                    BARKER,
+                    clip_bound=dpjax.Lipschitz(1.0),
+                    proposal=dpjax.proposals.gaussian,
+                )
+            ),
+            "constant length",
+        ),
+    ],
+)
+def test_bad_input_is_refused_before_the_data_are_read(changes, message):
+    target = dpjax.Posterior(logprior, loglikelihood, NOT_READ)
+    with pytest.raises(ValueError, match=message):
+        go(target, **changes)
+
+
+def test_an_undefined_prior_is_never_entered(posterior):
+    """Where the prior density is undefined, every proposal is rejected."""
+    target = dpjax.Posterior(
+        lambda theta: jnp.where(theta[0] > 1.0, jnp.nan, 0.0),
+        loglikelihood,
+        posterior.data,
+    )
+    run = go(target, num_steps=200, warmup_fraction=0.0)
+    assert np.all(run.positions[..., 0] <= 1.0)
+    assert run.acceptance_rate.mean() > 0.05
+
+
+def test_vector_loglikelihood_is_refused():
+    target = dpjax.Posterior(logprior, lambda theta, record: record - theta, NOT_READ)
+    with pytest.raises(ValueError, match="scalar"):
+        go(target)
+
+
+def test_plain_logdensity_is_refused():
+    with pytest.raises(TypeError, match="Posterior"):
+        go(logprior)
+
+
+def test_large_delta_is_warned_about(posterior):
+    with pytest.warns(UserWarning, match="1/n"):
+        go(posterior, num_steps=1, budget=dpjax.Budget(3.0, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta"),
+    [(0, 0.1), (-1, 0.1), (np.nan, 0.1), (1, 0), (1, 1), (1, np.nan)],
+)
+def test_bad_budgets_are_refused(epsilon, delta):
+    with pytest.raises(ValueError):
+        dpjax.Budget(epsilon, delta)
