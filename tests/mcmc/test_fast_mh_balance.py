@@ -15,7 +15,7 @@ from dpjax.mcmc import poisson_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
 from dpjax.random import batches
-from dpjax.release import poisson_log_ratios
+from dpjax.release import accept_bit, poisson_log_ratios
 from dpjax.release.clip_bounds import Lipschitz, Range
 
 # Three records and three states: numbers with which no log ratio is rounded.
