@@ -31,7 +31,7 @@ from dpjax.datasets.adult import adult_features, load_adult
 from dpjax.models import logistic_regression
 from dpjax.random.batches import num_poisson_words, poisson
 from dpjax.release import vector_sums
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 
 EPSILONS, DELTA = (1.0, 10.0), 1e-5
 NUM_STEPS, SAMPLING_PROB = 1000, 0.1
@@ -176,7 +176,7 @@ def speed(columns, calls=200):
     posterior, _ = adult(columns)
     dim = posterior.data[0].shape[1]
     guide = dpjax.guides.MeanField(dim)
-    release = GradientRelease(1.0, 4.0, SAMPLING_PROB)
+    release = GaussianSum(1.0, 4.0, SAMPLING_PROB)
     options = dict(
         guide=guide, l2_clip_norm=1.0, noise_multiplier=4.0, sampling_prob=SAMPLING_PROB
     )
@@ -216,7 +216,9 @@ def speed(columns, calls=200):
 
     @jax.jit
     def our_sum(posterior, sample):
-        return vector_sums.sampled_gradient_sum(posterior, sample, jnp.zeros(dim), 1.0)
+        gradient_fn = jax.grad(posterior.loglikelihood_fn)
+        contribution_fn = functools.partial(gradient_fn, jnp.zeros(dim))
+        return vector_sums.vector_sum(posterior, contribution_fn, 1.0, sample)
 
     key = jax.random.key(1)
 

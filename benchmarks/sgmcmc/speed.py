@@ -4,6 +4,7 @@ In one process, in turns, in float32, on a padded Poisson sample of the same siz
 and without drawing it. And the memory that the step of twenty chains takes.
 """
 
+import functools
 import os
 import time
 
@@ -83,7 +84,8 @@ def run(settings: dict, quick: bool) -> None:
 
     @jax.jit
     def our_sum(position, sample, posterior):
-        return vector_sums.sampled_gradient_sum(posterior, sample, position, norm)
+        gradient_fn = functools.partial(jax.grad(posterior.loglikelihood_fn), position)
+        return vector_sums.vector_sum(posterior, gradient_fn, norm, sample)
 
     their_sum = jax.jit(their_total)
     state, key = kernel(posterior).init(position), jax.random.key(1)

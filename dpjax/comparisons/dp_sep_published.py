@@ -3,7 +3,7 @@
 An epoch visits the records in a fresh order. A visit matches the record's site at the
 cavity theta - theta_f and moves, with sensitivity 2 C of the clipped site,
 
-    theta~ = theta + (g/n) (clip(site) + N(0, (noise_multiplier 2 C)^2 I) - theta_f),
+    theta~ = theta + (g/n) (clip(site) + N(0, (noise_multiplier C)^2 I) - theta_f),
     theta_f <- clip((floor(theta~) - theta_0) / n),    theta <- theta_0 + n theta_f.
 
 Published, but not what it says:
@@ -33,8 +33,8 @@ from dpjax.ep.shared_site import Tied, TiedInfo, TiedState, init
 from dpjax.posterior import Posterior
 from dpjax.random import chacha
 from dpjax.random.batches import Sample
-from dpjax.release import exact_sums, gaussian, vector_sums
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release import clip_bounds, exact_sums, gaussian, vector_sums
+from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = ["as_top_level_api", "build_kernel", "dp_sep_published", "init"]
 
@@ -72,8 +72,8 @@ def as_top_level_api(
     l2_clip_norm
         C, the bound on the norm of one record's site and of theta_f.
     noise_multiplier
-        Sd of the noise on a clipped site over its sensitivity under substitution, 2 C.
-        Zero is not private.
+        Sd of the noise on a clipped site over C; the paper's is over 2 C, the site's
+        sensitivity under substitution. Zero is not private.
     damping
         g in (0, 1].
 
@@ -89,7 +89,7 @@ def as_top_level_api(
     Gaussian noise. Substituting a record changes one of these releases; the others are
     the same functions of what was released before. State and info are public.
     """
-    GradientRelease(l2_clip_norm, 2 * noise_multiplier)
+    GaussianSum(l2_clip_norm, noise_multiplier)
     if not 0 < damping <= 1:
         raise ValueError(f"damping must be in (0, 1], got {damping}")
     model = Tied.of(posterior, family, match)
@@ -98,17 +98,12 @@ def as_top_level_api(
     row = -(-2 * family.size // 16) * 16
 
     def release(words, index, theta):
-        site = model.site_fn(theta)
-        # The gradient of an inner product is its other factor.
-        total = vector_sums.sampled_gradient_sum(
-            posterior,
-            Sample(index[None], jnp.ones(1, bool)),
-            jnp.zeros_like(theta),
-            l2_clip_norm,
-            lambda vector, record: jnp.dot(vector, site(record)),
+        one = Sample(index[None], jnp.ones(1, bool))
+        total = vector_sums.vector_sum(
+            posterior, model.site_fn(theta), l2_clip_norm, one
         )
         if noise_multiplier > 0:
-            return gaussian.gaussian_release(words, total, unit, noise_multiplier)
+            return gaussian.add_noise(words, total, unit, noise_multiplier)
         with jax.enable_x64(True):
             return total * unit
 
@@ -143,7 +138,9 @@ def as_top_level_api(
                 f"{neighboring_relation.name}"
             )
         error = family.size * gaussian.TOTAL_VARIATION
-        return [(privacy.GaussianRelease(noise_multiplier, error), num_steps)]
+        sensitivity = clip_bounds.sensitivity(1.0, neighboring_relation)
+        event = privacy.GaussianRelease(noise_multiplier / sensitivity, error)
+        return [(event, num_steps)]
 
     transition = Transition(
         num_words=lambda state: 16,

@@ -20,6 +20,7 @@ Reference: Park, Foulds, Chaudhuri and Welling 2017, DP-EM, which has no prior a
 records of norm one.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from jax.scipy.stats import multivariate_normal
 from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
 from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = [
     "DPEMInfo",
@@ -117,7 +118,8 @@ def as_top_level_api(
     record_norm
         R, a public bound on the norm of a record; the statistics of longer ones shrink.
     noise_multiplier
-        Sd of the noise on the statistics over sqrt 3. Zero is not private.
+        Sd of the noise on the statistics over their clip norm, which is sqrt 3. Zero is
+        not private.
     prior_strength
         kappa, in records.
 
@@ -141,7 +143,7 @@ def as_top_level_api(
             raise ValueError(f"{name} must be positive and finite, got {value}")
     if not (isinstance(family, Full) and len(family.shape) == 2):
         raise ValueError(f"family must be Full of a shape (J, d), got {family}")
-    release = GradientRelease(math.sqrt(3), noise_multiplier)
+    release = GaussianSum(math.sqrt(3), noise_multiplier)
     num_components, dim = family.shape
     size = num_components + family.size
 
@@ -168,12 +170,8 @@ def as_top_level_api(
         return Mixture(counts / jnp.sum(counts), means, family.unpack(floored)[1])
 
     def move(words, state, memory):
-        # The gradient of an inner product is its other factor.
-        def product(vector, record):
-            return jnp.dot(vector, statistics(state.position, record))
-
-        origin = jnp.zeros(size, state.position.means.dtype)
-        mixture = maximum(release(words, posterior, origin, product))
+        noisy = release(words, posterior, functools.partial(statistics, state.position))
+        mixture = maximum(noisy)
         return DPEMState(mixture), DPEMInfo(mixture), memory
 
     def sample(rng_key, mixture, num_samples):

@@ -34,7 +34,7 @@ from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
 from dpjax.ep.gaussians import Family
 from dpjax.ep.shared_site import Tied, TiedInfo, TiedState, init
 from dpjax.posterior import Posterior
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = ["as_top_level_api", "averaging", "build_kernel", "dp_sep", "init"]
 
@@ -120,7 +120,7 @@ def as_top_level_api(
     *Formal guarantees.* A step releases one noisy sum of clipped vectors, a Poisson
     sampled Gaussian release, and what follows from it. State and info are public.
     """
-    release = GradientRelease(l2_clip_norm, noise_multiplier, sampling_prob)
+    release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
     model = Tied.of(posterior, family, match, least_precision, recentre)
     _check_weights(preconditioner, family.size)
 
@@ -129,11 +129,8 @@ def as_top_level_api(
         difference = model.difference_fn(theta)
         scale = jnp.broadcast_to(jnp.asarray(preconditioner, theta.dtype), theta.shape)
 
-        # The gradient of an inner product is its other factor.
-        def product(vector, record):
-            return jnp.dot(vector, scale * difference(record))
-
-        total = release(words, posterior, jnp.zeros_like(theta), product) / scale
+        noisy = release(words, posterior, lambda record: scale * difference(record))
+        total = 1 / release.sampling_prob * noisy / scale
         theta = model.step(theta, total / model.num_records, schedule(num_steps))
         return TiedState(theta, num_steps + 1), TiedInfo(theta), memory
 

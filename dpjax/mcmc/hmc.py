@@ -21,11 +21,11 @@ function that is balanced in l keeps the posterior where no log ratio is clipped
 Reference: Raisa 2021 (thesis), chapter 4, with its errata.
 """
 
-import functools
 import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import NeighboringRelation
 from jax import lax
 from jax.flatten_util import ravel_pytree
@@ -36,12 +36,15 @@ from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
 from dpjax.random import variates
-from dpjax.release import clip_bounds, exact_sums, gaussian, vector_sums
+from dpjax.release import clip_bounds
+from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.gradient_parts import gradient_parts
 
 __all__ = ["as_top_level_api", "build_kernel", "hmc", "init"]
 
 KEY_WORDS = 8
-"""Words of a gradient that decide its sample."""
+"""Words that every gradient leaves for its sample, also where all records enter: runs
+with and without sampling then share their noise."""
 
 UNKNOWN_DIMENSION = 100
 """Components of the position whose numerical error is charged, and the most allowed,
@@ -55,45 +58,44 @@ def init(
     return mh.MHState(jax.tree.map(jnp.asarray, position), ())
 
 
-def _released_gradient(
-    posterior, position, root, words, l2_clip_norm, noise_multiplier, sampling_prob
-):
+def _released_gradient(posterior, position, root, words, release):
     """G of the module docstring at `position`, with W = `root`.
 
     Notes
     -----
-    *Formal guarantees.* With noise, what is returned is post-processing of one Poisson
-    sampled Gaussian release of the clipped sum, whose noise has the standard deviation
-    ``2 * noise_multiplier * l2_clip_norm``.
+    *Formal guarantees.* What is returned is post-processing of one `GaussianSum`,
+    `release`; without one it is the plain gradient, which is not private.
     """
-    if math.isinf(l2_clip_norm):
-        return _whiten(root, jax.grad(posterior)(position))
-    total = vector_sums.gradient_sum(
-        posterior,
-        position,
-        l2_clip_norm,
-        root=root,
-        sampling_prob=sampling_prob,
-        words=words[:KEY_WORDS],
-    )
-    unit = l2_clip_norm / exact_sums.GRID
-    if noise_multiplier > 0:
-        total = gaussian.gaussian_release(
-            words[KEY_WORDS:], total, unit, noise_multiplier
-        )
-    else:
-        with jax.enable_x64(True):
-            total = total * unit
-    prior = _whiten(root, jax.grad(posterior.logprior_fn)(position))
-    return posterior.tempering / sampling_prob * total.astype(prior.dtype) + prior
+    flat, unravel = ravel_pytree(position)
+
+    def loglikelihood(vector, record):
+        return posterior.loglikelihood_fn(unravel(vector), record)
+
+    def contribution(record):
+        return _pull_back(root, gradient_parts(loglikelihood, flat, record))
+
+    def public(density):
+        gradient = jax.grad(lambda vector: density(unravel(vector)))(flat)
+        return ravel_pytree(_pull_back(root, [gradient]))[0]
+
+    if release is None:
+        return public(posterior)
+    width = release.num_words(flat.size, posterior.num_records)
+    noisy, _ = ravel_pytree(release(words[-width:], posterior, contribution))
+    scale = posterior.tempering / release.sampling_prob
+    return scale * noisy + public(posterior.logprior_fn)
 
 
-def _whiten(root, gradient):
-    """W^T g of a public gradient, or one of a run without privacy."""
-    flat, _ = ravel_pytree(gradient)
+def _pull_back(root, parts):
+    """W^T g for a gradient g given as the vectors that make it up."""
     if root is None:
-        return flat
-    return root * flat if root.ndim == 1 else jnp.matmul(root.T, flat)
+        return parts
+    if root.ndim == 1:
+        starts = np.cumsum([0, *(part.size for part in parts[:-1])])
+        return [root[i : i + g.size] * g for i, g in zip(starts, parts, strict=True)]
+    if len(parts) == 1:
+        return [jnp.matmul(root.T, parts[0], precision="highest")]
+    return [sum(w * g for w, g in zip(column, parts, strict=True)) for column in root.T]
 
 
 def _dimension(inverse_mass_matrix) -> int:
@@ -103,13 +105,13 @@ def _dimension(inverse_mass_matrix) -> int:
 
 
 def _leapfrog(
-    posterior, gradient_fn, num_integration_steps, inverse_mass_matrix, jitter
+    posterior, release, num_integration_steps, inverse_mass_matrix, jitter
 ) -> Proposal:
-    """The noisy path as a proposal, whose log ratio is the kinetic energy lost.
-
-    `gradient_fn` is `_released_gradient` with its last three arguments.
-    """
+    """The noisy path as a proposal, whose log ratio is the kinetic energy lost."""
     points = num_integration_steps + 1
+    sample_words = KEY_WORDS
+    if release is not None:
+        sample_words = max(KEY_WORDS, release.num_words(0, posterior.num_records))
 
     def num_words(dim):
         if dim > _dimension(inverse_mass_matrix):
@@ -118,7 +120,7 @@ def _leapfrog(
                 f"{_dimension(inverse_mass_matrix)} whose numerical error is charged: "
                 "pass an inverse_mass_matrix of that size, such as ones"
             )
-        return dim + 1 + points * (KEY_WORDS + 2 * dim)
+        return dim + 1 + points * (sample_words + 2 * dim)
 
     def propose(words, position, walk, step_size):
         start, unravel = ravel_pytree(position)
@@ -140,7 +142,8 @@ def _leapfrog(
         def kick_and_drift(carry, point):
             z, p = carry
             words, kick, drift = point
-            p = p + kick * length * gradient_fn(posterior, at(z), root, words)
+            gradient = _released_gradient(posterior, at(z), root, words, release)
+            p = p + kick * length * gradient
             return (z + drift * length * p, p), None
 
         ones = jnp.ones(points, start.dtype)
@@ -234,16 +237,7 @@ def as_top_level_api(
             "num_integration_steps must be a positive integer, got "
             f"{num_integration_steps}"
         )
-    if not l2_clip_norm > 0:
-        raise ValueError(f"l2_clip_norm must be positive, got {l2_clip_norm}")
-    if not 0 <= gradient_noise_multiplier <= gaussian.LOUDEST:
-        raise ValueError(
-            f"gradient_noise_multiplier must be from 0 to {gaussian.LOUDEST:g}, got "
-            f"{gradient_noise_multiplier}"
-        )
-    if not 0 < sampling_prob <= 1:
-        raise ValueError(f"sampling_prob must be in (0, 1], got {sampling_prob}")
-    if math.isinf(l2_clip_norm) and (gradient_noise_multiplier or sampling_prob < 1):
+    if l2_clip_norm == math.inf and (gradient_noise_multiplier or sampling_prob < 1):
         raise ValueError(
             "an infinite l2_clip_norm takes the plain gradient, without noise and "
             "sampling"
@@ -260,15 +254,13 @@ def as_top_level_api(
     else:
         family = "barker"
     proposals.check_metric(inverse_mass_matrix)
-    sampling_prob = math.ceil(sampling_prob * 2**32) / 2**32
-    gradient_fn = functools.partial(
-        _released_gradient,
-        l2_clip_norm=l2_clip_norm,
-        noise_multiplier=gradient_noise_multiplier,
-        sampling_prob=sampling_prob,
-    )
+    release = None
+    if l2_clip_norm != math.inf:
+        release = GaussianSum(
+            l2_clip_norm, 2 * gradient_noise_multiplier, sampling_prob
+        )
     leapfrog = _leapfrog(
-        posterior, gradient_fn, num_integration_steps, inverse_mass_matrix, jitter
+        posterior, release, num_integration_steps, inverse_mass_matrix, jitter
     )
 
     def noise_sd(bound):
@@ -289,23 +281,14 @@ def as_top_level_api(
         moved = posterior.tempering * clip_bounds.sensitivity(clip_bound, relation)
         return privacy.AcceptBit(acceptance.barker(), moved)
 
-    def gradient_event(relation):
-        over_one_record = 2.0 * gradient_noise_multiplier
-        error = _dimension(inverse_mass_matrix) * gaussian.TOTAL_VARIATION
-        if sampling_prob == 1:
-            multiplier = over_one_record / clip_bounds.sensitivity(1.0, relation)
-            return privacy.GaussianRelease(multiplier, error)
-        return privacy.PoissonGaussianRelease(
-            over_one_record, sampling_prob, relation, error
-        )
-
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        if gradient_noise_multiplier == 0:
-            raise ValueError("without noise Hamiltonian Monte Carlo is not private")
+        if release is None:
+            raise ValueError("Hamiltonian Monte Carlo without clipping is not private")
+        gradient = release.event(_dimension(inverse_mass_matrix), neighboring_relation)
         return [
             (accept_event(neighboring_relation), num_steps),
             (
-                gradient_event(neighboring_relation),
+                gradient,
                 num_steps * (num_integration_steps + 1),
             ),
         ]

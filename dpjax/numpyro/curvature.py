@@ -34,7 +34,7 @@ from dpjax.algorithm import Algorithm, Transition, take_step
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_information
 from dpjax.posterior import Posterior
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = ["Corrected", "CurvatureInfo", "CurvatureState", "curvature"]
 
@@ -93,7 +93,7 @@ def curvature(
     information_fn
         As in `dpjax.fisher.geodesic`.
     noise_multiplier
-        As in `dpjax.release.gaussian_sum.GradientRelease`.
+        As in `dpjax.release.gaussian_sum.GaussianSum`.
 
     Notes
     -----
@@ -104,7 +104,7 @@ def curvature(
     dim = model.dim
     size = dim * (dim + 1) // 2
     effective = posterior.tempering * posterior.num_records
-    release = GradientRelease(CLIP * dim / effective, noise_multiplier)
+    release = GaussianSum(CLIP * dim / effective, noise_multiplier)
     noise_sd = posterior.tempering * noise_multiplier * release.l2_clip_norm
     threshold = noise_sd * (math.sqrt(2 * dim) + 1)
     rows, columns = jnp.tril_indices(dim)
@@ -118,16 +118,15 @@ def curvature(
         # The Euclidean norm of what is released is the Frobenius norm of the matrix.
         weights = jnp.where(rows == columns, 1.0, math.sqrt(2)).astype(flat.dtype)
 
-        def packed(direction, record):
+        def packed(record):
             def loglikelihood(z):
                 jump = jnp.matmul(stretch, z, precision="highest")
                 return posterior.loglikelihood_fn(unravel(flat + jump), record)
 
             hessian = jax.hessian(loglikelihood)(jnp.zeros_like(flat))
-            return -jnp.sum(direction * weights * hessian[rows, columns])
+            return -weights * hessian[rows, columns]
 
-        # Linear in its argument: the gradient is the record's Hessian.
-        found = release(words, posterior, jnp.zeros(size, flat.dtype), packed)
+        found = posterior.tempering * release(words, posterior, packed)
         lower = jnp.zeros_like(identity).at[rows, columns].set(found / weights)
         matrix = lower + jnp.tril(lower, -1).T
         matrix += stretch.T @ of_prior(position).astype(flat.dtype) @ stretch

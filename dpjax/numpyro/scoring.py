@@ -19,6 +19,7 @@ the posterior one of a few sqrt(d), whatever the model: one clip norm fits all. 
 where random walks are lost: they feel a slope only as far as an accept bit shows it.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ from jax.scipy.linalg import solve_triangular
 from dpjax.algorithm import Algorithm, Transition, take_step
 from dpjax.numpyro.adapter import model_of
 from dpjax.posterior import Posterior
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = ["ScoringInfo", "ScoringState", "noise_sd", "scoring"]
 
@@ -76,7 +77,7 @@ def scoring(
     information_fn
         As in `dpjax.fisher.geodesic`.
     noise_multiplier
-        As in `dpjax.release.gaussian_sum.GradientRelease`.
+        As in `dpjax.release.gaussian_sum.GaussianSum`.
     rate
         Share of Newton's step that is taken.
     largest_move
@@ -91,7 +92,7 @@ def scoring(
     """
     model = model_of(posterior)
     dim = model.dim
-    release = GradientRelease(_clip_norm(posterior), noise_multiplier)
+    release = GaussianSum(_clip_norm(posterior), noise_multiplier)
     longest = LONGEST * math.sqrt(posterior.tempering * posterior.num_records)
 
     def init(position, rng_key=None):
@@ -117,7 +118,8 @@ def scoring(
         start = jnp.zeros_like(flat)
         key_words, words = jnp.split(words, [KEY_WORDS])
         key = jax.random.wrap_key_data(key_words, impl="threefry2x32")
-        gradient = release(words, posterior, start, contrast, rng_key=key)
+        slope = functools.partial(jax.grad(contrast), start)
+        gradient = posterior.tempering * release(words, posterior, slope, rng_key=key)
         gradient += jax.grad(lambda z: posterior.logprior_fn(at(z)))(start)
         step = rate * gradient
         step /= jnp.maximum(1.0, jnp.linalg.norm(step) / longest)

@@ -1,7 +1,9 @@
 """Exact sums of integers over records, block by block.
 
-A sum does not depend on the order of the records, nor on how they are split: its terms
-are integers of at most `GRID`, which float32 adds exactly in groups and float64 beyond.
+Every record contributes integers of at most `GRID`. Groups of 256 of them are added in
+float32, which holds every integer up to 2^24, and groups are added in float64. No
+addition rounds, so a sum depends neither on the order of the records nor on how they
+are split into blocks, devices or processes.
 """
 
 import itertools
@@ -19,18 +21,19 @@ GRID = 2**16
 together moves a sum by about .03 clip bounds, random in sign."""
 
 BLOCK = 2**17
-"""Numbers, one a record or one a gradient component, evaluated together by a chain:
-bounds the memory that a sum needs."""
+"""Numbers, one a record or one a gradient component, that one chain evaluates together:
+this bounds the memory that a sum needs."""
 
-UNROLLED = 64
-"""Blocks written out one after the other, which compiles to the fastest code; more
-records than ``UNROLLED * BLOCK`` are looped over."""
+MAX_UNROLLED_BLOCKS = 64
+"""Blocks that are written out one after the other, which compiles to the fastest code.
+More records than that many blocks hold are looped over."""
 
-EXACT_FLOAT32_TERMS = 2**24 // GRID
-"""Integers of at most GRID that float32 adds without rounding."""
+GROUP = 2**24 // GRID
+"""Integers of at most `GRID` that float32 adds without rounding."""
 
-EVALUATED_AGAIN = 4
-"""Pieces of a vector that are evaluated again for each of them; more are stored."""
+MAX_RECOMPUTED_PIECES = 4
+"""Pieces of a vector up to which XLA may evaluate the vector again for each of them;
+more pieces are stored."""
 
 
 def sum_over_records(
@@ -38,50 +41,73 @@ def sum_over_records(
 ) -> jax.Array:
     """Add up the float64 vectors that `sums` returns for blocks of records.
 
-    Blocks that are not in turn XLA evaluates all at once, with the memory of all.
+    Parameters
+    ----------
+    sums
+        ``block -> vector``; a block is a pytree like `data` with fewer records.
+    data
+        Pytree of arrays with the records along the leading axis.
+    block_size
+        Records of a block.
+    is_in_turn
+        Whether a block waits for the sum of those before it. By default XLA may
+        evaluate all unrolled blocks at once, so peak memory is the sum of theirs.
     """
-    size = jax.tree.leaves(data)[0].shape[0]
-    stride = UNROLLED * block_size
+
+    def records(start, length):
+        return jax.tree.map(
+            lambda leaf: (
+                leaf[start : start + length]
+                if isinstance(start, int)
+                else lax.dynamic_slice_in_dim(leaf, start, length)
+            ),
+            data,
+        )
 
     def stretch(start, length):
-        total = None
-        # The records that fill no group of `exact_sum` come last, by themselves.
-        whole_groups = length - length % EXACT_FLOAT32_TERMS
-        edges = {*range(0, length, block_size), whole_groups, length}
-        for offset, end in itertools.pairwise(sorted(edges)):
-            block = jax.tree.map(
-                lambda leaf, i=offset, w=end - offset: (
-                    leaf[start + i : start + i + w]
-                    if isinstance(start, int)
-                    else lax.dynamic_slice_in_dim(leaf, start + i, w)
-                ),
-                data,
-            )
-            if is_in_turn and total is not None:
-                block = _after(total, block)
-            part = sums(block)
-            with jax.enable_x64(True):
-                total = part if total is None else total + part
+        """The sum of the records from `start`, in unrolled blocks."""
+        (_, end), *others = _blocks(length, block_size)
+        total = sums(records(start, end))
+        for offset, end in others:
+            block = records(start + offset, end - offset)
+            total = _plus(total, sums(_after(total, block) if is_in_turn else block))
         return total
 
-    whole, rest = divmod(size, stride)
-    total = stretch(whole * stride, rest) if rest else None
-    if whole:
-        first = stretch(0, stride)
-        with jax.enable_x64(True):
-            total = first if total is None else total + first
+    size = jax.tree.leaves(data)[0].shape[0]
+    stride = MAX_UNROLLED_BLOCKS * block_size
+    num_strides, rest = divmod(size, stride)
+    if not num_strides:
+        return stretch(0, rest)
+    total = stretch(0, stride)
+    if rest:
+        total = _plus(total, stretch(num_strides * stride, rest))
 
-        def add(i, total):
-            part = stretch(i * stride, stride)
-            with jax.enable_x64(True):
-                return total + part
+    def add(i, total):
+        return _plus(total, stretch(i * stride, stride))
 
-        total = lax.fori_loop(1, whole, add, total)
-    return total
+    return lax.fori_loop(1, num_strides, add, total)
+
+
+def _blocks(length: int, block_size: int):
+    """Where blocks begin and end.
+
+    The records beyond the last whole group of `exact_sum` are a block of their own.
+    """
+    edges = sorted({*range(0, length, block_size), length - length % GROUP, length})
+    return itertools.pairwise(edges)
+
+
+def _plus(first, second):
+    """The sum of float64 arrays."""
+    with jax.enable_x64(True):
+        return first + second
 
 
 def _after(total: jax.Array, data):
-    """The data, for which XLA waits until it has the total: it may not be finite."""
+    """`data`, which XLA cannot read before `total` is there.
+
+    XLA does not know that a total is finite, so it cannot drop the comparison.
+    """
     with jax.enable_x64(True):
         is_finite = total[0] < jnp.inf
     return jax.tree.map(
@@ -93,15 +119,13 @@ def exact_sum(integers: jax.Array, axis: int = -1) -> jax.Array:
     """Sum of integers of at most GRID over one axis, exact, in float64."""
     axis %= integers.ndim
     size = integers.shape[axis]
-    grouped = size - size % EXACT_FLOAT32_TERMS
-    whole, rest = jnp.split(integers, [grouped], axis)
+    grouped, rest = jnp.split(integers, [size - size % GROUP], axis)
     before, after = integers.shape[:axis], integers.shape[axis + 1 :]
-    groups = whole.reshape(*before, -1, EXACT_FLOAT32_TERMS, *after)
-    partial, rest = jnp.sum(groups, axis=axis + 1), jnp.sum(rest, axis=axis)
+    groups = grouped.reshape(*before, -1, GROUP, *after)
+    sums, rest = jnp.sum(groups, axis=axis + 1), jnp.sum(rest, axis=axis)
     with jax.enable_x64(True):
-        return jnp.sum(partial.astype(jnp.float64), axis=axis) + rest.astype(
-            jnp.float64
-        )
+        total = jnp.sum(sums.astype(jnp.float64), axis=axis)
+        return total + rest.astype(jnp.float64)
 
 
 def clip_to_grid(
@@ -115,11 +139,14 @@ def clip_to_grid(
         Pieces that make up each record's vector, ``(d_1, n), (d_2, n), ...``, of at
         least float32.
     kept
-        Records that count, ``(n,)``; the others' vectors become zero, as do those that
+        Records that count, ``(n,)``. The others' vectors become zero, as do those that
         are not finite, or longer than 2^48 clip norms, whose square may overflow.
+    l2_clip_norm
+        The bound on the norm, in the units of the vectors.
     axis
-        Where the components are. They lead by default: a sum over a short last axis
-        costs several times as much. Over a long one it costs half as much.
+        The axis of the components: 0, or 1 for pieces ``(n, d_1), ...``. XLA sums over
+        a leading axis several times as fast as over a short last one, and half as fast
+        as over a long last one.
 
     Raises
     ------
@@ -135,27 +162,28 @@ def clip_to_grid(
     size = sum(piece.shape[axis] for piece in vectors)
     if size > 2**21:
         raise ValueError(
-            f"gradients of {size} components cannot be clipped exactly in float32; the "
+            f"vectors of {size} components cannot be clipped exactly in float32; the "
             "most is 2^21"
         )
     largest = GRID * (1.0 - (size + 16) * 2.0**-23)
     unit = jnp.asarray(jnp.maximum(l2_clip_norm, 1e-30) / GRID, vectors[0].dtype)
-    is_stored = len(vectors) > EVALUATED_AGAIN
+    is_stored = len(vectors) > MAX_RECOMPUTED_PIECES
     if is_stored:
-        # Keeps the division, whose result XLA stores.
+        # XLA must not turn the division into a product that it evaluates again.
         unit = lax.optimization_barrier(unit)
     cells = [piece / unit for piece in vectors]
     square = sum(jnp.sum(piece**2, axis=axis) for piece in cells)
     length = jnp.sqrt(jnp.maximum(jnp.where(kept, square, jnp.inf), 1.0))
-    # Computed once, not again for every piece.
+    # The barrier makes XLA compute the factor once, not again for every piece.
     shrink = jnp.minimum(1.0, lax.optimization_barrier(largest / length))
-    # What is evaluated again for a piece needs all pieces here, and so rounds as it did
-    # for the norm. Alone, it could have products and sums contracted that were not.
+    # A piece that XLA evaluates again must round as it did for the norm. It does where
+    # the evaluation needs all pieces, as this use of the norm's square makes it: alone,
+    # a piece could have products and sums contracted that were not contracted before.
     finite = shrink > 0 if is_stored else square < jnp.inf
     shrink, finite = jnp.expand_dims(shrink, axis), jnp.expand_dims(finite, axis)
     return [jnp.trunc(jnp.where(finite, piece * shrink, 0)) for piece in cells]
 
 
-def wide(values):
-    """At least float32, whose integers reach far beyond the grid."""
+def wide(values: jax.Array) -> jax.Array:
+    """At least float32, whose exact integers reach far beyond the grid."""
     return values.astype(jnp.promote_types(values.dtype, jnp.float32))

@@ -1,10 +1,10 @@
-"""The noisy gradient of a log-likelihood, as DP-SGD releases it: clip, sum, add noise.
+"""A sum over records of clipped vectors with Gaussian noise, as DP-SGD releases it.
 
-    G = T/q (sum over the sample of clip(grad l_i) + N(0, (noise_multiplier C)^2 I)),
+    sum over the sample of clip(v_i) + N(0, (noise_multiplier C)^2 I),
 
-C the clip norm, T the tempering, and q the chance with which each record enters the
-sample, estimates the gradient of the tempered log-likelihood of all records. The
-divisor is public, the number of records in the sample is not.
+v_i what record i adds, C the clip norm. Each record enters the sample with chance q, so
+the sum over q estimates that of all records. The divisor q is public, the number of
+records in the sample is not.
 """
 
 import math
@@ -19,22 +19,23 @@ from jax.flatten_util import ravel_pytree
 from dpjax import privacy
 from dpjax.posterior import Posterior
 from dpjax.random import batches
-from dpjax.release import clip_bounds, exact_sums, gaussian, vector_sums
+from dpjax.release import clip_bounds, gaussian, vector_sums
+from dpjax.release.exact_sums import GRID
 
-__all__ = ["GradientRelease"]
+__all__ = ["GaussianSum"]
 
 
 @dataclass(frozen=True)
-class GradientRelease:
-    """How gradients are released, and what a release costs.
+class GaussianSum:
+    """How sums of vectors are released, and what a release costs.
 
     Parameters
     ----------
     l2_clip_norm
-        C, the bound on the norm of one record's gradient.
+        C, the bound on the norm of what one record adds.
     noise_multiplier
-        Sd of the noise on the sum of clipped gradients over C, as in DP-SGD; zero is
-        not private. None: it varies, and is given where it is used.
+        Sd of the noise on the sum over C, as in DP-SGD; zero is not private. None if it
+        varies, and is given where it is used.
     sampling_prob
         q in (0, 1], rounded up to a multiple of 2^-32.
 
@@ -54,7 +55,7 @@ class GradientRelease:
                 f"l2_clip_norm must be positive and finite, got {self.l2_clip_norm}"
             )
         if self.noise_multiplier is not None:
-            _check_noise(self.noise_multiplier)
+            _checked(self.noise_multiplier)
         if not 0 < self.sampling_prob <= 1:
             raise ValueError(
                 f"sampling_prob must be in (0, 1], got {self.sampling_prob}"
@@ -70,54 +71,56 @@ class GradientRelease:
         self,
         words: jax.Array,
         posterior: Posterior,
-        position,
-        function: Callable | None = None,
+        contribution_fn: Callable,
+        *,
         noise_multiplier: jax.Array | None = None,
         rng_key: jax.Array | None = None,
     ):
-        """Release G at `position`.
+        """Release the noisy sum over a fresh sample.
 
         Parameters
         ----------
         words
-            ``(num_words(size, num_records),)``, size the components of the position.
-        position
-            Where the gradient is taken, a public pytree.
-        function
-            ``(position, record) -> scalar`` that stands for the log-likelihood.
+            ``(num_words(size, num_records),)``, size the numbers that a record adds.
+        posterior
+            Its data are summed over.
+        contribution_fn, rng_key
+            ``record -> pytree`` of floats, as in `vector_sums.vector_sum`.
         noise_multiplier
             A positive float64 scalar, if it varies.
-        rng_key
-            As in `vector_sums.sampled_gradient_sum`.
 
         Returns
         -------
-        A pytree like the position.
+        A pytree like that of `contribution_fn`.
 
         Notes
         -----
-        *Formal guarantees.* What is returned is post-processing of one release of
-        `event`; without noise it is not private.
+        *Formal guarantees.* What is returned is one release of `event`; without noise
+        it is not private.
         """
-        flat, unravel = ravel_pytree(position)
-        sample_words, noise_words = jnp.split(words, [len(words) - 2 * flat.size])
-        sample = batches.poisson(
-            sample_words, self.sampling_prob, posterior.num_records
+        zeros = jax.tree.map(
+            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+            vector_sums.shape_of(
+                posterior, contribution_fn, with_key=rng_key is not None
+            ),
         )
-        total = vector_sums.sampled_gradient_sum(
-            posterior, sample, position, self.l2_clip_norm, function, rng_key
+        flat, unravel = ravel_pytree(zeros)
+        sample, sample_words = None, len(words) - 2 * flat.size
+        if self.sampling_prob < 1:
+            sample = batches.poisson(
+                words[:sample_words], self.sampling_prob, posterior.num_records
+            )
+        total = vector_sums.vector_sum(
+            posterior, contribution_fn, self.l2_clip_norm, sample, rng_key
         )
-        unit = self.l2_clip_norm / exact_sums.GRID
+        unit = self.l2_clip_norm / GRID
         if self.noise_multiplier == 0:
             with jax.enable_x64(True):
-                total = (total * unit).astype(flat.dtype)
+                total = total * unit
         else:
-            # Counted in sensitivities under substitution, two clip norms.
-            with jax.enable_x64(True):
-                multiplier = (self.noise_multiplier or noise_multiplier) / 2
-            total = gaussian.gaussian_release(noise_words, total, unit, multiplier)
-        scale = posterior.tempering / self.sampling_prob
-        return unravel(scale * total.astype(flat.dtype))
+            multiplier = self.noise_multiplier or noise_multiplier
+            total = gaussian.add_noise(words[sample_words:], total, unit, multiplier)
+        return unravel(total.astype(flat.dtype))
 
     def event(
         self,
@@ -134,21 +137,25 @@ class GradientRelease:
         """
         if self.noise_multiplier is not None:
             noise_multiplier = self.noise_multiplier
-        _check_noise(noise_multiplier)
+        noise_multiplier = _checked(noise_multiplier)
         if noise_multiplier == 0:
-            raise ValueError("a gradient without noise is not private")
-        error = size * gaussian.TOTAL_VARIATION + 2 * batches.TOTAL_VARIATION
+            raise ValueError("a sum without noise is not private")
+        error = size * gaussian.TOTAL_VARIATION
         if self.sampling_prob == 1:
             sensitivity = clip_bounds.sensitivity(1.0, neighboring_relation)
             return privacy.GaussianRelease(noise_multiplier / sensitivity, error)
+        error += 2 * batches.TOTAL_VARIATION
         return privacy.PoissonGaussianRelease(
             noise_multiplier, self.sampling_prob, neighboring_relation, error
         )
 
 
-def _check_noise(noise_multiplier) -> None:
-    if not 0 <= noise_multiplier <= 2 * gaussian.LOUDEST:
+def _checked(noise_multiplier: float | None) -> float:
+    if noise_multiplier is None or not (
+        0 <= noise_multiplier <= gaussian.MAX_NOISE_MULTIPLIER
+    ):
         raise ValueError(
-            f"noise_multiplier must be from 0 to {2 * gaussian.LOUDEST:g}, got "
-            f"{noise_multiplier}"
+            "noise_multiplier must be from 0 to "
+            f"{gaussian.MAX_NOISE_MULTIPLIER:g}, got {noise_multiplier}"
         )
+    return noise_multiplier

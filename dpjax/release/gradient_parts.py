@@ -1,4 +1,4 @@
-"""A record's gradient taken apart into components, which XLA sums much faster.
+"""A record's gradient as separate components, which XLA sums much faster.
 
 Reverse mode writes the gradient of a function that reads ``position[0]``,
 ``position[1]``, ... as a sum of vectors that are zero but for one entry. Over many
@@ -9,14 +9,14 @@ fuse with what is done to them into one pass, as if written by hand.
 import jax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-__all__ = ["components"]
+__all__ = ["gradient_parts"]
 
-MOST = 16
-"""Components that are worth one pass each."""
+MAX_PARTS = 16
+"""Components up to which one pass over the records each is worth it."""
 
 
-def components(function, position: jax.Array, record) -> list[jax.Array] | None:
-    """Components of the gradient with respect to a vector, or None.
+def gradient_parts(function, position: jax.Array, record) -> list[jax.Array]:
+    """The gradient of ``function(position, record)``, as vectors that make it up.
 
     Parameters
     ----------
@@ -27,15 +27,17 @@ def components(function, position: jax.Array, record) -> list[jax.Array] | None:
 
     Returns
     -------
-    The d scalars of ``jax.grad(function)(position, record)``; None if there are too
-    many, or if the gradient is not made of parts, as that of a dot product.
+    Vectors whose concatenation is ``jax.grad(function)(position, record)``: d of one
+    component, or one of all if there are too many, or if the gradient is not made of
+    parts, as that of a dot product.
     """
-    if not 1 < position.size <= MOST:
-        return None
-    closed = jax.make_jaxpr(jax.grad(function))(position, record)
+    gradient_fn = jax.grad(function)
+    if not 1 < position.size <= MAX_PARTS:
+        return [gradient_fn(position, record)]
+    closed = jax.make_jaxpr(gradient_fn)(position, record)
     parts = _parts(closed.jaxpr)
     if any(variable.aval.shape[0] == position.size for variable, _ in parts):
-        return None
+        return [gradient_fn(position, record)]
     jaxpr = closed.jaxpr.replace(outvars=[variable for variable, _ in parts])
     evaluate = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
     values = evaluate(*jax.tree.leaves((position, record)))
@@ -43,7 +45,7 @@ def components(function, position: jax.Array, record) -> list[jax.Array] | None:
     for (_, start), value in zip(parts, values, strict=True):
         for k in range(value.shape[0]):
             found[start + k] = found[start + k] + value[k]
-    return found
+    return [component[None] for component in found]
 
 
 def _parts(jaxpr) -> list:
@@ -52,15 +54,16 @@ def _parts(jaxpr) -> list:
     parts = []
 
     def visit(variable, start):
-        made = None if isinstance(variable, Literal) else makers.get(variable)
-        name = None if made is None else made.primitive.name
-        if name in ("add_any", "add") and _of_one_shape(made):
-            for term in made.invars:
+        eqn = None if isinstance(variable, Literal) else makers.get(variable)
+        if eqn is None:
+            parts.append((variable, start))
+        elif eqn.primitive.name in ("add_any", "add") and _of_one_shape(eqn):
+            for term in eqn.invars:
                 visit(term, start)
-        elif name == "pad" and _pads_with_zeros(made):
-            visit(made.invars[0], start + made.params["padding_config"][0][0])
-        elif name == "concatenate":
-            for piece in made.invars:
+        elif eqn.primitive.name == "pad" and _pads_with_zeros(eqn):
+            visit(eqn.invars[0], start + eqn.params["padding_config"][0][0])
+        elif eqn.primitive.name == "concatenate":
+            for piece in eqn.invars:
                 visit(piece, start)
                 start += piece.aval.shape[0]
         else:

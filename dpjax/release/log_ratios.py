@@ -1,15 +1,14 @@
-"""The only door to the data: clipped sums over records, with exact sensitivity.
+"""Clipped sums over records of log-likelihood ratios, with exact sensitivity.
 
-Every record's contribution is clipped, a non-finite one is replaced by zero, and the
-result is rounded to a public grid of 2^-16 clip bounds. The sums of these integers
-are exact: they do not depend on the order of the records or on how they are split. (A
-record's own value may differ in the last digit between devices, or between blocks of
-different length if the likelihood is a matrix product.)
+Every record's log ratio is clipped, one that is not finite is replaced by zero, and the
+result is rounded to a public grid of 2^-16 clip bounds. The sums of these integers are
+exact: they do not depend on the order of the records or on how they are split. A
+record's own value may differ in its last digit between devices, and between blocks of
+different length if the likelihood is a matrix product.
 
-Formal guarantees: replacing one record moves a sum by at most two clip bounds, adding
-or removing one by at most one (`sensitivity`); in absolute value for log ratios, in
-Euclidean norm for gradients. The sums are secret until noise or an accept bit
-releases them.
+*Formal guarantees.* Replacing one record moves a sum by at most two clip bounds, adding
+or removing one by at most one: see `clip_bounds.sensitivity`. The sums are secret until
+an accept bit releases what they decide.
 """
 
 import math
@@ -23,17 +22,26 @@ from dpjax.release.exact_sums import BLOCK, GRID, exact_sum, sum_over_records, w
 
 __all__ = ["batch_moments", "log_ratio_sum", "remember"]
 
+MIN_REMEMBERED_SIZE = 16
+"""Numbers in a record from which on its log-likelihood is worth remembering."""
+
+MAX_REMEMBERED = 2**20
+"""Records up to which log-likelihoods are remembered, one float a record and chain."""
+
+MAX_BATCH_SIZE = 2**20
+"""Records of a batch whose squared cells float64 adds exactly."""
+
 
 def remember(posterior: Posterior, position) -> jax.Array | None:
-    """Log-likelihoods of all records at `position`, ``(n,)``, where they pay.
+    """Log-likelihoods of all records at `position`, ``(n,)``, or None. Secret.
 
-    Secret. With them a step evaluates one position instead of two. They pay for
-    records of 16 numbers or more; smaller ones are faster evaluated again than read
-    back. None past 2^20 records, so that memory stays bounded.
+    With them a step evaluates one position instead of two. Records of less than
+    `MIN_REMEMBERED_SIZE` numbers are faster evaluated again than read back, and more
+    than `MAX_REMEMBERED` records would fill the memory: there is nothing to remember.
     """
     leaves = jax.tree.leaves(posterior.data)
     record_size = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
-    if record_size < 16 or posterior.num_records > 2**20:
+    if record_size < MIN_REMEMBERED_SIZE or posterior.num_records > MAX_REMEMBERED:
         return None
     return _evaluate(posterior, position, posterior.data)
 
@@ -115,7 +123,7 @@ def batch_moments(
     integers. Nothing is released here.
     """
     size = indices.shape[0]
-    if size > 2**20:
+    if size > MAX_BATCH_SIZE:
         raise ValueError(
             f"a batch of {size} records has no exact sum of squares; the most is 2^20"
         )
@@ -139,11 +147,11 @@ def _cells(ratio: jax.Array, clip_bound) -> jax.Array:
     if _unbounded(clip_bound):
         return ratio
     ratio = wide(ratio)
-    # A bound of zero, for a move of no distance, would make 0 * inf.
+    # A bound of zero, that of a move over no distance, would make 0 * inf.
     scale = GRID / jnp.maximum(clip_bound, 1e-30)
     cells = jnp.clip(ratio * scale, -GRID, GRID)
-    # Not the trick of adding and subtracting a large number, which XLA undoes. Not
-    # last, where XLA takes it into a slower pass, that of the sum.
+    # XLA would undo the trick of adding and subtracting a large number. Rounding comes
+    # before the selection below, or XLA would move it into the slower pass of the sum.
     cells = lax.round(cells, lax.RoundingMethod.TO_NEAREST_EVEN)
     return jnp.where(jnp.isfinite(ratio), cells, 0.0)
 

@@ -1,19 +1,21 @@
-"""The door to the data for log ratios that are estimated from Poisson counts.
+"""Log-likelihood ratios estimated from Poisson counts of the records.
 
 With e_i the tempered log ratio of record i less a public centre m, |e_i| <= H, and H
 and k > 0 public, record i is counted s_i times,
 
     s_i ~ Poisson(a_i),    a_i = k + (H - e_i) / 2,    b_i = k + (H + e_i) / 2,
 
-and the sum over records of e_i is estimated by that of s_i log(b_i / a_i). Going back,
-every e_i is -e_i, a_i and b_i exchange places, and the same counts have the chance
+and the sum over records of e_i is estimated by that of s_i log(b_i / a_i). For the
+reverse move every e_i changes its sign, so a_i and b_i exchange places. Then the same
+counts have the chance
 
     prod_i Poisson(s_i; b_i) / Poisson(s_i; a_i)
         = prod_i exp(a_i - b_i) (b_i / a_i)^s_i = exp(estimate - sum_i e_i),
 
-so accepting with any balanced function of n m plus the estimate keeps the posterior
-exactly: the likelihood cancels. Records arrive Poisson(r) times, r >= k + H, and an
-arrival is counted with chance a_i / r: only records that arrive are read.
+times that of the move itself. The likelihood cancels, so accepting with any balanced
+function of n m plus the estimate keeps the posterior exactly. Records arrive Poisson(r)
+times, r >= k + H, and an arrival is counted with chance a_i / r: only the records that
+arrive are read.
 
 Clipped e_i are rounded to multiples of 2^-31 r, so that a_i / r is a multiple of 2^-32
 and one word decides exactly. Weights are rounded towards zero, to a unit in which sums

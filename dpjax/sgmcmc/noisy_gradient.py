@@ -1,26 +1,28 @@
-"""What samplers that move along noisy gradients share.
+"""The step that samplers along noisy gradients share.
 
 A step of size eta takes
 
     G = (grad log prior + T/q (sum over the sample of clip(grad l_i) + noise)) / N
 
-and adds eta G to the position or to a velocity. q is the chance with which each of the
-N records enters the sample, T the tempering, and the divisor q N is public; the prior's
-gradient is exact and not clipped. A noise multiplier sigma, in clip norms C of one
-record, puts noise of standard deviation
+and adds eta G to the position or to a velocity. Each of the N records enters the sample
+with chance q; T is the tempering. The divisor q N is public. The gradient of the prior
+is exact and is not clipped. A noise multiplier sigma, the standard deviation of the
+noise over the clip norm C, puts noise of standard deviation
 
     s = eta sigma T C / (q N)
 
-into the update. A sampler needs some s for its temperature, and sigma follows from it:
-the noise that the dynamics have anyway pays for privacy. What a step does with eta G is
-an optax transformation.
+into the update. A sampler's temperature determines s, and sigma follows from s: the
+noise that the dynamics need anyway pays for privacy. What a step does with eta G is an
+optax transformation.
 
-The sample adds a variance too, (eta T)^2 v / (q N) in a direction in which gradients of
-one record have the mean square v. Beside s^2 it must be small, or the chain is hotter
-than it should be: s^2 is ten times as large if sigma^2 = 10 q N v / C^2. As v <= C^2,
-sigma^2 >= 10 q N is always enough; `temperature` says what it was in a run.
+The choice of the sample adds variance too: (eta T)^2 v / (q N) in a direction in which
+the gradients of one record have the mean square v. If this is not small beside s^2, the
+chain is hotter than it should be. s^2 is ten times as large if sigma^2 is
+10 q N v / C^2. As v <= C^2, sigma^2 >= 10 q N is always enough.
+`temperature.excess_temperature` estimates the excess of a run.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,10 +38,10 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
 from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = [
-    "LONGEST",
+    "MAX_SCHEDULED_STEPS",
     "SGMCMCInfo",
     "SGMCMCState",
     "Scales",
@@ -49,11 +51,12 @@ __all__ = [
     "sampler",
 ]
 
-LONGEST = 10**7
-"""Steps, at most, whose different sizes are accounted for."""
+MAX_SCHEDULED_STEPS = 10**7
+"""Steps up to which the sizes of a schedule are accounted for one by one."""
 
-SLACK = 2.0**-20
-"""Relative error of a step size between its two evaluations, of some float32 digits."""
+STEP_SIZE_TOLERANCE = 2.0**-20
+"""Largest relative difference between a step size as a step evaluates it and as the
+accountant does: a few float32 digits."""
 
 
 class SGMCMCState(NamedTuple):
@@ -64,13 +67,13 @@ class SGMCMCState(NamedTuple):
     optimizer_state
         What the optax transformation remembers of the released gradients: a velocity,
         a friction.
-    count
+    num_steps
         Steps made, int32.
     """
 
     position: Any
     optimizer_state: Any
-    count: jax.Array
+    num_steps: jax.Array
 
 
 class SGMCMCInfo(NamedTuple):
@@ -88,7 +91,7 @@ class SGMCMCInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Scales:
-    """Step sizes, and the noise of updates in clip norms of one record and back.
+    """Step sizes, and what noise in the update means for the noise multiplier.
 
     Parameters
     ----------
@@ -97,7 +100,7 @@ class Scales:
     step_size
         eta, a positive number, or a schedule ``count -> eta`` such as optax's.
     l2_clip_norm, sampling_prob
-        C and q, as in `GradientRelease`.
+        C and q, as in `GaussianSum`.
 
     Raises
     ------
@@ -111,15 +114,13 @@ class Scales:
     sampling_prob: float
 
     def __post_init__(self):
-        # It rounds q.
-        release = self.release
-        object.__setattr__(self, "sampling_prob", release.sampling_prob)
+        object.__setattr__(self, "sampling_prob", self.release.sampling_prob)
         self.sizes(1)
 
     @property
-    def release(self) -> GradientRelease:
+    def release(self) -> GaussianSum:
         """How gradients are released."""
-        return GradientRelease(self.l2_clip_norm, None, self.sampling_prob)
+        return GaussianSum(self.l2_clip_norm, None, self.sampling_prob)
 
     def at(self, count):
         """eta of a step, float64; call it under `jax.enable_x64(True)`."""
@@ -127,10 +128,11 @@ class Scales:
         return jnp.asarray(eta, jnp.float64)
 
     def sizes(self, num_steps: int) -> np.ndarray:
-        """eta of the first steps, ``(num_steps,)``, or ``(1,)`` if all are equal."""
-        if callable(self.step_size) and num_steps > LONGEST:
+        """eta of the first steps, ``(num_steps,)``, or ``(1,)`` if it does not vary."""
+        if callable(self.step_size) and num_steps > MAX_SCHEDULED_STEPS:
             raise ValueError(
-                f"step sizes of a schedule are accounted for up to {LONGEST:g} steps: "
+                "step sizes of a schedule are accounted for up to "
+                f"{MAX_SCHEDULED_STEPS:g} steps: "
                 "give num_steps, or a step size that does not change"
             )
         count = num_steps if callable(self.step_size) else 1
@@ -145,7 +147,7 @@ class Scales:
         return found
 
     def multiplier(self, noise_sd, step_size):
-        """sigma of updates of size eta whose noise is to be s."""
+        """sigma that gives updates of size eta the noise s."""
         return noise_sd / (step_size * self._unit)
 
     def noise_sd(self, noise_multiplier, step_size):
@@ -154,7 +156,7 @@ class Scales:
 
     @property
     def _unit(self) -> float:
-        """T C / (q N): what one clip norm in the sum is in G."""
+        """T C / (q N): what a clip norm in the sum of gradients is in G."""
         sampled = self.sampling_prob * self.posterior.num_records
         return self.posterior.tempering * self.l2_clip_norm / sampled
 
@@ -167,7 +169,7 @@ def check_positive(**parameters: float) -> None:
 
 
 def check_friction(friction: float, noise_multiplier: float) -> None:
-    """Refuse friction outside (0, 1], and noise that is negative."""
+    """Refuse friction outside (0, 1] and negative noise."""
     check_positive(friction=friction)
     if friction > 1 or not noise_multiplier >= 0:
         raise ValueError(
@@ -214,22 +216,23 @@ def algorithm(
     scales
         Data, step sizes and the scale of noise.
     optimizer
-        Transformation of -G, which has the step size in it.
+        Transformation of -G, which multiplies by the step size.
     noise_sd_fn
         ``eta -> s``, elementwise in float64.
     dim
-        Components of the position, each of which adds to the numerical error charged.
+        Components of the position. Each of them adds to the numerical error charged.
 
     Raises
     ------
     ValueError
-        If `dim` is not a positive integer; later, if a position has not as many.
+        If `dim` is not a positive integer; later, if a position has not `dim`
+        components.
 
     Notes
     -----
-    *Formal guarantees.* A step releases one noisy sum of clipped gradients, a Poisson
-    sampled Gaussian release, and what follows from it: the position, whatever is
-    remembered, the whole trajectory. The number of records in the sample stays secret.
+    *Formal guarantees.* A step releases one noisy sum of clipped gradients, which is a
+    Poisson sampled Gaussian release. State and info follow from it. The number of
+    records in the sample stays secret.
     """
     if not (isinstance(dim, int) and dim >= 1):
         raise ValueError(f"dim must be a positive integer, got {dim}")
@@ -248,19 +251,25 @@ def algorithm(
     def move(words, state, memory):
         position = state.position
         with jax.enable_x64(True):
-            step_size = scales.at(state.count)
+            step_size = scales.at(state.num_steps)
             multiplier = multiplier_fn(step_size)
             noise_sd = scales.noise_sd(multiplier, 1.0) * num_records
-        likelihood = release(words, posterior, position, noise_multiplier=multiplier)
+        noisy = release(
+            words,
+            posterior,
+            functools.partial(jax.grad(posterior.loglikelihood_fn), position),
+            noise_multiplier=multiplier,
+        )
+        scale = posterior.tempering / release.sampling_prob
         prior = jax.grad(posterior.logprior_fn)(position)
-        gradient = jax.tree.map(jnp.add, likelihood, prior)
+        gradient = jax.tree.map(lambda g, p: scale * g + p, noisy, prior)
         updates, optimizer_state = optimizer.update(
             jax.tree.map(lambda leaf: -leaf / num_records, gradient),
             state.optimizer_state,
             position,
         )
         position = optax.apply_updates(position, updates)
-        moved = SGMCMCState(position, optimizer_state, state.count + 1)
+        moved = SGMCMCState(position, optimizer_state, state.num_steps + 1)
         return moved, SGMCMCInfo(gradient, noise_sd.astype(float)), memory
 
     def stay(state):
@@ -270,7 +279,7 @@ def algorithm(
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         sizes = scales.sizes(num_steps)
         with jax.enable_x64(True):
-            multipliers = np.asarray(multiplier_fn(sizes)) * (1 - SLACK)
+            multipliers = np.asarray(multiplier_fn(sizes)) * (1 - STEP_SIZE_TOLERANCE)
         repeated = num_steps // sizes.size
         return [
             (release.event(dim, neighboring_relation, noise), count * repeated)

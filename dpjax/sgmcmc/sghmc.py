@@ -2,16 +2,17 @@
 
     v <- (1 - alpha) v + eta G + N(0, 2 alpha K eta / N),    theta <- theta + v
 
-with the gradient G of `noisy_gradient`, the noise in it: the mass is N, the velocity
-has the units of theta, and alpha = 1 is SGLD with the same eta. The first line alone
-touches the data; its noise multiplier is
+with the gradient G of `noisy_gradient`, which holds the noise. The mass is N, the
+velocity has the units of theta, and alpha = 1 is SGLD with the same eta. Only the first
+line reads the data. Its noise multiplier is
 
     sigma = (q / (T C)) sqrt(2 alpha K N / eta).
 
-Where a budget asks for more than that, alpha is raised to the value that gives it. To
-add noise without friction would heat the chain, to a temperature of s^2 N / (2 alpha
-eta) for noise of standard deviation s. Friction is linear in alpha: an Ornstein-
-Uhlenbeck step, v <- sqrt(1 - N s^2 / (K eta)) v, has too small a variance in theta.
+Where a budget asks for more noise than that, alpha is raised to the value that gives
+it. Noise of standard deviation s without more friction would heat the chain to the
+temperature s^2 N / (2 alpha eta). Friction multiplies v by 1 - alpha: an
+Ornstein-Uhlenbeck step, v <- sqrt(1 - N s^2 / (K eta)) v, has too small a variance in
+theta.
 
 References: Chen, Fox and Guestrin 2014, whose step size h is sqrt(eta / N), friction
 alpha / h, and mass 1; Li, Chen, Liu and Carin 2019, who name no settings.
@@ -49,9 +50,9 @@ def as_top_level_api(
     friction
         alpha in (0, 1]: the share of the velocity that a step loses.
     noise_multiplier
-        Standard deviation of the noise in the sum of clipped gradients, in clip norms
-        of one record, that friction is raised for: up to 1, where it stops if the step
-        size grows. `privacy.calibrate` finds what a budget asks for.
+        Standard deviation of the noise on the sum of clipped gradients over
+        `l2_clip_norm`. Friction is raised for it, up to 1, beyond which a larger step
+        size has less noise. `privacy.calibrate` finds what a budget asks for.
 
     Raises
     ------
@@ -70,7 +71,7 @@ def as_top_level_api(
     scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
 
     def variance(step_size):
-        """Of the noise in an update with friction 1."""
+        """Variance of the noise in an update with friction 1."""
         return 2 * temperature * step_size / posterior.num_records
 
     def least_friction(step_size):

@@ -2,21 +2,21 @@
 
     theta <- theta + eta G + N(0, 2 K eta / N)
 
-with the gradient G of `noisy_gradient`, the noise in it. With h = eta / N this is
+with the gradient G of `noisy_gradient`, which holds the noise. With h = eta / N this is
 theta <- theta + h grad log posterior + N(0, 2 K h), Langevin dynamics at temperature K:
 for a posterior of curvature N kappa and exact gradients the chain has the variance
 
     2 K / (N kappa (2 - eta kappa)),
 
 so eta kappa must stay well below 2. The paper draws N(0, eta / N), which is K = 1/2: it
-samples the squared posterior, whose variances are half as large (`published`). It also
-has the signs of both gradients wrong, if log p and log l are what they say.
+samples the squared posterior, whose variances are half as large (`published`). The
+paper also has the signs of both gradients wrong.
 
-The sample of records heats the chain as well, see `noisy_gradient`: sampling at the
-temperature K needs eta v <= .2 K q, v the mean square of one record's gradient.
+The choice of the sample heats the chain as well, as `noisy_gradient` says. Sampling at
+the temperature K needs eta v <= .2 K q, v the mean square of one record's gradient.
 
-No noise is left to choose: more privacy is a smaller step size, and `max_step_size` of
-`dpjax.privacy` finds the largest that a budget pays for.
+The temperature determines the noise, so more privacy means a smaller step size.
+`dpjax.privacy.max_step_size` finds the largest one that a budget pays for.
 
 Reference: Li, Chen, Liu and Carin 2019, Algorithm 1; Welling and Teh 2011, whose step
 size is 2 eta / N.

@@ -3,17 +3,16 @@
     v <- (1 - alpha_t) v + eta G + N(0, s^2),        theta <- theta + v,
     alpha_(t+1) = clip(alpha_t + r (K_t / K - 1), 0, 1)
 
-with the gradient G of `noisy_gradient`, the noise in it, and the kinetic temperature
-K_t = (N / eta) mean(v^2) (1 - alpha_t / 2): the friction alpha learns how much noise
-there is. So s may be what a budget asks for, at no other cost,
+with the gradient G of `noisy_gradient`, which holds the noise, and the kinetic
+temperature K_t = (N / eta) mean(v^2) (1 - alpha_t / 2). The friction alpha adapts to
+the noise that there is, so s may be as large as a budget asks for,
 
-    s = max(sqrt(2 A K eta / N), sigma eta T C / (q N)),
+    s = max(sqrt(2 A K eta / N), sigma eta T C / (q N)).
 
-and isotropic noise of the sample is absorbed as well, which SGLD and SGHMC let heat the
-chain. Velocities of the Euler scheme have the variance (K eta / N) / (1 - alpha / 2);
-the textbook's K_t lacks the last factor and makes strong friction too strong.
-
-alpha reads the velocity alone, which is public.
+It also adapts to isotropic noise from the choice of the sample, which heats the chains
+of SGLD and SGHMC. The velocities of the Euler scheme have the variance (K eta / N) /
+(1 - alpha / 2). K_t as published lacks the last factor, which makes strong friction too
+strong. alpha reads the velocity alone, which is public.
 
 Reference: Ding, Fang, Babbush, Chen, Skeel and Neven 2014, with that correction.
 """
@@ -40,13 +39,13 @@ class ThermostatState(NamedTuple):
         v, a pytree like the position.
     friction
         alpha, a scalar.
-    count
+    num_steps
         Steps made, int32.
     """
 
     velocity: Any
     friction: jax.Array
-    count: jax.Array
+    num_steps: jax.Array
 
 
 def as_top_level_api(
@@ -68,11 +67,11 @@ def as_top_level_api(
     posterior, step_size, dim, l2_clip_norm, sampling_prob, temperature
         As in `dpjax.sgld`.
     friction
-        A in (0, 1], where alpha begins, and what it would be if the noise were only
-        that of `dpjax.sghmc`.
+        A in (0, 1]: where alpha starts. It is also the friction that would balance the
+        noise of `dpjax.sghmc`.
     noise_multiplier
-        Standard deviation of the noise in the sum of clipped gradients, in clip norms
-        of one record, at least. `privacy.calibrate` finds what a budget asks for.
+        The least standard deviation of the noise on the sum of clipped gradients over
+        `l2_clip_norm`. `privacy.calibrate` finds what a budget asks for.
     gain
         r: how fast alpha follows the kinetic temperature.
 
@@ -92,21 +91,21 @@ def as_top_level_api(
     scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
 
     def variance(step_size):
-        """Of the velocity without friction."""
+        """Variance of the velocity without friction."""
         return temperature * step_size / posterior.num_records
 
     def noise_sd(step_size):
         own = (2 * friction * variance(step_size)) ** 0.5
         return jnp.maximum(own, scales.noise_sd(noise_multiplier, step_size))
 
-    def init_fn(position):
-        still = jax.tree.map(jnp.zeros_like, position)
+    def init_fn(params):
+        still = jax.tree.map(jnp.zeros_like, params)
         start = jnp.asarray(friction, jnp.result_type(float))
         return ThermostatState(still, start, jnp.zeros((), jnp.int32))
 
     def update_fn(updates, state, params=None):
         with jax.enable_x64(True):
-            step_size = scales.at(state.count)
+            step_size = scales.at(state.num_steps)
             ideal = variance(step_size)
         dtype = state.friction.dtype
         step_size, ideal = step_size.astype(dtype), ideal.astype(dtype)
@@ -118,7 +117,7 @@ def as_top_level_api(
         square = jnp.mean(ravel_pytree(velocity)[0] ** 2)
         kinetic = square / ideal * (1 - state.friction / 2)
         moved = jnp.clip(state.friction + gain * (kinetic - 1), 0.0, 1.0)
-        return velocity, ThermostatState(velocity, moved, state.count + 1)
+        return velocity, ThermostatState(velocity, moved, state.num_steps + 1)
 
     optimizer = optax.GradientTransformation(init_fn, update_fn)
     return noisy_gradient.algorithm(scales, optimizer, noise_sd, dim)

@@ -29,6 +29,7 @@ give each record 1/N of prior and entropy, to be clipped and sampled with it: th
 the third is `published`.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ from dp_accounting import NeighboringRelation
 from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
 from dpjax.posterior import Posterior
 from dpjax.random import variates
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.vi.guides import Guide
 
 __all__ = ["DPVIInfo", "DPVIState", "as_top_level_api", "build_kernel", "dpvi", "init"]
@@ -135,7 +136,7 @@ def as_top_level_api(
         of theta if `aligned`, else w times that to the parameters. Infinity takes the
         gradient of all records without noise, which is not private.
     noise_multiplier
-        As in `GradientRelease`; `privacy.calibrate` finds the one that spends a budget.
+        As in `GaussianSum`; `privacy.calibrate` finds the one that spends a budget.
     sampling_prob
         q, the chance that a record enters a gradient.
     num_samples
@@ -192,7 +193,7 @@ def as_top_level_api(
         )
     release = None
     if not math.isinf(l2_clip_norm):
-        release = GradientRelease(l2_clip_norm, noise_multiplier, sampling_prob)
+        release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
     guide_words = num_samples // (2 if antithetic else 1) * guide.num_normals
     size = num_samples * guide.dim if aligned else guide.num_parameters
     optimizer = optax.with_extra_args_support(optimizer)
@@ -207,7 +208,7 @@ def as_top_level_api(
         )
 
     def noise_sd(parameters):
-        if aligned or not noise_multiplier:
+        if aligned or release is None or not noise_multiplier:
             return None
         scale = posterior.tempering / release.sampling_prob
         sd = scale * l2_clip_norm * noise_multiplier
@@ -246,13 +247,23 @@ def as_top_level_api(
         if release is None:
             return jax.grad(objective)(parameters, posterior)
         words = words[guide_words:]
+        scale = posterior.tempering / release.sampling_prob
+
+        def scaled(noisy):
+            return jax.tree.map(lambda leaf: scale * leaf, noisy)
+
         if aligned:
             draws, pull_back = jax.vjp(draws_fn, parameters)
-            (likelihood,) = pull_back(release(words, posterior, draws, of_draws))
+            noisy = release(
+                words, posterior, functools.partial(jax.grad(of_draws), draws)
+            )
+            (likelihood,) = pull_back(scaled(noisy))
         else:
             start = jax.tree.map(jnp.zeros_like, parameters)
-            likelihood = release(words, posterior, start, of_shift)
-            likelihood = jax.tree.map(jnp.divide, likelihood, weights)
+            noisy = release(
+                words, posterior, functools.partial(jax.grad(of_shift), start)
+            )
+            likelihood = jax.tree.map(jnp.divide, scaled(noisy), weights)
         if published:
             return likelihood
         public = jax.grad(objective)(parameters, posterior.logprior_fn)

@@ -15,8 +15,9 @@ import dpjax
 from dpjax import acceptance, privacy, proposals
 from dpjax.models import thesis_model
 from dpjax.posterior import Posterior
-from dpjax.random import variates
+from dpjax.random import batches, variates
 from dpjax.release import exact_sums, gaussian
+from dpjax.release.gaussian_sum import GaussianSum
 
 hmc = importlib.import_module("dpjax.mcmc.hmc")
 
@@ -212,10 +213,7 @@ def test_the_path_is_that_of_blackjax(make_target, inverse_mass_matrix):
     for _ in range(7):
         final = integrate(final, 0.02)
 
-    def gradient_fn(posterior, position, root, words):
-        return hmc._released_gradient(posterior, position, root, words, np.inf, 0, 1)
-
-    leapfrog = hmc._leapfrog(posterior, gradient_fn, 7, inverse_mass_matrix, 0.0)
+    leapfrog = hmc._leapfrog(posterior, None, 7, inverse_mass_matrix, 0.0)
     move = leapfrog.propose(words, start, (), 0.02)
     digits = 10.0 ** -(11 if start.dtype == jnp.float64 else 4)
     assert np.linalg.norm(final.position - start) > 0.05
@@ -234,16 +232,16 @@ def no_prior(position):
 
 @pytest.fixture
 def released(monkeypatch):
-    """Arguments of every `gaussian.gaussian_release`, outside `jit`."""
+    """Arguments of every `gaussian.add_noise`, outside `jit`."""
     calls = []
-    release = gaussian.gaussian_release
+    release = gaussian.add_noise
 
     def spy(words, integers, unit, noise_multiplier):
         value = release(words, integers, unit, noise_multiplier)
         calls.append((integers, unit, noise_multiplier))
         return value
 
-    monkeypatch.setattr(gaussian, "gaussian_release", spy)
+    monkeypatch.setattr(gaussian, "add_noise", spy)
     return calls
 
 
@@ -252,14 +250,14 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
     clip_norm, multiplier = 0.75, 1.5
     data = jnp.zeros((30, 2)).at[4].set(1e9)
     words = jax.random.bits(jax.random.key(6), (4000, 12), jnp.uint32)
-    arguments = clip_norm, multiplier, sampling_prob
+    arguments = (GaussianSum(clip_norm, 2 * multiplier, sampling_prob),)
     position = jnp.zeros(2)
     for calm in (data, data.at[4].set(0.0), data.at[4].multiply(-1)):
         hmc._released_gradient(
             Posterior(no_prior, linear, calm), position, None, words[0], *arguments
         )
     (loud, unit, charged), (quiet, *_), (reverse, *_) = released
-    assert charged == multiplier and unit == clip_norm / exact_sums.GRID
+    assert charged == 2 * multiplier and unit == clip_norm / exact_sums.GRID
     if sampling_prob == 1:
         assert np.linalg.norm(loud - reverse) == pytest.approx(
             2 * exact_sums.GRID, 1e-4
@@ -295,7 +293,10 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
             gradient = privacy.GaussianRelease(one_record / factor, error)
         else:
             gradient = privacy.PoissonGaussianRelease(
-                one_record, sampling_prob, relation, error
+                one_record,
+                sampling_prob,
+                relation,
+                error + 2 * batches.TOTAL_VARIATION,
             )
         assert algorithm.privacy(7, relation) == [(bit, 7), (gradient, 35)]
 

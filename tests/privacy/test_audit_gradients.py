@@ -144,11 +144,11 @@ SEP = sums(
 # A state has the noise of two sites, one of them the other record's.
 SEP_PUBLISHED = Attack(
     functools.partial(
-        dp_sep_published, l2_clip_norm=CLIP, noise_multiplier=1.0, damping=0.1, **SITES
+        dp_sep_published, l2_clip_norm=CLIP, noise_multiplier=2.0, damping=0.1, **SITES
     ),
     *data_sets(0.0, prior=narrow),
     lambda state, info: ratio(along(info.parameters[:DIM]) / 0.05 / CLIP, 8**0.5),
-    dict(l2_clip_norm=CLIP / 3, noise_multiplier=3.0),
+    dict(l2_clip_norm=CLIP / 3, noise_multiplier=6.0),
     position=np.zeros(DIM),
     share=0.3,
 )
@@ -316,7 +316,7 @@ def test_claims_of_adding_a_record_survive(name):
     assert 0.3 * claim < bound <= claim
 
 
-def quiet(words, integers, unit, noise_multiplier, release=gaussian.gaussian_release):
+def quiet(words, integers, unit, noise_multiplier, release=gaussian.add_noise):
     return release(words, integers, unit, noise_multiplier / 3)
 
 
@@ -331,7 +331,7 @@ def everybody(key, start, count):
 @pytest.mark.parametrize(
     ("name", "module", "function", "wrong"),
     [
-        ("hmc", gaussian, "gaussian_release", quiet),
+        ("hmc", gaussian, "add_noise", quiet),
         ("dpvi", vector_sums, "clip_to_grid", loose),
         ("sgnht, sampled", chacha, "expand", everybody),
     ],

@@ -98,10 +98,9 @@ def test_normal_is_symmetric_and_bounded():
 
 
 def release(integers, multiplier, unit=1.0, stream=2):
-    size = sum(leaf.size for leaf in jax.tree.leaves(integers))
-    words = jnp.asarray(chacha.tape(KEY, stream, (2 * size,)))
-    found = gaussian.gaussian_release(words, integers, unit, multiplier)
-    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
+    words = jnp.asarray(chacha.tape(KEY, stream, (2 * integers.size,)))
+    found = gaussian.add_noise(words, integers, unit, multiplier)
+    return np.asarray(found, np.float64)
 
 
 def zeros(*shape):
@@ -109,12 +108,12 @@ def zeros(*shape):
         return jnp.zeros(shape, jnp.float64)
 
 
-@pytest.mark.parametrize("multiplier", [0.37, 1.0, 8.0])
+@pytest.mark.parametrize("multiplier", [0.74, 2.0, 16.0])
 def test_release_has_the_noise(multiplier):
     count, unit = 200_000, 0.7 / GRID
     found = release(zeros(count), multiplier, unit)
-    sd = multiplier * 2 * 0.7
-    spacing = 2.0 ** np.floor(np.log2(multiplier * 2 * GRID / 16)) * unit
+    sd = multiplier * 0.7
+    spacing = 2.0 ** np.floor(np.log2(multiplier * GRID / 16)) * unit
     assert sd / 32 < spacing <= sd / 16
     np.testing.assert_allclose(found / spacing, np.rint(found / spacing), atol=1e-4)
     # Two coordinates in the list would share no lattice finer than the spacing.
@@ -131,29 +130,16 @@ def test_release_moves_with_the_sum():
     with jax.enable_x64(True):
         shift = jnp.full(1000, 2.0**20 * 3, jnp.float64)
     # spacing is 2^17 cells, so the shift is 24 spacings.
-    moved = release(shift, 1.0) - release(zeros(1000), 1.0)
+    moved = release(shift, 2.0) - release(zeros(1000), 2.0)
     np.testing.assert_array_equal(moved, 3 * 2.0**20)
 
 
-def test_leaves_use_their_own_words():
-    tree = {"a": zeros(2, 3), "b": zeros(), "c": zeros(4)}
-    words = jnp.asarray(chacha.tape(KEY, 3, (22,)))
-    release = jax.jit(lambda w: gaussian.gaussian_release(w, tree, 1.0, 1.0))
-    before, after = release(words), release(words.at[12:14].add(77777777))
-    assert jax.tree.map(jnp.shape, before) == {"a": (2, 3), "b": (), "c": (4,)}
-    np.testing.assert_array_equal(before["a"], after["a"])
-    np.testing.assert_array_equal(before["c"], after["c"])
-    assert before["b"] != after["b"]
-    with pytest.raises(TypeError):
-        gaussian.gaussian_release(words[:-1], tree, 1.0, 1.0)
-
-
-@pytest.mark.parametrize("multiplier", [1.0, gaussian.LOUDEST])
+@pytest.mark.parametrize("multiplier", [2.0, gaussian.MAX_NOISE_MULTIPLIER])
 @pytest.mark.parametrize("offset", [0.0, 0.2, 0.7])
 def test_release_total_variation(multiplier, offset):
     """Exact mass of every lattice cell, by bisection on the 63-bit integer."""
     # Just below a power of two the lattice is finest: sd / 32.
-    sd = 2 * GRID * multiplier * (1 - 2.0**-20)
+    sd = GRID * multiplier * (1 - 2.0**-20)
     spacing = 2.0 ** np.floor(np.log2(sd / 16))
 
     def noise_of(uniform):
@@ -184,11 +170,3 @@ def test_release_total_variation(multiplier, offset):
             # The last cell, beyond 9 standard deviations, is everything outside.
             total += sum(abs(a - b) for a, b in itertools.pairwise([*tail, 0]))
     assert 1e-16 < float(total) / 2 <= gaussian.TOTAL_VARIATION
-
-
-@pytest.mark.parametrize(
-    "multiplier", [0.0, -1.0, np.nan, np.inf, 2 * gaussian.LOUDEST]
-)
-def test_noise_of_unknown_error_is_refused(multiplier):
-    with pytest.raises(ValueError, match="noise_multiplier"):
-        release(zeros(3), multiplier)

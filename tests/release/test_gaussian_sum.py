@@ -11,33 +11,27 @@ from dpjax import privacy
 from dpjax.posterior import Posterior
 from dpjax.random import batches
 from dpjax.release import gaussian
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 
 
-def posterior_of(data, tempering=1.0):
-    return Posterior(
-        lambda position: 0.0,
-        lambda position, record: jnp.dot(position, record),
-        data,
-        tempering,
-    )
+def posterior_of(data):
+    return Posterior(lambda position: 0.0, lambda position, record: 0.0, data)
 
 
 def released(release, posterior, count, seed=0):
     width = release.num_words(posterior.data.shape[1], posterior.num_records)
     words = np.random.default_rng(seed).integers(0, 2**32, (count, width), np.uint32)
-    position = jnp.zeros(posterior.data.shape[1])
-    draws = jax.vmap(lambda row: release(row, posterior, position))
+    draws = jax.vmap(lambda row: release(row, posterior, lambda record: record))
     return np.asarray(jax.jit(draws)(words), np.float64)
 
 
 @pytest.mark.parametrize("sampling_prob", [1.0, 0.25, 0.001])
 def test_measured_noise_is_the_noise_charged(sampling_prob):
-    release = GradientRelease(0.7, 1.5, sampling_prob)
-    nothing = posterior_of(jnp.zeros((4000, 3)), tempering=0.5)
+    release = GaussianSum(0.7, 1.5, sampling_prob)
+    nothing = posterior_of(jnp.zeros((4000, 3)))
     draws = released(release, nothing, 10_000)
     event = release.event(3, Relation.ADD_OR_REMOVE_ONE)
-    sd = 0.5 / release.sampling_prob * event.noise_multiplier * 0.7
+    sd = event.noise_multiplier * 0.7
     for column in draws.T:
         # The lattice of a sixteenth sd is far below what 10 000 draws resolve.
         assert stats.kstest(column / sd, "norm").pvalue > 1e-8
@@ -46,15 +40,15 @@ def test_measured_noise_is_the_noise_charged(sampling_prob):
     assert abs(variance - 1 - 1 / (12 * 16**2)) < 6 * (2 / 30_000) ** 0.5
 
 
-def test_mean_is_the_tempered_clipped_gradient_of_all_records():
+def test_mean_over_q_is_the_clipped_sum_of_all_records():
     rng = np.random.default_rng(3)
     data = jnp.asarray(rng.normal(size=(400, 2)))
     norms = np.linalg.norm(data, axis=1, keepdims=True)
     clipped = np.asarray(data) * np.minimum(1, 1.2 / norms)
-    release = GradientRelease(1.2, 0.0, 0.2)
-    draws = released(release, posterior_of(data, tempering=0.5), 20_000)
-    expected = 0.5 * clipped.sum(axis=0)
-    sd = 0.5 * np.sqrt((1 / 0.2 - 1) * np.sum(clipped**2, axis=0))
+    release = GaussianSum(1.2, 0.0, 0.2)
+    draws = released(release, posterior_of(data), 20_000) / release.sampling_prob
+    expected = clipped.sum(axis=0)
+    sd = np.sqrt((1 / 0.2 - 1) * np.sum(clipped**2, axis=0))
     # Six standard errors, and truncation of less than a cell a record.
     allowed = 6 * sd / 20_000**0.5 + 400 * 4 * 1.2 / 2**16
     assert np.all(abs(draws.mean(axis=0) - expected) < allowed)
@@ -66,15 +60,16 @@ def test_mean_is_the_tempered_clipped_gradient_of_all_records():
     [(Relation.REPLACE_ONE, 2.0), (Relation.ADD_OR_REMOVE_ONE, 1.0)],
 )
 def test_events(relation, sensitivity):
-    error = 5 * gaussian.TOTAL_VARIATION + 2 * batches.TOTAL_VARIATION
-    whole = GradientRelease(3.0, 2.0).event(5, relation)
+    error = 5 * gaussian.TOTAL_VARIATION
+    whole = GaussianSum(3.0, 2.0).event(5, relation)
     assert whole == privacy.GaussianRelease(2.0 / sensitivity, error)
-    sampled = GradientRelease(3.0, 2.0, 0.25).event(5, relation)
+    error += 2 * batches.TOTAL_VARIATION
+    sampled = GaussianSum(3.0, 2.0, 0.25).event(5, relation)
     assert sampled == privacy.PoissonGaussianRelease(2.0, 0.25, relation, error)
 
 
 def test_sampling_prob_is_rounded_up():
-    release = GradientRelease(1.0, 1.0, 0.1)
+    release = GaussianSum(1.0, 1.0, 0.1)
     assert 0.1 <= release.sampling_prob <= 0.1 + 2.0**-32
     assert release.sampling_prob * 2**32 % 1 == 0
 
@@ -94,9 +89,9 @@ def test_sampling_prob_is_rounded_up():
 )
 def test_bad_arguments_raise(arguments, name):
     with pytest.raises(ValueError, match=name):
-        GradientRelease(*arguments)
+        GaussianSum(*arguments)
 
 
 def test_without_noise_there_is_no_event():
     with pytest.raises(ValueError, match="not private"):
-        GradientRelease(1.0, 0.0).event(2, Relation.REPLACE_ONE)
+        GaussianSum(1.0, 0.0).event(2, Relation.REPLACE_ONE)

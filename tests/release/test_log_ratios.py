@@ -1,5 +1,7 @@
 """Sensitivity in exact integers, on adversarial data; mutants must fail the checks."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,11 @@ import pytest
 from dp_accounting import NeighboringRelation as Relation
 from jax_privacy import clipping
 
+from dpjax.mcmc.hmc import _pull_back
 from dpjax.posterior import Posterior
-from dpjax.random import chacha
 from dpjax.release import clip_bounds, exact_sums, log_ratios, vector_sums
 from dpjax.release.exact_sums import GRID
+from dpjax.release.gradient_parts import gradient_parts
 
 SCALES = [1e-30, 1e-6, 0.1, 1.0, 3.7, 1e9]
 SPECIAL = [np.nan, np.inf, -np.inf, 1e30, -1e30, 3e38, 0.0, -0.0, 1e-40, 1.0, -1.0]
@@ -82,8 +85,7 @@ def check_scalar(sum_fn, bound=GRID, fixed_clip=None):
 
 
 def gradient_sum(data, norm):
-    position = jnp.zeros(data.shape[-1], data.dtype)
-    return vector_sums.gradient_sum(Posterior(flat, linear, data), position, norm)
+    return gradient_sum_of(linear, data, data.shape[-1], norm)
 
 
 def check_vector(sum_fn, bound=GRID, dims=(1, 2, 7, 16, 50), norm=0.3):
@@ -186,7 +188,8 @@ def both_sums(data, clip=0.9):
         posterior = Posterior(flat, squared, data)
         here = jnp.full(data.shape[1], 0.25, data.dtype)
         ratio, _ = log_ratios.log_ratio_sum(posterior, here, here + 0.5, clip)
-        return ratio, vector_sums.gradient_sum(posterior, here, clip)
+        gradient_fn = functools.partial(jax.grad(squared), here)
+        return ratio, vector_sums.vector_sum(posterior, gradient_fn, clip)
 
     ratio, gradient = sums(data)
     return float(ratio), np.asarray(gradient)
@@ -202,7 +205,7 @@ def test_blocks_do_not_change_the_sums(monkeypatch, block, size):
     whole = both_sums(data)
     for module in (log_ratios, vector_sums):
         monkeypatch.setattr(module, "BLOCK", block)
-    monkeypatch.setattr(exact_sums, "UNROLLED", 3)
+    monkeypatch.setattr(exact_sums, "MAX_UNROLLED_BLOCKS", 3)
     loops = str(jax.make_jaxpr(lambda d: gradient_sum(d, 1.0))(data))
     assert ("scan" in loops or "while" in loops) == (size >= 3 * block)
     blocked = both_sums(data)
@@ -252,7 +255,8 @@ def test_agrees_with_jax_privacy(dim):
     data = jnp.asarray(rng.normal(size=(64, dim)), jnp.result_type(float))
     position, norm = data[0] * 0.1, 1.3
     theirs = clipping.clipped_grad(squared, l2_clip_norm=norm, keep_batch_dim=False)
-    ours = vector_sums.gradient_sum(Posterior(flat, squared, data), position, norm)
+    gradient_fn = functools.partial(jax.grad(squared), position)
+    ours = vector_sums.vector_sum(Posterior(flat, squared, data), gradient_fn, norm)
     # A record loses one cell to truncation and (d + 16) / 8 to the margin.
     tolerance = 64 * (1 + (dim + 16) / 8) * norm / GRID + 1e-5
     ours = np.asarray(ours) * (norm / GRID)
@@ -286,7 +290,7 @@ def test_gradients_that_underflow_to_nan_are_zero():
     assert np.all(np.isfinite(found))
 
 
-@pytest.mark.parametrize("dim", [2, exact_sums.EVALUATED_AGAIN + 1])
+@pytest.mark.parametrize("dim", [2, exact_sums.MAX_RECOMPUTED_PIECES + 1])
 def test_products_contracted_into_sums_do_not_break_the_bound(dim):
     """A difference of equal numbers, if the product in it is rounded.
 
@@ -313,24 +317,16 @@ def test_products_contracted_into_sums_do_not_break_the_bound(dim):
 
 def gradient_sum_of(loglikelihood, data, dim, norm):
     position = jnp.zeros(dim, data.dtype)
-    return vector_sums.gradient_sum(
-        Posterior(flat, loglikelihood, data), position, norm
+    return vector_sums.vector_sum(
+        Posterior(flat, loglikelihood, data),
+        functools.partial(gradient_parts, loglikelihood, position),
+        norm,
     )
 
 
 def test_infinite_clip_bound_gives_the_plain_sum():
     data = dyadic(np.random.default_rng(7), (50, 2)) * 1024
     assert float(log_ratio_sum(data, np.inf)) == float(jnp.sum(data[:, 1] - data[:, 0]))
-
-
-def test_pytree_positions_share_one_norm():
-    def loglikelihood(position, record):
-        return jnp.dot(position["a"], record[:2]) + position["b"] * record[2]
-
-    posterior = Posterior(flat, loglikelihood, jnp.array([[6.0, 0.0, 8.0]]))
-    position = {"a": jnp.zeros(2), "b": jnp.zeros(())}
-    cells = np.asarray(vector_sums.gradient_sum(posterior, position, 1.0))
-    np.testing.assert_allclose(cells / GRID, [0.6, 0, 0.8], atol=3e-5)
 
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
@@ -365,57 +361,6 @@ def by_entries(position, record):
     return sum(position[j] * record[j] for j in range(3))
 
 
-def entered(words, prob, size=50):
-    """Which records entered the sum: every one has a coordinate of its own."""
-    data = jnp.eye(size)
-    found = vector_sums.gradient_sum(
-        Posterior(flat, linear, data), data[0], 1.0, sampling_prob=prob, words=words
-    )
-    alone = gradient_sum(data, 1.0)[0]
-    included = np.asarray(found / alone)
-    assert set(np.unique(included)) <= {0.0, 1.0}
-    return included
-
-
-@pytest.mark.parametrize("prob", [0.5, 3 * 2.0**-6])
-def test_records_enter_a_sample_independently(prob):
-    words = jax.random.bits(jax.random.key(9), (2000, 8), jnp.uint32)
-    included = jax.lax.map(
-        lambda w: vector_sums.gradient_sum(
-            Posterior(flat, linear, jnp.eye(50)), jnp.eye(50)[0], 1.0,
-            sampling_prob=prob, words=w,
-        ),
-        words,
-    )  # fmt: skip
-    included = (np.asarray(included) > 0).astype(float)
-    variance = prob * (1 - prob)
-    # 50 means and 1225 correlations of 2000 draws: seven sds are below 1e-8 together,
-    # nine for the correlations of rare records, whose tails are heavier.
-    assert np.max(abs(included.mean(0) - prob)) < 7 * (variance / 2000) ** 0.5
-    centred = included - prob
-    correlation = centred.T @ centred / 2000 / variance
-    np.fill_diagonal(correlation, 0)
-    assert np.max(abs(correlation)) < 9 / 2000**0.5
-
-
-def test_samples_do_not_depend_on_the_blocks(monkeypatch):
-    words = jnp.arange(8, dtype=jnp.uint32) * 77777
-    whole = entered(words, 0.25)
-    assert 0 < whole.sum() < 50
-    monkeypatch.setattr(vector_sums, "BLOCK", 50 * 16)
-    monkeypatch.setattr(exact_sums, "UNROLLED", 2)
-    np.testing.assert_array_equal(entered(words, 0.25), whole)
-    expected = chacha.expand(words, 0, 50) < 2**30
-    np.testing.assert_array_equal(whole, expected)
-    np.testing.assert_array_equal(entered(words, 1.0), 1)
-
-
-@pytest.mark.parametrize("prob", [0.0, 1.1, -0.5, 0.1, np.nan])
-def test_sampling_probabilities_must_be_exact(prob):
-    with pytest.raises(ValueError, match="sampling_prob"):
-        entered(jnp.zeros(8, jnp.uint32), prob)
-
-
 @pytest.mark.parametrize("loglikelihood", [linear, by_entries])
 @pytest.mark.parametrize("root", [[2.0, 0.5, 1.0], np.tril(np.full((3, 3), 0.7))])
 def test_gradients_in_the_coordinates_of_a_metric(loglikelihood, root):
@@ -429,10 +374,15 @@ def test_gradients_in_the_coordinates_of_a_metric(loglikelihood, root):
 
     expected = jax.vmap(jax.grad(whitened), (None, 0))(jnp.zeros(3), data).sum(0)
     posterior = Posterior(flat, loglikelihood, data)
-    found = np.asarray(vector_sums.gradient_sum(posterior, position, 2.0, root=root))
+
+    def contribution(record):
+        parts = gradient_parts(loglikelihood, position, record)
+        return _pull_back(root, parts)
+
+    found = np.asarray(vector_sums.vector_sum(posterior, contribution, 2.0))
     # Truncation to the grid takes at most a cell from each of the two records.
     np.testing.assert_allclose(found * 2 / GRID, expected, atol=3 * 2 / GRID)
     # Clipped in these coordinates.
-    tight = np.asarray(vector_sums.gradient_sum(posterior, position, 1e-3, root=root))
+    tight = np.asarray(vector_sums.vector_sum(posterior, contribution, 1e-3))
     assert np.linalg.norm(tight) > GRID
     assert np.linalg.norm(tight) <= 2 * GRID

@@ -81,7 +81,7 @@ KERNELS = {
     "dp_sep": (dpjax.dp_sep, SEP | dict(CLIP, noise_multiplier=1.0)),
     "dp_sep_published": (
         dpjax.dp_sep_published,
-        SEP | dict(l2_clip_norm=1.0, noise_multiplier=1.0),
+        SEP | dict(l2_clip_norm=1.0, noise_multiplier=2.0),
     ),
     "dp_em": (
         dpjax.dp_em,

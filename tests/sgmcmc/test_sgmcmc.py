@@ -134,7 +134,7 @@ def test_updates_follow_the_gradient_of_the_posterior(name):
         found = again.position[key] - moved.position[key]
         expected = kept * first + 1e6 * info.gradient[key] / RECORDS
         assert found == pytest.approx(expected, rel=1e-4, abs=1e-3 * 1e6 / RECORDS)
-    assert again.count == 2
+    assert again.num_steps == 2
 
 
 def test_full_friction_is_langevin_dynamics():
@@ -196,7 +196,7 @@ def test_schedules_are_followed_and_charged(name, schedule):
 
     @jax.jit
     def noise_sd(count):
-        _, info = algorithm.step(jax.random.key(0), state._replace(count=count))
+        _, info = algorithm.step(jax.random.key(0), state._replace(num_steps=count))
         return info.noise_sd
 
     counts = np.array([0, 1, 17, 100, 199])
@@ -219,7 +219,7 @@ def test_friction_follows_the_schedule():
         make_posterior(silent), step_size=lambda count: 0.05 * (count + 1)
     )
     state = algorithm.init(POSITION)
-    states = [state, state._replace(count=jnp.int32(1))]
+    states = [state, state._replace(num_steps=jnp.int32(1))]
     squares = [take(algorithm, 0, s)[1].noise_sd for s in states]
     assert squares[0] == pytest.approx(float(squares[1]), rel=1e-5)
     decays = []

@@ -17,7 +17,7 @@ from dpjax import privacy
 from dpjax.posterior import Posterior
 from dpjax.random import batches, variates
 from dpjax.release.exact_sums import GRID
-from dpjax.release.gaussian_sum import GradientRelease
+from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.vi.guides import FullRank, LowRank, MeanField
 
 dpvi = importlib.import_module("dpjax.vi.dpvi")
@@ -217,7 +217,7 @@ def test_measured_noise_is_the_noise_charged(aligned):
 )
 def test_events_are_those_of_what_is_released(relation, changes, size):
     algorithm = make(target(), sampling_prob=0.5, **changes)
-    release = GradientRelease(1.5, 3.0, 0.5)
+    release = GaussianSum(1.5, 3.0, 0.5)
     assert algorithm.privacy(7, relation) == [(release.event(size, relation), 7)]
     state = algorithm.init(jnp.zeros(2))
     guide = changes.get("guide", NOISY["guide"])
