@@ -121,7 +121,7 @@ def algorithm(model, posterior, name, settings, step_size):
             dpjax.hmc,
             step_size=step_size,
             clip_bound=clip_bound,
-            noise_multiplier=settings["tau"] * root_n,
+            test_noise_multiplier=settings["tau"] * root_n,
             inverse_mass_matrix=identity,
             **path,
         )
@@ -166,6 +166,6 @@ def algorithm(model, posterior, name, settings, step_size):
         else:
             multiplier, sampler = settings["tau"] * root_n, dpjax.penalty
         algorithm_fn = functools.partial(
-            sampler, noise_multiplier=multiplier, **parameters
+            sampler, test_noise_multiplier=multiplier, **parameters
         )
     return algorithm_fn, replay.walk(proposal, step_size, clip_bound)

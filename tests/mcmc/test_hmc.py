@@ -42,7 +42,7 @@ CASES = {
     "off, metropolis": (
         "gaussian",
         0.07,
-        OFF | dict(noise_multiplier=0.0, jitter=0.5),
+        OFF | dict(test_noise_multiplier=0.0, jitter=0.5),
     ),
     "off, diagonal metric": (
         "gaussian",
@@ -66,12 +66,12 @@ CASES = {
     "noisy, penalty": (
         "gaussian",
         0.05,
-        NOISY | dict(noise_multiplier=1.2 / 60, sampling_prob=0.5),
+        NOISY | dict(test_noise_multiplier=1.2 / 60, sampling_prob=0.5),
     ),
     "noisy, Lipschitz penalty": (
         "gaussian",
         0.05,
-        NOISY | dict(noise_multiplier=0.05, clip_bound=dpjax.Lipschitz(60.0)),
+        NOISY | dict(test_noise_multiplier=0.05, clip_bound=dpjax.Lipschitz(60.0)),
     ),
 }
 
@@ -321,7 +321,7 @@ def test_events_are_the_thesiss(key):
         l2_clip_norm=clip_norm,
         gradient_noise_multiplier=tau_g * n**0.5,
         clip_bound=dpjax.Lipschitz(ratio_clip),
-        noise_multiplier=tau * n**0.5,
+        test_noise_multiplier=tau * n**0.5,
         inverse_mass_matrix=np.ones(model.dim),
     )
     events = algorithm.privacy(1)
@@ -379,8 +379,8 @@ def test_what_leaves_is_public_and_replays(dyadic_data):
         ("infinite", dict(l2_clip_norm=np.inf)),
         ("gradient_noise", dict(gradient_noise_multiplier=-1.0)),
         ("gradient_noise", dict(gradient_noise_multiplier=np.inf)),
-        ("noise_multiplier", dict(noise_multiplier=-1.0)),
-        ("noise_multiplier", dict(noise_multiplier=np.nan)),
+        ("test_noise_multiplier", dict(test_noise_multiplier=-1.0)),
+        ("test_noise_multiplier", dict(test_noise_multiplier=np.nan)),
         ("sampling_prob", dict(sampling_prob=0.0)),
         ("sampling_prob", dict(sampling_prob=1.5)),
         ("jitter", dict(jitter=1.0)),
@@ -396,7 +396,7 @@ def test_bad_arguments_raise(message, change):
 
 
 @pytest.mark.parametrize(
-    "change", [dict(gradient_noise_multiplier=0.0), dict(noise_multiplier=0.0)]
+    "change", [dict(gradient_noise_multiplier=0.0), dict(test_noise_multiplier=0.0)]
 )
 def test_without_noise_nothing_can_be_charged(change):
     posterior = Posterior(no_prior, linear, jnp.zeros((3, 2)))

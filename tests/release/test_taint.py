@@ -44,21 +44,24 @@ HMC = dict(
 SEP = dict(match=sites.probit, family=Diagonal((2,)))
 KERNELS = {
     "barker": (dpjax.barker, dict(BIT, laziness=0.5)),
-    "penalty": (dpjax.penalty, dict(BIT, noise_multiplier=2.0)),
+    "penalty": (dpjax.penalty, dict(BIT, test_noise_multiplier=2.0)),
     "guided walk": (
         dpjax.penalty,
-        dict(BIT, noise_multiplier=2.0, proposal=proposals.guided_walk),
+        dict(BIT, test_noise_multiplier=2.0, proposal=proposals.guided_walk),
     ),
     "adapted": (
         adaptation.adapted,
         dict(sampler=dpjax.barker, num_warmup=20, clip_bound=0.1),
     ),
     "hmc": (dpjax.hmc, HMC),
-    "hmc, sampled": (dpjax.hmc, dict(HMC, sampling_prob=0.5, noise_multiplier=2.0)),
+    "hmc, sampled": (
+        dpjax.hmc,
+        dict(HMC, sampling_prob=0.5, test_noise_multiplier=2.0),
+    ),
     "minibatch_barker": (dpjax.minibatch_barker, dict(step_size=0.1, batch_size=16)),
     "minibatch_penalty": (
         dpjax.minibatch_penalty,
-        dict(BIT, noise_multiplier=2.0, batch_size=16),
+        dict(BIT, test_noise_multiplier=2.0, batch_size=16),
     ),
     "fast_mh": (dpjax.fast_mh, POISSON),
     "fast_mh_published": (
