@@ -85,7 +85,7 @@ def random_walks(posterior, start, ratios, length, constant, num_steps):
                 dpjax.penalty,
                 step_size=length / start.size**0.5,
                 clip_bound=bound,
-                noise_multiplier=0.1 * posterior.num_records**0.5,
+                test_noise_multiplier=0.1 * posterior.num_records**0.5,
             ),
             "lazy barker 0.2": functools.partial(barker, laziness=0.2),
         },
@@ -126,7 +126,7 @@ def minibatch(batch_size=1000):
             dpjax.minibatch_penalty,
             step_size=0.001,
             clip_bound=dpjax.Lipschitz(1.0),
-            noise_multiplier=0.7**0.5,
+            test_noise_multiplier=0.7**0.5,
             batch_size=batch_size,
         ),
         "minibatch_barker": functools.partial(
@@ -147,7 +147,7 @@ def hamiltonian(num_records, dim, step_size, l2_clip_norm, block_size, **lengths
     )
     gradient_sum = by_hand.banana_gradient_sum(block_size)
     hand = by_hand.hamiltonian(gradient_sum, by_hand.banana_ratios, **path)
-    noise = dict(gradient_noise_multiplier=100.0, noise_multiplier=30.0)
+    noise = dict(noise_multiplier=200.0, test_noise_multiplier=30.0)
     kernels = {"hmc": functools.partial(dpjax.hmc, **path, **noise)}
     return Table(posterior, start, hand=hand, kernels=kernels, **lengths)
 

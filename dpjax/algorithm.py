@@ -1,4 +1,4 @@
-"""The BlackJAX contract, plus what a step costs and how it comes apart for `run`."""
+"""What a kernel is made of: BlackJAX's three layers, the cost of a step, its parts."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,35 +9,42 @@ import jax.numpy as jnp
 __all__ = ["Algorithm", "Sampler", "Transition", "bernoulli", "take_step"]
 
 
+def _nothing(state) -> None:
+    """Memory of a kernel that evaluates everything anew at every step."""
+
+
 class Transition(NamedTuple):
-    """A step taken apart: drawing its randomness, remembering, moving.
+    """One step taken apart, so that `dpjax.run` can draw its randomness and memory.
 
     num_words
-        ``state -> int``: uniform uint32 words that `move` uses.
-    recall
-        ``state -> memory``: reads the data; what `move` may use instead of evaluating
-        the current position again. Secret, hence outside the state.
+        ``state -> int``: how many uniform uint32 words `move` uses.
     move
-        ``(words, state, memory) -> (state, info, memory)``: reads the data. If the info
-        has the field ``is_accepted``, a run keeps the rate, else it keeps the infos.
+        ``(words, state, memory) -> (state, info, memory)``: the step itself, which
+        reads the data. If the info has the field ``is_accepted``, a run keeps the mean
+        of that field; otherwise it keeps the infos.
     stay
         ``state -> info`` of a lazy step that does nothing.
+    recall
+        ``state -> memory``: reads the data. The memory is what `move` may use instead
+        of evaluating the current position again. It is secret, so it is not part of
+        the state.
     laziness
-        Chance in (0, 1] that a step moves at all, tossed before the data are read.
+        Chance in (0, 1] that a step moves at all. The coin is tossed before the data
+        are read.
     num_warmup
-        First steps that tune the kernel, which must be left out of the draws.
+        Number of first steps that tune the kernel. They must be left out of the draws.
     """
 
     num_words: Callable[[Any], int]
-    recall: Callable[[Any], Any]
     move: Callable[[jax.Array, Any, Any], tuple[Any, Any, Any]]
     stay: Callable[[Any], Any]
+    recall: Callable[[Any], Any] = _nothing
     laziness: float = 1.0
     num_warmup: int = 0
 
 
 class Algorithm(NamedTuple):
-    """Stands where BlackJAX takes a ``SamplingAlgorithm``.
+    """A kernel with its parameters. BlackJAX takes it for a ``SamplingAlgorithm``.
 
     init
         ``(position, rng_key=None) -> state``.
@@ -50,7 +57,8 @@ class Algorithm(NamedTuple):
         The same step for `dpjax.run`.
     sample
         ``(rng_key, parameters, num_samples) -> positions`` of an algorithm that fits a
-        distribution and whose infos hold its `parameters`; a run draws from their mean.
+        distribution and whose infos hold its `parameters`. A run takes the mean of the
+        parameters that it kept and draws from that distribution.
     """
 
     init: Callable[..., Any]
@@ -58,6 +66,21 @@ class Algorithm(NamedTuple):
     privacy: Callable[..., list]
     transition: Transition
     sample: Callable[[jax.Array, Any, int], Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        init: Callable[..., Any],
+        transition: Transition,
+        privacy: Callable[..., list],
+        sample: Callable[[jax.Array, Any, int], Any] | None = None,
+    ) -> "Algorithm":
+        """The algorithm whose step is that of `transition`."""
+
+        def step(rng_key, state):
+            return take_step(rng_key, state, transition)
+
+        return cls(init, step, privacy, transition, sample)
 
 
 class Sampler(NamedTuple):
@@ -70,11 +93,55 @@ class Sampler(NamedTuple):
     def __call__(self, *args, **kwargs) -> Algorithm:
         return self.as_top_level_api(*args, **kwargs)
 
+    @classmethod
+    def of(
+        cls,
+        as_top_level_api: Callable[..., Algorithm],
+        init: Callable[..., Any] | None = None,
+    ) -> "Sampler":
+        """The three layers of the algorithm that `as_top_level_api` makes.
+
+        Parameters
+        ----------
+        as_top_level_api
+            ``(posterior, *arguments, **parameters) -> Algorithm``.
+        init
+            ``(position, ...) -> state``. If None, it takes
+            ``(position, posterior, *arguments, **parameters)``, all that
+            `as_top_level_api` takes.
+
+        Returns
+        -------
+        Sampler
+            Whose ``build_kernel()`` is
+            ``(rng_key, state, posterior, *arguments, **parameters) -> (state, info)``.
+        """
+
+        def init_from_parameters(position, *args, rng_key=None, **parameters):
+            return as_top_level_api(*args, **parameters).init(position)
+
+        def build_kernel():
+            def kernel(rng_key, state, *args, **parameters):
+                return as_top_level_api(*args, **parameters).step(rng_key, state)
+
+            return kernel
+
+        return cls(as_top_level_api, init or init_from_parameters, build_kernel)
+
 
 def bernoulli(words: jax.Array, chance: float) -> jax.Array:
-    """True with probability `chance`, a Python float, up to 2^-63; words ``(..., 2)``.
+    """True with probability `chance`, a public Python float, to within 2^-63.
 
-    Exact in the sense of `dpjax.release.accept_bit.draw`, for public chances.
+    Parameters
+    ----------
+    words
+        Uniform uint32, ``(..., 2)``.
+    chance
+        In [0, 1].
+
+    Returns
+    -------
+    Booleans ``(...)``. `dpjax.release.accept_bit.bit` is for chances that are secret.
     """
     with jax.enable_x64(True):
         high, low = words[..., 0], words[..., 1]
@@ -83,7 +150,10 @@ def bernoulli(words: jax.Array, chance: float) -> jax.Array:
 
 
 def take_step(rng_key: jax.Array, state, transition: Transition):
-    """One step from a JAX key; a lazy step that stays still pays for the move."""
+    """Make one step from a JAX key.
+
+    The move is computed even if a lazy step stays, so a step that stays takes as long.
+    """
     count = transition.num_words(state)
     words = jax.random.bits(rng_key, (count + 2,), jnp.uint32)
     moved, info, _ = transition.move(words[2:], state, transition.recall(state))

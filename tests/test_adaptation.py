@@ -256,15 +256,19 @@ def test_a_killed_adapted_run_goes_on(posterior, tmp_path, monkeypatch):
 
 
 OTHERS = {
-    "penalty": dict(clip_bound=0.05, noise_multiplier=10.0),
-    "penalty per distance": dict(clip_bound=dpjax.Lipschitz(1.0), noise_multiplier=5.0),
+    "penalty": dict(clip_bound=0.05, test_noise_multiplier=10.0),
+    "penalty per distance": dict(
+        clip_bound=dpjax.Lipschitz(1.0), test_noise_multiplier=5.0
+    ),
     "hmc": dict(
         clip_bound=CLIP,
         num_integration_steps=3,
         l2_clip_norm=0.5,
-        gradient_noise_multiplier=0.2,
+        noise_multiplier=0.4,
     ),
-    "minibatch_penalty": dict(clip_bound=0.05, noise_multiplier=0.5, batch_size=50),
+    "minibatch_penalty": dict(
+        clip_bound=0.05, test_noise_multiplier=0.5, batch_size=50
+    ),
     "minibatch_barker": dict(batch_size=50),
 }
 
@@ -321,13 +325,13 @@ def test_positions_may_be_pytrees(posterior):
         (dict(clip_bound=dpjax.Lipschitz(1.0)), "cost of a step would change"),
         (dict(target_acceptance_rate=0.5), "rate of 0.5; four fifths"),
         (
-            dict(sampler=dpjax.penalty, noise_multiplier=1 / CLIP),
+            dict(sampler=dpjax.penalty, test_noise_multiplier=1 / CLIP),
             "rate of 0.317; four fifths",
         ),
         (
             dict(
                 sampler=dpjax.penalty,
-                noise_multiplier=1.0,
+                test_noise_multiplier=1.0,
                 clip_bound=dpjax.Lipschitz(1.0),
                 proposal=proposals.fixed_length,
             ),

@@ -118,36 +118,37 @@ METRIC = covariance()
 
 JOBS = {
     "penalty": (
-        'proposal = "one_component"\nclip_per_distance = 1.5\nnoise_multiplier = 60.0',
+        'proposal = "one_component"\nclip_per_distance = 1.5\n'
+        "test_noise_multiplier = 60.0",
         functools.partial(
             dpjax.penalty,
             step_size=0.05,
             proposal=proposals.one_component,
             clip_bound=dpjax.Lipschitz(1.5),
-            noise_multiplier=60.0,
+            test_noise_multiplier=60.0,
         ),
     ),
     "hmc": (
         "num_integration_steps = 2\nl2_clip_norm = 0.5\nclip_per_distance = 0.5\n"
-        "gradient_noise_multiplier = 15.0\nnoise_multiplier = 20.0",
+        "noise_multiplier = 30.0\ntest_noise_multiplier = 20.0",
         functools.partial(
             dpjax.hmc,
             step_size=0.05,
             num_integration_steps=2,
             l2_clip_norm=0.5,
-            gradient_noise_multiplier=15.0,
+            noise_multiplier=30.0,
             clip_bound=dpjax.Lipschitz(0.5),
-            noise_multiplier=20.0,
+            test_noise_multiplier=20.0,
         ),
     ),
     "minibatch_penalty": (
-        "batch_size = 200\nclip_bound = 0.05\nnoise_multiplier = 5.0",
+        "batch_size = 200\nclip_bound = 0.05\ntest_noise_multiplier = 5.0",
         functools.partial(
             dpjax.minibatch_penalty,
             step_size=0.05,
             batch_size=200,
             clip_bound=0.05,
-            noise_multiplier=5.0,
+            test_noise_multiplier=5.0,
         ),
     ),
     "minibatch_barker": (
@@ -161,12 +162,12 @@ JOBS = {
         ),
     ),
     "penalty geodesic": (
-        'metric = "geodesic"\nclip_bound = 0.05\nnoise_multiplier = 60.0',
+        'metric = "geodesic"\nclip_bound = 0.05\ntest_noise_multiplier = 60.0',
         functools.partial(
             dpjax.penalty,
             step_size=0.05,
             clip_bound=0.05,
-            noise_multiplier=60.0,
+            test_noise_multiplier=60.0,
             proposal=fisher.geodesic(INFORMATION),
         ),
     ),
@@ -185,7 +186,7 @@ JOBS = {
     ),
     "minibatch_penalty adapted fisher": (
         'metric = "fisher"\nbatch_size = 200\nclip_bound = 0.05\n'
-        "noise_multiplier = 5.0\n[adaptation]\nnum_warmup = 30\n"
+        "test_noise_multiplier = 5.0\n[adaptation]\nnum_warmup = 30\n"
         "target_acceptance_rate = 0.05",
         functools.partial(
             adapted,
@@ -197,7 +198,7 @@ JOBS = {
             initial_step_size=0.05,
             batch_size=200,
             clip_bound=0.05,
-            noise_multiplier=5.0,
+            test_noise_multiplier=5.0,
         ),
     ),
 }
@@ -244,7 +245,7 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
     [
         ("nuts", "", "[algorithm] name must be one of"),
         ("barker", "clip_bound = 0.05\nbatch_size = 9", "unknown key 'batch_size'"),
-        ("penalty", "clip_bound = 0.05", "lacks the key 'noise_multiplier'"),
+        ("penalty", "clip_bound = 0.05", "lacks the key 'test_noise_multiplier'"),
         ("hmc", "clip_bound = 0.05", "lacks the key 'num_integration_steps'"),
         ("minibatch_barker", "", "lacks the key 'batch_size'"),
         ("minibatch_barker", "batch_size = 1001", "batch"),

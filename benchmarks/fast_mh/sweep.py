@@ -64,10 +64,10 @@ def plan(entry: Entry, epsilon: float, num_steps: int) -> Plan:
 
     def scaled(step_size):
         changed = dict(step_size=step_size)
-        if "noise_multiplier" in algorithm_fn.keywords:
+        if "test_noise_multiplier" in algorithm_fn.keywords:
             # The same noise in nats.
-            noise = algorithm_fn.keywords["noise_multiplier"]
-            changed["noise_multiplier"] = noise * longest / step_size
+            noise = algorithm_fn.keywords["test_noise_multiplier"]
+            changed["test_noise_multiplier"] = noise * longest / step_size
         return functools.partial(algorithm_fn, **changed)
 
     def cost(step_size):

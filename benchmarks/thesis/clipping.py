@@ -76,7 +76,7 @@ def _algorithm(posterior, step_size, bound, **parameters):
         posterior,
         step_size,
         clip_bound=dpjax.Lipschitz(bound),
-        noise_multiplier=0.0,
+        test_noise_multiplier=0.0,
         proposal=_proposal(posterior, **parameters),
     )
 

@@ -108,5 +108,5 @@ def _of_fixed_length(penalty, dim):
         dpjax.penalty,
         step_size=length,
         clip_bound=penalty.keywords["clip_bound"].constant * length,
-        noise_multiplier=penalty.keywords["noise_multiplier"],
+        test_noise_multiplier=penalty.keywords["test_noise_multiplier"],
     )

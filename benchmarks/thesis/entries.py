@@ -116,12 +116,12 @@ def algorithm(model, posterior, name, settings, step_size):
     if name == "hmc":
         clip_bound = dpjax.Lipschitz(settings["clip_per_distance"])
         path = {key: settings[key] for key in ("num_integration_steps", "l2_clip_norm")}
-        path["gradient_noise_multiplier"] = settings["tau_g"] * root_n
+        path["noise_multiplier"] = 2 * settings["tau_g"] * root_n
         algorithm_fn = functools.partial(
             dpjax.hmc,
             step_size=step_size,
             clip_bound=clip_bound,
-            noise_multiplier=settings["tau"] * root_n,
+            test_noise_multiplier=settings["tau"] * root_n,
             inverse_mass_matrix=identity,
             **path,
         )
@@ -166,6 +166,6 @@ def algorithm(model, posterior, name, settings, step_size):
         else:
             multiplier, sampler = settings["tau"] * root_n, dpjax.penalty
         algorithm_fn = functools.partial(
-            sampler, noise_multiplier=multiplier, **parameters
+            sampler, test_noise_multiplier=multiplier, **parameters
         )
     return algorithm_fn, replay.walk(proposal, step_size, clip_bound)

@@ -76,11 +76,11 @@ def leapfrog(
     *,
     num_integration_steps: int,
     l2_clip_norm: float,
-    gradient_noise_multiplier: float,
+    noise_multiplier: float,
 ) -> Callable:
     """The replay of DP HMC with masses of one; parameters as in `dpjax.hmc`."""
     points = num_integration_steps + 1
-    noise_sd = 2 * gradient_noise_multiplier * l2_clip_norm
+    noise_sd = noise_multiplier * l2_clip_norm
 
     def gradient(normal, posterior, position):
         """G of `dpjax.mcmc.hmc`, and the share of the records' gradients clipped."""

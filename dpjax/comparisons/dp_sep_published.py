@@ -26,32 +26,17 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
-from dpjax import privacy
-from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
+from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Family
 from dpjax.ep.shared_site import Tied, TiedInfo, TiedState, init
 from dpjax.posterior import Posterior
+from dpjax.privacy import GaussianRelease
 from dpjax.random import chacha
 from dpjax.random.batches import Sample
 from dpjax.release import clip_bounds, exact_sums, gaussian, vector_sums
 from dpjax.release.gaussian_sum import GaussianSum
 
-__all__ = ["as_top_level_api", "build_kernel", "dp_sep_published", "init"]
-
-
-def build_kernel():
-    """Build the kernel: see `as_top_level_api` for its parameters."""
-
-    def kernel(
-        rng_key: jax.Array,
-        state: TiedState,
-        posterior: Posterior,
-        match: Callable,
-        **parameters,
-    ) -> tuple[TiedState, TiedInfo]:
-        return as_top_level_api(posterior, match, **parameters).step(rng_key, state)
-
-    return kernel
+__all__ = ["as_top_level_api", "dp_sep_published", "init"]
 
 
 def as_top_level_api(
@@ -129,7 +114,7 @@ def as_top_level_api(
         theta, _ = jax.lax.scan(body, state.position, (order, places))
         return TiedState(theta, state.num_steps + 1), TiedInfo(theta), memory
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if noise_multiplier == 0:
             raise ValueError("without noise expectation propagation is not private")
         if neighboring_relation != NeighboringRelation.REPLACE_ONE:
@@ -139,23 +124,20 @@ def as_top_level_api(
             )
         error = family.size * gaussian.TOTAL_VARIATION
         sensitivity = clip_bounds.sensitivity(1.0, neighboring_relation)
-        event = privacy.GaussianRelease(noise_multiplier / sensitivity, error)
+        event = GaussianRelease(noise_multiplier / sensitivity, error)
         return [(event, num_steps)]
 
     transition = Transition(
         num_words=lambda state: 16,
-        recall=lambda state: None,
         move=move,
         stay=lambda state: TiedInfo(state.position),
     )
-    return Algorithm(
-        init=lambda position, rng_key=None: init(position, posterior, family),
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-        sample=family.sample,
-    )
+
+    def start(position, rng_key=None):
+        return init(position, posterior, family)
+
+    return Algorithm.of(start, transition, privacy, family.sample)
 
 
-dp_sep_published = Sampler(as_top_level_api, init, build_kernel)
+dp_sep_published = Sampler.of(as_top_level_api, init)
 """DP-SEP as published: see `as_top_level_api`."""

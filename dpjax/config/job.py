@@ -13,11 +13,11 @@ Tables and keys; those without a default are required:
 - ``[algorithm]``: ``name`` (``barker``, ``penalty``, ``hmc``, ``minibatch_penalty``,
   ``minibatch_barker``, ``fast_mh``, ``fast_mh_published`` or ``tuna``),
   ``step_size`` and the keyword arguments of that function in `dpjax`, such as
-  ``laziness``, ``noise_multiplier``, ``batch_size`` or ``num_integration_steps``. Of
-  these, ``proposal`` is the name of one in `dpjax.proposals`; ``clip_bound`` is a
-  number of nats, or for ``gaussian_mixture`` and ``logistic_regression`` the bound of
-  `dpjax.bounds` that is called ``lipschitz`` or (minibatches of Poisson size)
-  ``range``; ``clip_per_distance`` may stand in for it.
+  ``laziness``, ``test_noise_multiplier``, ``batch_size`` or
+  ``num_integration_steps``. Of these, ``proposal`` is the name of one in
+  `dpjax.proposals`; ``clip_bound`` is a number of nats, or for ``gaussian_mixture`` and
+  ``logistic_regression`` the bound of `dpjax.bounds` that is called ``lipschitz`` or
+  (minibatches of Poisson size) ``range``; ``clip_per_distance`` may stand in for it.
   ``metric``, if given, is the Fisher information that the model expects of
   ``num_records`` records: ``fisher`` is its inverse at ``start`` as the
   ``inverse_mass_matrix``, ``geodesic`` (barker and penalty) walks along its geodesics

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from jax.scipy.stats import multivariate_normal
 
-from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
+from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
@@ -39,7 +39,6 @@ __all__ = [
     "DPEMState",
     "Mixture",
     "as_top_level_api",
-    "build_kernel",
     "dp_em",
     "init",
 ]
@@ -83,17 +82,6 @@ def init(
             jnp.tile(component_sd**2 * identity, (num_components, 1, 1)),
         )
     )
-
-
-def build_kernel():
-    """Build the kernel: see `as_top_level_api` for its parameters."""
-
-    def kernel(
-        rng_key: jax.Array, state: DPEMState, posterior: Posterior, **parameters
-    ) -> tuple[DPEMState, DPEMInfo]:
-        return as_top_level_api(posterior, **parameters).step(rng_key, state)
-
-    return kernel
 
 
 def as_top_level_api(
@@ -181,7 +169,7 @@ def as_top_level_api(
         natural = family.natural(Moments(mixture.means, covariances))
         return family.sample(rng_key, natural, num_samples)
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         return [(release.event(size, neighboring_relation), num_steps)]
 
     def start(position, rng_key=None):
@@ -189,18 +177,11 @@ def as_top_level_api(
 
     transition = Transition(
         num_words=lambda state: release.num_words(size, posterior.num_records),
-        recall=lambda state: None,
         move=move,
         stay=lambda state: DPEMInfo(state.position),
     )
-    return Algorithm(
-        init=start,
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-        sample=sample,
-    )
+    return Algorithm.of(start, transition, privacy, sample)
 
 
-dp_em = Sampler(as_top_level_api, init, build_kernel)
+dp_em = Sampler.of(as_top_level_api, init)
 """Differentially private EM for Gaussian mixtures: see `as_top_level_api`."""

@@ -24,39 +24,23 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
 from jax.core import Tracer
 
-from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
+from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Family
 from dpjax.ep.shared_site import Tied, TiedInfo, TiedState, init
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 
-__all__ = ["as_top_level_api", "averaging", "build_kernel", "dp_sep", "init"]
+__all__ = ["as_top_level_api", "averaging", "dp_sep", "init"]
 
 
 def averaging(num_steps):
     """Sizes rho_k that average the released sums, later ones more."""
     return jnp.minimum(0.5, 2 / (num_steps + 2))
-
-
-def build_kernel():
-    """Build the kernel: see `as_top_level_api` for its parameters."""
-
-    def kernel(
-        rng_key: jax.Array,
-        state: TiedState,
-        posterior: Posterior,
-        match: Callable,
-        **parameters,
-    ) -> tuple[TiedState, TiedInfo]:
-        return as_top_level_api(posterior, match, **parameters).step(rng_key, state)
-
-    return kernel
 
 
 def as_top_level_api(
@@ -134,24 +118,19 @@ def as_top_level_api(
         theta = model.step(theta, total / model.num_records, schedule(num_steps))
         return TiedState(theta, num_steps + 1), TiedInfo(theta), memory
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         return [(release.event(family.size, neighboring_relation), num_steps)]
 
     transition = Transition(
         num_words=lambda state: release.num_words(family.size, model.num_records),
-        recall=lambda state: None,
         move=move,
         stay=lambda state: TiedInfo(state.position),
     )
-    return Algorithm(
-        init=lambda position, rng_key=None: init(
-            position, posterior, family, init_scale=init_scale
-        ),
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-        sample=family.sample,
-    )
+
+    def start(position, rng_key=None):
+        return init(position, posterior, family, init_scale=init_scale)
+
+    return Algorithm.of(start, transition, privacy, family.sample)
 
 
 def _check_weights(weights, size) -> None:
@@ -168,5 +147,5 @@ def _check_weights(weights, size) -> None:
         raise ValueError(f"preconditioner must hold positive numbers, got {weights}")
 
 
-dp_sep = Sampler(as_top_level_api, init, build_kernel)
+dp_sep = Sampler.of(as_top_level_api, init)
 """Differentially private stochastic EP: see `as_top_level_api`."""

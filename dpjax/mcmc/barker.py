@@ -1,68 +1,28 @@
 """Random-walk Metropolis-Hastings with Barker's acceptance: exact, private, noiseless.
 
-A step proposes without reading the data, sums the clipped per-record log ratios and
-accepts with probability c / (1 + e^-l). Only that bit is released, so only that bit is
-charged; no noise is added and, where no record is clipped, the chain's stationary
-distribution is the posterior. With laziness c < 1 a secret coin lets most steps stay
-without reading the data, which costs less privacy per accepted move.
+A step proposes without reading the data, sums the clipped log ratios of the records to
+l, and accepts with probability c / (1 + e^-l). The step releases the accept bit and
+nothing else, so only that bit is charged. No noise is added, and the stationary
+distribution of the chain is the posterior if no record is clipped.
+
+c is the laziness. With c < 1 a secret coin lets most steps stay where they are without
+reading the data, which costs less privacy per accepted move.
 
 References: Barker 1965 (the acceptance function); `dpjax.privacy.bits.renyi` (the
 accounting).
 """
 
-import jax
 from dp_accounting import NeighboringRelation
 
-from dpjax import acceptance, privacy, proposals
-from dpjax.algorithm import Algorithm, Sampler, take_step
+from dpjax import acceptance, proposals
+from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
+from dpjax.privacy import AcceptBit
 from dpjax.proposals import Proposal
 from dpjax.release import clip_bounds
 
-__all__ = ["as_top_level_api", "barker", "build_kernel", "init"]
-
-
-def init(
-    position,
-    posterior: Posterior | None = None,
-    *,
-    proposal: Proposal = proposals.fixed_length,
-    rng_key: jax.Array | None = None,
-) -> mh.MHState:
-    """State of a chain at the public `position`; no data are read, no key is used."""
-    return mh.init(position, proposal)
-
-
-def _transition(
-    posterior, step_size, clip_bound, proposal, inverse_mass_matrix, laziness
-):
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
-    return mh.transition(
-        posterior, step_size, proposal, clip_bound, "barker", laziness=laziness
-    )
-
-
-def build_kernel():
-    """Build the kernel: see `as_top_level_api` for its parameters."""
-
-    def kernel(
-        rng_key: jax.Array,
-        state: mh.MHState,
-        posterior: Posterior,
-        step_size,
-        *,
-        clip_bound,
-        proposal: Proposal = proposals.fixed_length,
-        inverse_mass_matrix=None,
-        laziness: float = 1.0,
-    ) -> tuple[mh.MHState, mh.MHInfo]:
-        step = _transition(
-            posterior, step_size, clip_bound, proposal, inverse_mass_matrix, laziness
-        )
-        return take_step(rng_key, state, step)
-
-    return kernel
+__all__ = ["as_top_level_api", "barker"]
 
 
 def as_top_level_api(
@@ -81,16 +41,17 @@ def as_top_level_api(
     posterior
         What to sample, and the data.
     step_size
-        Length of the proposed jump, in the units of the position or of the metric.
+        Length of the proposed jump, in the units of the position, or of the metric if
+        there is one.
     clip_bound
-        Bound in nats on one record's log ratio: a number, or `Lipschitz` for
-        a bound proportional to the distance, with proposals of constant length.
+        Bound in nats on one record's log ratio: a number, or `Lipschitz` for a bound
+        proportional to the distance, with proposals of constant length.
     proposal
         One of `dpjax.proposals`.
     inverse_mass_matrix
         The metric, ``(d,)`` or ``(d, d)``: see `proposals.in_metric`.
     laziness
-        c in (0, 1]; the chance that a step reads the data at all.
+        c in (0, 1]: the chance that a step reads the data at all.
 
     Raises
     ------
@@ -99,30 +60,30 @@ def as_top_level_api(
 
     Notes
     -----
-    *Formal guarantees.* A step releases one bit drawn with probability c s(l); the
-    sensitivity of l is ``tempering * sensitivity(clip_bound, relation)``, that
-    is 2 clip bounds under substitution of one record and 1 under its addition or
-    removal.
+    *Formal guarantees.* A step releases one bit that is 1 with probability
+    c / (1 + e^-l). The sensitivity of l is ``tempering * sensitivity(clip_bound,
+    relation)``: two tempered clip bounds under substitution of one record, one under
+    its addition or removal.
     """
-    bit = acceptance.barker(laziness)
-    transition = _transition(
-        posterior, step_size, clip_bound, proposal, inverse_mass_matrix, laziness
-    )
-    distance = proposal.longest(step_size)
-    if isinstance(clip_bound, clip_bounds.Lipschitz) and distance is None:
+    clip_bound = clip_bounds.of(clip_bound)
+    bound = clip_bound.largest(proposal.longest(step_size))
+    if bound is None:
         raise ValueError(
             "a Lipschitz clip bound needs a proposal of constant length, such as "
             "proposals.fixed_length: otherwise the sensitivity of a step has no bound"
         )
+    accept = acceptance.barker(laziness)
+    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
+    transition = mh.transition(
+        posterior, step_size, proposal, clip_bound, "barker", laziness=laziness
+    )
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        bound = mh.clip_at(clip_bound, distance)
-        moved = posterior.tempering * clip_bounds.sensitivity(
-            bound, neighboring_relation
-        )
-        return [(privacy.AcceptBit(bit, moved), num_steps)]
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        sensitivity = clip_bounds.sensitivity(bound, neighboring_relation)
+        return [(AcceptBit(accept, posterior.tempering * sensitivity), num_steps)]
 
-    return mh.algorithm(transition, proposal, steps)
+    return mh.algorithm(transition, proposal, privacy)
 
 
-barker = Sampler(as_top_level_api, init, build_kernel)
+barker = Sampler.of(as_top_level_api, mh.init)
+"""Metropolis-Hastings with Barker's acceptance: see `as_top_level_api`."""

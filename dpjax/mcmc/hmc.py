@@ -1,24 +1,26 @@
 """DP HMC: Hamiltonian Monte Carlo on noisy clipped gradients, exact by its accept test.
 
-A step starts at theta_0 and moves z in theta = theta_0 + W z, W W^T the inverse mass
-matrix, so that masses are one and clip norms have the units of the metric. From z = 0
-and p ~ N(0, I), each of L leapfrog steps is
+A step starts at theta_0 and moves z in theta = theta_0 + W z, where W W^T is the
+inverse mass matrix. In z all masses are one, and clip norms have the units of the
+metric. From z = 0 and p ~ N(0, I), each of L leapfrog steps is
 
     p <- p + h/2 G(z),    z <- z + h p,    p <- p + h/2 G(z),
     G(z) = T/q (sum over the sample of clip(grad l_i) + noise) + grad log prior,
 
-with a new Poisson sample of rate q and new noise at each of the L + 1 points, shared by
-the leapfrog steps that meet there. The bit accepts with the log ratio
+with a new Poisson sample of rate q and new noise at each of the L + 1 points. Two
+leapfrog steps that meet at a point share its gradient. The accept bit is drawn with the
+log ratio
 
     l = (|p_0|^2 - |p_L|^2)/2 + T sum_i clip(l_i(theta_L) - l_i(theta_0)) + prior ratio.
 
-Neither noise, nor sampling, nor clipping of gradients moves the posterior. Given the
-draws of the L + 1 points, each update is a shear, so the path preserves volume, and it
-leads from (z_L, -p_L) back to (0, -p_0) if the draws come in reverse order. Both orders
-are equally likely, so on average over them the proposal is symmetric, and an acceptance
-function that is balanced in l keeps the posterior where no log ratio is clipped.
+Neither noise, nor sampling, nor clipping of gradients moves the stationary
+distribution. Given the draws of the L + 1 points, each update is a shear, so the path
+preserves volume, and it leads from (z_L, -p_L) back to (0, -p_0) if the draws come in
+reverse order. Both orders are equally likely, so on average over them the proposal is
+symmetric. An acceptance function that is balanced in l then keeps the posterior, if no
+log ratio is clipped.
 
-Reference: Raisa 2021 (thesis), chapter 4, with its errata.
+Reference: Raisa 2021 (thesis), chapter 4.
 """
 
 import math
@@ -30,32 +32,26 @@ from dp_accounting import NeighboringRelation
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from dpjax import acceptance, privacy, proposals
+from dpjax import acceptance, proposals
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
+from dpjax.privacy import AcceptBit
 from dpjax.proposals import Move, Proposal
 from dpjax.random import variates
 from dpjax.release import clip_bounds
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
 
-__all__ = ["as_top_level_api", "build_kernel", "hmc", "init"]
+__all__ = ["as_top_level_api", "hmc"]
 
 KEY_WORDS = 8
 """Words that every gradient leaves for its sample, also where all records enter: runs
 with and without sampling then share their noise."""
 
-UNKNOWN_DIMENSION = 100
-"""Components of the position whose numerical error is charged, and the most allowed,
-where no inverse mass matrix says how many there are."""
-
-
-def init(
-    position, posterior: Posterior | None = None, *, rng_key: jax.Array | None = None
-) -> mh.MHState:
-    """State of a chain at the public `position`; no data are read, no key is used."""
-    return mh.MHState(jax.tree.map(jnp.asarray, position), ())
+MAX_DIMENSION_WITHOUT_METRIC = 100
+"""Most components of a position if no inverse mass matrix says how many there are. The
+numerical error of so many components is charged then."""
 
 
 def _released_gradient(posterior, position, root, words, release):
@@ -98,9 +94,9 @@ def _pull_back(root, parts):
     return [sum(w * g for w, g in zip(column, parts, strict=True)) for column in root.T]
 
 
-def _dimension(inverse_mass_matrix) -> int:
+def _charged_dimension(inverse_mass_matrix) -> int:
     if inverse_mass_matrix is None:
-        return UNKNOWN_DIMENSION
+        return MAX_DIMENSION_WITHOUT_METRIC
     return len(inverse_mass_matrix)
 
 
@@ -114,11 +110,12 @@ def _leapfrog(
         sample_words = max(KEY_WORDS, release.num_words(0, posterior.num_records))
 
     def num_words(dim):
-        if dim > _dimension(inverse_mass_matrix):
+        charged = _charged_dimension(inverse_mass_matrix)
+        if dim > charged:
             raise ValueError(
-                f"the position has {dim} components, more than the "
-                f"{_dimension(inverse_mass_matrix)} whose numerical error is charged: "
-                "pass an inverse_mass_matrix of that size, such as ones"
+                f"the position has {dim} components, more than the {charged} whose "
+                "numerical error is charged: pass an inverse_mass_matrix of that size, "
+                "such as ones"
             )
         return dim + 1 + points * (sample_words + 2 * dim)
 
@@ -157,30 +154,15 @@ def _leapfrog(
     return Proposal(lambda position: (), num_words, propose, lambda step_size: None)
 
 
-def build_kernel():
-    """Build the kernel: see `as_top_level_api` for its parameters."""
-
-    def kernel(
-        rng_key: jax.Array,
-        state: mh.MHState,
-        posterior: Posterior,
-        step_size,
-        **parameters,
-    ) -> tuple[mh.MHState, mh.MHInfo]:
-        return as_top_level_api(posterior, step_size, **parameters).step(rng_key, state)
-
-    return kernel
-
-
 def as_top_level_api(
     posterior: Posterior,
     step_size,
     *,
     num_integration_steps: int,
     l2_clip_norm: float,
-    gradient_noise_multiplier: float,
+    noise_multiplier: float,
     clip_bound,
-    noise_multiplier: float | None = None,
+    test_noise_multiplier: float | None = None,
     inverse_mass_matrix=None,
     sampling_prob: float = 1.0,
     jitter: float = 0.0,
@@ -192,31 +174,32 @@ def as_top_level_api(
     posterior
         What to sample, and the data.
     step_size
-        h, a scalar in the units of the position or of the metric.
+        h, a scalar in the units of the position, or of the metric if there is one.
     num_integration_steps
         L; a step releases L + 1 gradients.
     l2_clip_norm
         Bound on the norm of one record's gradient with respect to z. Infinity takes
-        the plain gradient, which is not private.
-    gradient_noise_multiplier
-        Sd of the noise on a clipped sum over its sensitivity under substitution,
-        2 clip norms; tau_g sqrt(n) in the thesis. Zero is not private.
-    clip_bound
-        Bound in nats on one record's log ratio: a number, or `Lipschitz` for
-        a bound proportional to the length of z, with `noise_multiplier`.
+        the gradient of all records without clipping, which is not private.
     noise_multiplier
+        Sd of the noise on a sum of clipped gradients over `l2_clip_norm`, as in DP-SGD;
+        2 tau_g sqrt(n) in the thesis. Zero is not private.
+    clip_bound
+        Bound in nats on one record's log ratio: a number, or `Lipschitz` for a bound
+        proportional to the length of z, which needs a `test_noise_multiplier`.
+    test_noise_multiplier
         None accepts by Barker's rule, whose bit is charged as it is. A number accepts
-        by the penalty method with noise of that many sensitivities under substitution,
-        2 clip bounds; tau sqrt(n) in the thesis. Zero gives Metropolis's rule, which
-        is not private.
+        by the penalty method: the sd of the accept test's noise over the sensitivity of
+        the log ratio under substitution, which is two tempered clip bounds; tau sqrt(n)
+        in the thesis. Zero gives Metropolis's rule, which is not private.
     inverse_mass_matrix
-        W W^T, ``(d,)`` or ``(d, d)``, as in `proposals.in_metric`: with the posterior
-        covariance, one record's gradient has a norm of about sqrt(d / n). None is the
-        identity of up to `UNKNOWN_DIMENSION` components; saying how many there are
-        lowers the charge for numerical error, which matters for large epsilon.
+        W W^T, ``(d,)`` or ``(d, d)``, as in `proposals.in_metric`. If it is the
+        posterior covariance, one record's gradient has a norm of about sqrt(d / n).
+        None is the identity, for positions of up to `MAX_DIMENSION_WITHOUT_METRIC`
+        components. A matrix says how many there are, which lowers the charge for
+        numerical error; that matters for large epsilon.
     sampling_prob
         q, the chance that a record enters a gradient, rounded up to a multiple of
-        2^-32. All gradients are evaluated; what it saves is privacy.
+        2^-32. Only the records that enter are read.
     jitter
         The step size of every step is uniform in ``step_size * (1 +- jitter)``.
 
@@ -237,63 +220,58 @@ def as_top_level_api(
             "num_integration_steps must be a positive integer, got "
             f"{num_integration_steps}"
         )
-    if l2_clip_norm == math.inf and (gradient_noise_multiplier or sampling_prob < 1):
+    if l2_clip_norm == math.inf and (noise_multiplier or sampling_prob < 1):
         raise ValueError(
             "an infinite l2_clip_norm takes the plain gradient, without noise and "
             "sampling"
         )
     if not 0 <= jitter < 1:
         raise ValueError(f"jitter must be in [0, 1), got {jitter}")
-    if noise_multiplier is not None:
-        family = mh.penalty_family(noise_multiplier)
-    elif isinstance(clip_bound, clip_bounds.Lipschitz):
+    clip_bound = clip_bounds.of(clip_bound)
+    is_barker = test_noise_multiplier is None
+    if is_barker and not clip_bound.is_constant:
         raise ValueError(
-            "a Lipschitz clip bound needs a noise_multiplier: the distance moved "
+            "a Lipschitz clip bound needs a test_noise_multiplier: the distance moved "
             "varies, so the sensitivity of Barker's bit would have no bound"
         )
-    else:
-        family = "barker"
+    family = "barker" if is_barker else mh.penalty_family(test_noise_multiplier)
     proposals.check_metric(inverse_mass_matrix)
     release = None
     if l2_clip_norm != math.inf:
-        release = GaussianSum(
-            l2_clip_norm, 2 * gradient_noise_multiplier, sampling_prob
-        )
+        release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
     leapfrog = _leapfrog(
         posterior, release, num_integration_steps, inverse_mass_matrix, jitter
     )
 
     def noise_sd(bound):
-        """Nats of noise in the accept test, for a clip bound in nats."""
-        if noise_multiplier is None:
+        if is_barker:
             return 0.0
-        return mh.penalty_noise_sd(posterior, noise_multiplier, bound)
+        return mh.penalty_noise_sd(posterior, test_noise_multiplier, bound)
 
     transition = mh.transition(
         posterior, step_size, leapfrog, clip_bound, family, noise_sd
     )
 
     def accept_event(relation):
-        if noise_multiplier is not None:
+        if not is_barker:
             return mh.penalty_event(
-                posterior, noise_multiplier, clip_bound, None, relation
+                posterior, test_noise_multiplier, clip_bound, None, relation
             )
-        moved = posterior.tempering * clip_bounds.sensitivity(clip_bound, relation)
-        return privacy.AcceptBit(acceptance.barker(), moved)
+        sensitivity = clip_bounds.sensitivity(clip_bound.at(None), relation)
+        return AcceptBit(acceptance.barker(), posterior.tempering * sensitivity)
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if release is None:
             raise ValueError("Hamiltonian Monte Carlo without clipping is not private")
-        gradient = release.event(_dimension(inverse_mass_matrix), neighboring_relation)
+        dimension = _charged_dimension(inverse_mass_matrix)
+        num_gradients = num_steps * (num_integration_steps + 1)
         return [
             (accept_event(neighboring_relation), num_steps),
-            (
-                gradient,
-                num_steps * (num_integration_steps + 1),
-            ),
+            (release.event(dimension, neighboring_relation), num_gradients),
         ]
 
-    return mh.algorithm(transition, leapfrog, steps)
+    return mh.algorithm(transition, leapfrog, privacy)
 
 
-hmc = Sampler(as_top_level_api, init, build_kernel)
+hmc = Sampler.of(as_top_level_api, mh.init)
+"""DP Hamiltonian Monte Carlo: see `as_top_level_api`."""

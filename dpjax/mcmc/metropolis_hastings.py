@@ -1,35 +1,42 @@
-"""One Metropolis-Hastings step whose only release is its accept bit.
+"""One Metropolis-Hastings step on all records whose only release is its accept bit.
 
-The kernels differ in the acceptance function, and in nothing else.
+`barker`, `penalty` and `hmc` differ in the proposal and in the acceptance function and
+share everything else, which is here. Minibatch kernels share the state, the info and
+the parts of the step that read no data.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 from jax.core import Tracer
 from jax.flatten_util import ravel_pytree
 
-from dpjax import acceptance, privacy
-from dpjax.algorithm import Algorithm, Transition, take_step
+from dpjax import acceptance, proposals
+from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
+from dpjax.privacy import AcceptBit, GaussianRelease
 from dpjax.proposals import Move, Proposal
 from dpjax.release import accept_bit, clip_bounds, log_ratios
+from dpjax.release.clip_bounds import ClipBound
 
 __all__ = [
     "MHInfo",
     "MHState",
     "algorithm",
-    "answer",
-    "check",
     "check_posterior",
-    "clip_at",
+    "check_step_size",
+    "info_of",
     "init",
+    "move_if",
+    "no_noise",
     "penalty_event",
     "penalty_family",
     "penalty_noise_sd",
-    "public_ratio",
+    "public_log_ratio",
     "stay",
     "transition",
 ]
@@ -49,11 +56,11 @@ class MHState(NamedTuple):
 
 
 class MHInfo(NamedTuple):
-    """Public information on a step.
+    """Public outcome of a step.
 
     acceptance_rate
-        The accept bit as a float. The acceptance probability itself is secret; the
-        bit is an unbiased estimate of it, which is what adaptation needs.
+        The accept bit as a float. The acceptance probability itself is secret. The bit
+        is an unbiased estimate of it, which is what adaptation needs.
     is_accepted
         The accept bit.
     """
@@ -62,31 +69,32 @@ class MHInfo(NamedTuple):
     is_accepted: jax.Array
 
 
-def init(position, proposal: Proposal) -> MHState:
-    """State of a chain at `position`."""
+def init(
+    position,
+    posterior: Posterior | None = None,
+    *,
+    proposal: Proposal = proposals.gaussian,
+    rng_key: jax.Array | None = None,
+) -> MHState:
+    """State of a chain at the public `position`; no data are read, no key is used.
+
+    `proposal` is that of the kernel; all but `proposals.guided_walk` start alike.
+    """
     position = jax.tree.map(jnp.asarray, position)
     return MHState(position, proposal.init(position))
 
 
-def algorithm(step: Transition, proposal: Proposal, steps_fn) -> Algorithm:
-    """The top-level algorithm of a transition and its cost."""
-    return Algorithm(
-        init=lambda position, rng_key=None: init(position, proposal),
-        step=lambda rng_key, state: take_step(rng_key, state, step),
-        privacy=steps_fn,
-        transition=step,
-    )
+def algorithm(step: Transition, proposal: Proposal, privacy: Callable) -> Algorithm:
+    """The algorithm of a transition, whose chains start with the walk of `proposal`."""
 
+    def init_chain(position, rng_key=None):
+        return init(position, proposal=proposal)
 
-def clip_at(clip_bound, distance):
-    """The clip bound in nats for a move over `distance`."""
-    if isinstance(clip_bound, clip_bounds.Lipschitz):
-        return clip_bound.constant * distance
-    return clip_bound
+    return Algorithm.of(init_chain, step, privacy)
 
 
 def check_posterior(posterior) -> None:
-    """Refuse what does not name its records."""
+    """Refuse a target that does not name its records."""
     if not isinstance(posterior, Posterior):
         raise TypeError(
             "expected a dpjax.Posterior, which separates the prior from the records' "
@@ -94,85 +102,51 @@ def check_posterior(posterior) -> None:
         )
 
 
-def check(step_size, clip_bound) -> None:
-    """Refuse values that are not positive; traced ones cannot be checked."""
-    sizes = [leaf for leaf in jax.tree.leaves(step_size) if not _traced(leaf)]
+def check_step_size(step_size) -> None:
+    """Refuse step sizes that are not positive; traced ones cannot be checked."""
+    sizes = [leaf for leaf in jax.tree.leaves(step_size) if not _is_traced(leaf)]
     if not all(np.all(np.isfinite(size)) and np.all(size > 0) for size in sizes):
         raise ValueError(f"step_size must be positive and finite, got {step_size}")
-    value = getattr(clip_bound, "constant", clip_bound)
-    if not _traced(value) and not value > 0:
-        raise ValueError(
-            f"clip_bound must be positive, got {value}: it bounds, in nats, what one "
-            "record adds to the log ratio"
-        )
 
 
-def _traced(value) -> bool:
+def _is_traced(value) -> bool:
     return isinstance(value, Tracer)
 
 
-def penalty_family(noise_multiplier) -> str:
-    """The acceptance family of a noise multiplier, checked; without noise Metropolis's.
-
-    Raises
-    ------
-    ValueError
-        If it is negative or not finite.
-    """
-    if _traced(noise_multiplier):
-        return "penalty"
-    if not 0 <= noise_multiplier < float("inf"):
-        raise ValueError(
-            "noise_multiplier, the noise sd over the sensitivity, must be finite and "
-            f"not negative, got {noise_multiplier}"
-        )
-    return "penalty" if noise_multiplier > 0 else "metropolis"
-
-
-def penalty_noise_sd(posterior: Posterior, noise_multiplier, clip_bound):
-    """Nats of noise: the multiplier times the sensitivity under substitution."""
-    return posterior.tempering * noise_multiplier * 2.0 * clip_bound
-
-
-def penalty_event(
-    posterior: Posterior, noise_multiplier, clip_bound, distance, neighboring_relation
-) -> privacy.AcceptBit | privacy.GaussianRelease:
-    """What the accept test of one step of the penalty method releases.
-
-    A bit where the clip bound is constant; where it varies with the `distance`, here
-    None, the Gaussian release whose post-processing the bit is.
-    """
-    if noise_multiplier == 0:
-        raise ValueError("without noise the penalty method is not private")
-    if isinstance(clip_bound, clip_bounds.Lipschitz) and distance is None:
-        multiplier = noise_multiplier * 2.0
-        multiplier /= clip_bounds.sensitivity(1.0, neighboring_relation)
-        return privacy.GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
-    bound = clip_at(clip_bound, distance)
-    moved = posterior.tempering * clip_bounds.sensitivity(bound, neighboring_relation)
-    noise_sd = penalty_noise_sd(posterior, noise_multiplier, bound)
-    return privacy.AcceptBit(acceptance.penalty(noise_sd), moved)
+def no_noise(bound):
+    """The `noise_sd` of `transition` for acceptance functions without noise."""
+    return 0.0
 
 
 def transition(
     posterior: Posterior,
     step_size,
     proposal: Proposal,
-    clip_bound,
+    clip_bound: ClipBound,
     family: str,
-    noise_sd=lambda bound: 0.0,
+    noise_sd: Callable = no_noise,
     laziness: float = 1.0,
 ) -> Transition:
-    """The step as `Transition`; `noise_sd` maps the clip bound to nats of noise.
+    """The step on all records.
+
+    Parameters
+    ----------
+    family
+        Of the acceptance function, as in `dpjax.acceptance.Acceptance`.
+    noise_sd
+        ``clip_bound -> nats``: how much noise the acceptance function has for a clip
+        bound, untempered, in float64.
+    laziness
+        Chance that a step moves.
 
     Notes
     -----
-    *Formal guarantees.* `move` reads the data through one `log_ratio_sum`; of
-    what follows, only the bit that `accept_bit.draw` returns leaves it. The memory
-    stays inside the runner.
+    *Formal guarantees.* `move` reads the data through one `log_ratio_sum`. Of what
+    follows, only the bit that `accept_bit.draw` returns leaves it. The memory stays
+    inside the runner.
     """
     check_posterior(posterior)
-    check(step_size, clip_bound)
+    check_step_size(step_size)
 
     def num_words(state):
         return 2 + proposal.num_words(ravel_pytree(state.position)[0].size)
@@ -182,11 +156,11 @@ def transition(
 
     def move(words, state, memory):
         proposed = proposal.propose(words[2:], state.position, state.walk, step_size)
-        bound = clip_at(clip_bound, proposed.distance)
+        bound = clip_bound.at(proposed.distance)
         total, memory_proposed = log_ratios.log_ratio_sum(
             posterior, state.position, proposed.position, bound, memory
         )
-        public = public_ratio(posterior, state, proposed)
+        public = public_log_ratio(posterior, state, proposed)
         with jax.enable_x64(True):
             log_ratio = posterior.tempering * total + public.astype(jnp.float64)
             sd = noise_sd(jnp.asarray(bound, jnp.float64))
@@ -194,31 +168,84 @@ def transition(
         memory = jax.tree.map(
             lambda new, old: jnp.where(is_accepted, new, old), memory_proposed, memory
         )
-        return *answer(is_accepted, state, proposed), memory
+        return *move_if(is_accepted, state, proposed), memory
 
-    return Transition(num_words, recall, move, stay, laziness)
+    return Transition(num_words, move, stay, recall, laziness)
 
 
-def public_ratio(posterior: Posterior, state: MHState, proposed: Move) -> jax.Array:
-    """The part of the log ratio that reads no data: prior and proposal."""
+def public_log_ratio(posterior: Posterior, state: MHState, proposed: Move) -> jax.Array:
+    """The part of the log ratio that reads no data: of the prior and the proposal."""
     prior = posterior.logprior_fn
     return prior(proposed.position) - prior(state.position) + proposed.log_ratio
 
 
-def answer(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInfo]:
+def move_if(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInfo]:
     """State and info after the accept bit."""
     accepted = MHState(proposed.position, proposed.walk_accepted)
     rejected = MHState(state.position, proposed.walk_rejected)
     state = jax.tree.map(
         lambda new, old: jnp.where(is_accepted, new, old), accepted, rejected
     )
-    return state, _info(is_accepted)
+    return state, info_of(is_accepted)
 
 
 def stay(state) -> MHInfo:
     """Info of a step that does nothing."""
-    return _info(jnp.zeros((), bool))
+    return info_of(jnp.zeros((), bool))
 
 
-def _info(is_accepted):
+def info_of(is_accepted) -> MHInfo:
+    """The info that holds the bit."""
     return MHInfo(is_accepted.astype(jnp.result_type(float)), is_accepted)
+
+
+def penalty_family(test_noise_multiplier) -> str:
+    """Acceptance family of the penalty method: Metropolis's rule if there is no noise.
+
+    Raises
+    ------
+    ValueError
+        If the multiplier is negative or not finite.
+    """
+    if _is_traced(test_noise_multiplier):
+        return "penalty"
+    if not 0 <= test_noise_multiplier < float("inf"):
+        raise ValueError(
+            "test_noise_multiplier, the sd of the accept test's noise over the "
+            "sensitivity of the log ratio, must be finite and not negative, got "
+            f"{test_noise_multiplier}"
+        )
+    return "penalty" if test_noise_multiplier > 0 else "metropolis"
+
+
+def penalty_noise_sd(posterior: Posterior, test_noise_multiplier, bound):
+    """Nats of noise: the multiplier times the sensitivity under substitution.
+
+    `bound` is the clip bound in nats, untempered.
+    """
+    return posterior.tempering * test_noise_multiplier * 2.0 * bound
+
+
+def penalty_event(
+    posterior: Posterior,
+    test_noise_multiplier,
+    clip_bound: ClipBound,
+    distance: float | None,
+    neighboring_relation: NeighboringRelation,
+) -> AcceptBit | GaussianRelease:
+    """What the accept test of one step of the penalty method releases.
+
+    An accept bit if one clip bound holds for all moves of a proposal over `distance`.
+    Otherwise the Gaussian release of the log ratio, of which the bit is
+    post-processing: clip bound and noise grow alike, so their ratio is known.
+    """
+    if test_noise_multiplier == 0:
+        raise ValueError("without noise the penalty method is not private")
+    bound = clip_bound.largest(distance)
+    if bound is None:
+        multiplier = test_noise_multiplier * 2.0
+        multiplier /= clip_bounds.sensitivity(1.0, neighboring_relation)
+        return GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
+    sensitivity = clip_bounds.sensitivity(bound, neighboring_relation)
+    noise_sd = penalty_noise_sd(posterior, test_noise_multiplier, bound)
+    return AcceptBit(acceptance.penalty(noise_sd), posterior.tempering * sensitivity)

@@ -1,46 +1,38 @@
 """DP minibatch penalty: the penalty method on a fresh batch of records every step.
 
 With rbar and v the mean and variance of the batch's B clipped log ratios, n T rbar
-estimates their tempered sum over all n records with variance about V = (n T)^2 v / B.
-The penalty test treats batch and privacy noise alike: add N(0, s^2) to the ratio, take
-off (s^2 + V) / 2, and compare with the logarithm of a uniform. The noisy ratio is never
-formed: the accept bit is drawn with its closed-form probability,
-Phi(l/s - s/2) + e^l Phi(-l/s - s/2) of l = n T rbar + log prior ratio - V / 2.
+estimates the tempered sum of all n records' log ratios with variance about
+V = (n T)^2 v / B. The penalty test treats the noise of the batch like that of privacy:
+it adds N(0, s^2) to the ratio, takes off (s^2 + V) / 2, and compares the result with
+the logarithm of a uniform. The noisy ratio is never formed. Instead the accept bit is
+drawn with the probability that the noisy test has,
+
+    Phi(l/s - s/2) + e^l Phi(-l/s - s/2),    l = n T rbar + log prior ratio - V / 2.
 
 Replacing a record of the batch moves l by at most c, for a clip bound M
 
-    c = 2 n T M / B + 2 (1 - 1/B) (n T M / B)^2,
+    c = 2 n T M / B + 2 (1 - 1/B) (n T M / B)^2.
 
-the first part through rbar and the second through V: v is largest against -M with all
-other records at M. The thesis has 3 where 2 suffices (erratum 7).
+The first part is what rbar adds. The second is what V adds: v changes most between a
+batch with all records at M and a batch with one of them at -M. The thesis has the
+factor 3 where 2 suffices.
 
-References: Raisa 2021 (thesis), section 3.4 and Algorithm 3, with its errata; Ceperley
-and Dewing 1999; Wang, Balle and Kasiviswanathan 2019 (the batch's amplification).
+References: Raisa 2021 (thesis), section 3.4 and Algorithm 3; Ceperley and Dewing 1999;
+Wang, Balle and Kasiviswanathan 2019 (the batch's amplification).
 """
 
-import jax
 from dp_accounting import NeighboringRelation
 
-from dpjax import acceptance, privacy, proposals
-from dpjax.algorithm import Algorithm, Sampler, take_step
+from dpjax import acceptance, proposals
+from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.mcmc import minibatch_step
 from dpjax.posterior import Posterior
+from dpjax.privacy import AcceptBit, GaussianRelease
 from dpjax.proposals import Proposal
 from dpjax.release import clip_bounds
 
-__all__ = ["as_top_level_api", "build_kernel", "init", "minibatch_penalty"]
-
-
-def init(
-    position,
-    posterior: Posterior | None = None,
-    *,
-    proposal: Proposal = proposals.gaussian,
-    rng_key: jax.Array | None = None,
-) -> mh.MHState:
-    """State of a chain at the public `position`; no data are read, no key is used."""
-    return mh.init(position, proposal)
+__all__ = ["as_top_level_api", "minibatch_penalty"]
 
 
 def _sensitivity(posterior, batch_size, clip_bound):
@@ -50,66 +42,12 @@ def _sensitivity(posterior, batch_size, clip_bound):
     return exact * (1 + batch_size * 2.0**-48)
 
 
-def _transition(
-    posterior,
-    step_size,
-    clip_bound,
-    noise_multiplier,
-    batch_size,
-    proposal,
-    inverse_mass_matrix,
-):
-    family = mh.penalty_family(noise_multiplier)
-
-    def probability(log_ratio, variance, bound):
-        noise_sd = noise_multiplier * _sensitivity(posterior, batch_size, bound)
-        return acceptance.probability(family, log_ratio - variance / 2, noise_sd)
-
-    return minibatch_step.transition(
-        posterior,
-        step_size,
-        proposals.in_metric(proposal, inverse_mass_matrix),
-        clip_bound,
-        batch_size,
-        probability,
-    )
-
-
-def build_kernel():
-    """Build the kernel: see `as_top_level_api` for its parameters."""
-
-    def kernel(
-        rng_key: jax.Array,
-        state: mh.MHState,
-        posterior: Posterior,
-        step_size,
-        *,
-        clip_bound,
-        noise_multiplier,
-        batch_size: int,
-        proposal: Proposal = proposals.gaussian,
-        inverse_mass_matrix=None,
-    ) -> tuple[mh.MHState, mh.MHInfo]:
-        step = _transition(
-            posterior,
-            step_size,
-            clip_bound,
-            noise_multiplier,
-            batch_size,
-            proposal,
-            inverse_mass_matrix,
-        )
-        return take_step(rng_key, state, step)
-
-    return kernel
-
-
 def as_top_level_api(
     posterior: Posterior,
     step_size,
     *,
     clip_bound,
-    noise_multiplier: float,
+    test_noise_multiplier: float,
     batch_size: int,
     proposal: Proposal = proposals.gaussian,
     inverse_mass_matrix=None,
@@ -118,25 +56,15 @@ def as_top_level_api(
 
     Parameters
     ----------
-    posterior
-        What to sample, and the data.
-    step_size
-        Scale of the proposal, in the units of the position or of the metric.
-    clip_bound
-        M, the bound in nats on one record's log ratio: a number, or
-        `Lipschitz` for a bound proportional to the distance (the thesis's
-        choice).
-    noise_multiplier
-        Noise sd over the sensitivity c of the ratio under substitution of a record of
-        the batch: sqrt(tau) of the thesis, whose tau multiplies a variance. Zero
-        leaves only the batch's noise, which is not private.
+    posterior, step_size, clip_bound, proposal, inverse_mass_matrix
+        As in `dpjax.penalty`; M is the clip bound.
+    test_noise_multiplier
+        Sd of the accept test's noise over the sensitivity c of the log ratio under
+        substitution of a record of the batch: sqrt(tau) of the thesis, whose tau
+        multiplies a variance. Zero leaves only the noise of the batch, which is not
+        private.
     batch_size
-        B, at most half of the records; drawn without replacement at every step.
-    proposal
-        One of `dpjax.proposals`; `one_component` and `guided_walk` give the thesis's
-        OCU and GWMH variants.
-    inverse_mass_matrix
-        The metric, ``(d,)`` or ``(d, d)``: see `proposals.in_metric`.
+        B, at most half of the records, drawn without replacement at every step.
 
     Raises
     ------
@@ -146,43 +74,46 @@ def as_top_level_api(
     Notes
     -----
     The chain is approximate. The test is exact for a ratio with normal noise of known
-    variance; the batch mean is only nearly normal, V is estimated from the batch, and
-    without a factor 1 - B/n it overstates the variance. As long as V is well below 1
-    this does not show. A large V, from long steps or small batches, costs moves too:
-    the chain accepts as if s^2 + V were the noise.
+    variance, but the batch mean is only nearly normal and V is estimated from the
+    batch, without a factor 1 - B/n, so it overstates the variance. As long as V is well
+    below 1 this does not show. A large V, from long steps or small batches, costs moves
+    too: the chain accepts as if s^2 + V were the noise.
 
-    *Formal guarantees.* A step releases the accept bit, post-processing of a Gaussian
-    release with this noise multiplier, on a batch that stays secret. Substitution of
-    one record only.
+    *Formal guarantees.* A step releases the accept bit, which is post-processing of a
+    Gaussian release with this noise multiplier, on a batch that stays secret. Only
+    substitution of one record is accounted for.
     """
-    transition = _transition(
-        posterior,
-        step_size,
-        clip_bound,
-        noise_multiplier,
-        batch_size,
-        proposal,
-        inverse_mass_matrix,
-    )
-    distance = proposal.longest(step_size)
+    clip_bound = clip_bounds.of(clip_bound)
+    family = mh.penalty_family(test_noise_multiplier)
+    largest = clip_bound.largest(proposal.longest(step_size))
+    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        minibatch_step.check_relation(neighboring_relation)
-        if noise_multiplier == 0:
+    def probability(log_ratio, variance, bound):
+        noise_sd = test_noise_multiplier * _sensitivity(posterior, batch_size, bound)
+        return acceptance.probability(family, log_ratio - variance / 2, noise_sd)
+
+    transition = minibatch_step.transition(
+        posterior, step_size, proposal, clip_bound, batch_size, probability
+    )
+
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        if test_noise_multiplier == 0:
             raise ValueError("without noise the penalty method is not private")
-        if isinstance(clip_bound, clip_bounds.Lipschitz) and distance is None:
-            release = privacy.GaussianRelease(
-                noise_multiplier, acceptance.TOTAL_VARIATION
+        if largest is None:
+            released = GaussianRelease(
+                test_noise_multiplier, acceptance.TOTAL_VARIATION
             )
         else:
-            bound = mh.clip_at(clip_bound, distance)
-            moved = _sensitivity(posterior, batch_size, bound)
-            bit = acceptance.penalty(noise_multiplier * moved)
-            release = privacy.AcceptBit(bit, moved)
-        batch = privacy.FixedBatch(release, batch_size, posterior.num_records)
-        return [(batch, num_steps)]
+            sensitivity = _sensitivity(posterior, batch_size, largest)
+            accept = acceptance.penalty(test_noise_multiplier * sensitivity)
+            released = AcceptBit(accept, sensitivity)
+        event = minibatch_step.event(
+            posterior, released, batch_size, neighboring_relation
+        )
+        return [(event, num_steps)]
 
-    return mh.algorithm(transition, proposal, steps)
+    return mh.algorithm(transition, proposal, privacy)
 
 
-minibatch_penalty = Sampler(as_top_level_api, init, build_kernel)
+minibatch_penalty = Sampler.of(as_top_level_api, mh.init)
+"""The DP minibatch penalty algorithm: see `as_top_level_api`."""

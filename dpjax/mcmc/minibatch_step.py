@@ -1,7 +1,7 @@
-"""A Metropolis-Hastings step that reads a batch of the records.
+"""A Metropolis-Hastings step that reads a batch of fixed size.
 
-The kernels differ in the acceptance probability as a function of the batch's
-estimates, and in nothing else.
+`minibatch_penalty` and `minibatch_barker` differ in the acceptance probability as a
+function of the batch's estimates and share everything else, which is here.
 """
 
 from collections.abc import Callable
@@ -14,49 +14,42 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
+from dpjax.privacy import AcceptBit, BarkerTest, FixedBatch, GaussianRelease
 from dpjax.proposals import Proposal
 from dpjax.random import batches
 from dpjax.release import accept_bit, log_ratios
+from dpjax.release.clip_bounds import ClipBound
 
-__all__ = ["check_relation", "transition"]
-
-
-def check_relation(neighboring_relation: NeighboringRelation) -> None:
-    """Refuse anything but substitution."""
-    if neighboring_relation != NeighboringRelation.REPLACE_ONE:
-        raise ValueError(
-            "a batch of fixed size is accounted for under substitution of one record "
-            "only: use NeighboringRelation.REPLACE_ONE, or a kernel on all records"
-        )
+__all__ = ["event", "transition"]
 
 
 def transition(
     posterior: Posterior,
     step_size,
     proposal: Proposal,
-    clip_bound,
+    clip_bound: ClipBound,
     batch_size: int,
     probability: Callable,
 ) -> Transition:
-    """The step as `Transition`.
+    """The step on a batch of `batch_size` records.
 
     Parameters
     ----------
     probability
         ``(log_ratio, variance, clip_bound) -> chance``, all float64: the acceptance
-        probability from the estimate n T rbar + log prior and proposal ratio, and
-        from the estimate (n T)^2 v / B of that one's variance.
+        probability. The batch's mean rbar and variance v of B clipped log ratios give
+        the estimate ``log_ratio`` = n T rbar + log prior and proposal ratio, and the
+        estimate ``variance`` = (n T)^2 v / B of its variance.
 
     Notes
     -----
-    *Formal guarantees.* `move` reads the data through one `batch_moments` of a
-    uniform secret batch; of what follows, only the bit that `accept_bit.bit` returns
-    leaves it.
+    *Formal guarantees.* `move` reads the data through one `batch_moments` of a uniform
+    secret batch. Of what follows, only the bit that `accept_bit.bit` returns leaves it.
     """
     mh.check_posterior(posterior)
+    mh.check_step_size(step_size)
     num_records = posterior.num_records
     batch_words = batches.num_words(batch_size, num_records)
-    mh.check(step_size, clip_bound)
     scale = num_records * posterior.tempering
 
     def num_words(state):
@@ -66,12 +59,12 @@ def transition(
     def move(words, state, memory):
         bit_words, batch_row, rest = jnp.split(words, (2, 2 + batch_words))
         proposed = proposal.propose(rest, state.position, state.walk, step_size)
-        bound = mh.clip_at(clip_bound, proposed.distance)
+        bound = clip_bound.at(proposed.distance)
         batch = batches.without_replacement(batch_row, batch_size, num_records)
         mean, variance = log_ratios.batch_moments(
             posterior, batch, state.position, proposed.position, bound
         )
-        public = mh.public_ratio(posterior, state, proposed)
+        public = mh.public_log_ratio(posterior, state, proposed)
         with jax.enable_x64(True):
             chance = probability(
                 scale * mean + public.astype(jnp.float64),
@@ -79,8 +72,27 @@ def transition(
                 jnp.asarray(bound, jnp.float64),
             )
         is_accepted = accept_bit.bit(bit_words, chance)
-        return *mh.answer(is_accepted, state, proposed), memory
+        return *mh.move_if(is_accepted, state, proposed), memory
 
-    return Transition(
-        num_words=num_words, recall=lambda state: None, move=move, stay=mh.stay
-    )
+    return Transition(num_words, move, mh.stay)
+
+
+def event(
+    posterior: Posterior,
+    released: AcceptBit | GaussianRelease | BarkerTest,
+    batch_size: int,
+    neighboring_relation: NeighboringRelation,
+) -> FixedBatch:
+    """What a step releases, given what it releases of the batch that it draws.
+
+    Raises
+    ------
+    ValueError
+        If another relation than substitution is asked for.
+    """
+    if neighboring_relation != NeighboringRelation.REPLACE_ONE:
+        raise ValueError(
+            "a batch of fixed size is accounted for under substitution of one record "
+            "only: use NeighboringRelation.REPLACE_ONE, or a kernel on all records"
+        )
+    return FixedBatch(released, batch_size, posterior.num_records)

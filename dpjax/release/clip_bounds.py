@@ -1,17 +1,78 @@
-"""Bounds on what one record adds, and the sensitivity of a clipped sum."""
+"""Bounds on one record's log ratio, and the sensitivity of a sum clipped at them.
 
-import math
+A kernel takes its `clip_bound` as a number, a `Lipschitz` or a `Range`. `of` makes a
+`ClipBound` of any of these, and the kernel asks the bound what it needs to know:
+
+- `ClipBound.at`, the bound for a move over a known distance;
+- `ClipBound.largest`, the bound for every move of a proposal, or None where the
+  proposal's distance varies and the bound grows with it;
+- `ClipBound.limits`, the interval that log ratios are clipped to;
+- `ClipBound.is_constant`, whether the bound is the same for all moves.
+"""
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dp_accounting import NeighboringRelation
+from jax.core import Tracer
 
-__all__ = ["Lipschitz", "Range", "sensitivity"]
+__all__ = ["ClipBound", "Constant", "Lipschitz", "Range", "of", "sensitivity"]
+
+
+class ClipBound:
+    """What `Constant`, `Lipschitz` and `Range` answer. Bounds are in nats, untempered.
+
+    is_constant
+        Whether the bound is the same for all moves.
+    """
+
+    is_constant: ClassVar[bool]
+
+    @property
+    def number(self):
+        """The number that the user chose: nats, or nats per unit of distance."""
+        raise NotImplementedError
+
+    def at(self, distance):
+        """Bound for a move over `distance`, which may be traced."""
+        raise NotImplementedError
+
+    def largest(self, distance: float | None):
+        """Bound for all moves of a proposal; None if there is none.
+
+        Parameters
+        ----------
+        distance
+            How far the proposal moves; None if the distance varies.
+        """
+        if distance is None and not self.is_constant:
+            return None
+        return self.at(distance)
+
+    def limits(self, position, move) -> tuple:
+        """Interval ``(low, high)`` for a `dpjax.proposals.Move` from `position`."""
+        bound = self.at(move.distance)
+        return -bound, bound
 
 
 @dataclass(frozen=True)
-class Lipschitz:
+class Constant(ClipBound):
+    """A bound in nats that is the same for all moves; plain numbers become this."""
+
+    value: Any
+    is_constant = True
+
+    @property
+    def number(self):
+        return self.value
+
+    def at(self, distance):
+        return self.value
+
+
+@dataclass(frozen=True)
+class Lipschitz(ClipBound):
     """A clip bound on the log ratio that grows with the distance moved.
 
     Parameters
@@ -22,31 +83,93 @@ class Lipschitz:
     """
 
     constant: float
+    is_constant = False
+
+    @property
+    def number(self):
+        return self.constant
+
+    def at(self, distance):
+        return self.constant * distance
 
 
 @dataclass(frozen=True)
-class Range:
+class Range(ClipBound):
     """A public range of the log ratio of all records that there could be.
+
+    Only kernels with minibatches of Poisson size take a range; they bound how far a
+    log ratio is from the centre of the range, and so `at` and `largest` are bounds on
+    half of the range's width.
 
     Parameters
     ----------
     bounds_fn
-        ``(position, proposed) -> (low, high)``: no record of the public domain has
-        a log ratio log p(x | proposed) - log p(x | position), without tempering,
-        outside; one that has is clipped. It reads no data, and exchanging the positions
-        must give ``(-high, -low)``. `dpjax.bounds` has some.
+        ``(position, proposed) -> (low, high)``, an interval that contains the log ratio
+        log p(x | proposed) - log p(x | position), without tempering, of every record x
+        of the public domain. A record outside the interval is clipped to it. The
+        function must not read the data, and exchanging the positions must give
+        ``(-high, -low)``. `dpjax.bounds` has some.
     half_range
-        Bound on (high - low) / 2 per unit of the proposal's distance, for what a step
-        costs: a wider range is clipped to it about its centre.
+        Bound on (high - low) / 2 per unit of the proposal's distance. A step is charged
+        for this bound, and a wider interval is narrowed to it about its centre.
     """
 
     bounds_fn: Callable[[Any, Any], tuple]
     half_range: float
+    is_constant = False
+
+    @property
+    def number(self):
+        return self.half_range
+
+    def at(self, distance):
+        return self.half_range * distance
+
+    def limits(self, position, move) -> tuple:
+        return self.bounds_fn(position, move.position)
+
+
+def of(clip_bound, *, has_centre: bool = False) -> ClipBound:
+    """The `ClipBound` that a kernel's argument stands for.
+
+    Parameters
+    ----------
+    clip_bound
+        A number of nats, which may be traced, or a `ClipBound`.
+    has_centre
+        Whether the kernel can clip log ratios about a centre other than zero.
+
+    Raises
+    ------
+    ValueError
+        If the bound is not positive, which cannot be checked of a traced number, or if
+        it is a `Range` and the kernel has no centre.
+    """
+    if not isinstance(clip_bound, ClipBound):
+        clip_bound = Constant(clip_bound)
+    if isinstance(clip_bound, Range) and not has_centre:
+        raise ValueError(
+            "this kernel clips log ratios about zero and has no centre for a Range: "
+            "clip_bound must be a number or Lipschitz"
+        )
+    number = clip_bound.number
+    if not isinstance(number, Tracer) and not number > 0:
+        raise ValueError(
+            f"clip_bound must be positive, got {number}: it bounds, in nats, what one "
+            "record adds to the log ratio"
+        )
+    return clip_bound
 
 
 def sensitivity(clip_bound: float, neighboring_relation: NeighboringRelation) -> float:
-    """How far neighbouring data can move a sum clipped at `clip_bound`."""
-    if math.isnan(clip_bound) or clip_bound <= 0:
+    """How far neighbouring data can move a sum of terms clipped at `clip_bound`.
+
+    Raises
+    ------
+    ValueError
+        If the clip bound is not positive.
+    """
+    if not clip_bound > 0:
         raise ValueError(f"the clip bound must be positive, got {clip_bound}")
     replaces = neighboring_relation == NeighboringRelation.REPLACE_ONE
     return 2.0 * clip_bound if replaces else float(clip_bound)

@@ -35,7 +35,7 @@ import optax
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
+from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
 from dpjax.release.gaussian_sum import GaussianSum
@@ -48,7 +48,6 @@ __all__ = [
     "algorithm",
     "check_friction",
     "check_positive",
-    "sampler",
 ]
 
 MAX_SCHEDULED_STEPS = 10**7
@@ -178,31 +177,6 @@ def check_friction(friction: float, noise_multiplier: float) -> None:
         )
 
 
-def sampler(as_top_level_api: Callable[..., Algorithm]) -> Sampler:
-    """The three layers of a sampler; all take what the top level takes."""
-
-    def init(
-        position, posterior: Posterior, step_size, *, rng_key=None, **parameters
-    ) -> SGMCMCState:
-        algorithm = as_top_level_api(posterior, step_size, **parameters)
-        return algorithm.init(position)
-
-    def build_kernel():
-        def kernel(
-            rng_key: jax.Array,
-            state: SGMCMCState,
-            posterior: Posterior,
-            step_size,
-            **parameters,
-        ) -> tuple[SGMCMCState, SGMCMCInfo]:
-            algorithm = as_top_level_api(posterior, step_size, **parameters)
-            return algorithm.step(rng_key, state)
-
-        return kernel
-
-    return Sampler(as_top_level_api, init, build_kernel)
-
-
 def algorithm(
     scales: Scales,
     optimizer: optax.GradientTransformation,
@@ -276,7 +250,7 @@ def algorithm(
         nothing = jax.tree.map(jnp.zeros_like, state.position)
         return SGMCMCInfo(nothing, jnp.zeros(()))
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         sizes = scales.sizes(num_steps)
         with jax.enable_x64(True):
             multipliers = np.asarray(multiplier_fn(sizes)) * (1 - STEP_SIZE_TOLERANCE)
@@ -286,15 +260,8 @@ def algorithm(
             for noise, count in round_down(multipliers)
         ]
 
-    transition = Transition(num_words, lambda state: None, move, stay)
-
     def init(position, rng_key=None):
         position = jax.tree.map(jnp.asarray, position)
         return SGMCMCState(position, optimizer.init(position), jnp.zeros((), jnp.int32))
 
-    return Algorithm(
-        init=init,
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-    )
+    return Algorithm.of(init, Transition(num_words, move, stay), privacy)

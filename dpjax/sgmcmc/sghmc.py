@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from dpjax.algorithm import Algorithm
+from dpjax.algorithm import Algorithm, Sampler
 from dpjax.posterior import Posterior
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
@@ -101,5 +101,5 @@ def as_top_level_api(
     return noisy_gradient.algorithm(scales, optimizer, noise_sd, dim)
 
 
-sghmc = noisy_gradient.sampler(as_top_level_api)
+sghmc = Sampler.of(as_top_level_api)
 """Differentially private stochastic gradient HMC: see `as_top_level_api`."""

@@ -26,7 +26,7 @@ import functools
 
 import optax
 
-from dpjax.algorithm import Algorithm
+from dpjax.algorithm import Algorithm, Sampler
 from dpjax.posterior import Posterior
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
@@ -83,7 +83,7 @@ def as_top_level_api(
     return noisy_gradient.algorithm(scales, optimizer, noise_sd, dim)
 
 
-sgld = noisy_gradient.sampler(as_top_level_api)
+sgld = Sampler.of(as_top_level_api)
 """Differentially private stochastic gradient Langevin dynamics."""
 
 published = functools.partial(as_top_level_api, temperature=0.5)

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from dpjax.algorithm import Algorithm
+from dpjax.algorithm import Algorithm, Sampler
 from dpjax.posterior import Posterior
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
@@ -123,5 +123,5 @@ def as_top_level_api(
     return noisy_gradient.algorithm(scales, optimizer, noise_sd, dim)
 
 
-sgnht = noisy_gradient.sampler(as_top_level_api)
+sgnht = Sampler.of(as_top_level_api)
 """Differentially private stochastic gradient thermostat: see `as_top_level_api`."""

@@ -39,13 +39,13 @@ import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
 
-from dpjax.algorithm import Algorithm, Sampler, Transition, take_step
+from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.posterior import Posterior
 from dpjax.random import variates
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.vi.guides import Guide
 
-__all__ = ["DPVIInfo", "DPVIState", "as_top_level_api", "build_kernel", "dpvi", "init"]
+__all__ = ["DPVIInfo", "DPVIState", "as_top_level_api", "dpvi", "init"]
 
 
 class DPVIState(NamedTuple):
@@ -88,21 +88,6 @@ def init(
     """The guide about the public `position`; no data are read, no key is used."""
     parameters = guide.init(position)
     return DPVIState(parameters, optimizer.init(parameters))
-
-
-def build_kernel():
-    """Build the kernel: see `as_top_level_api` for its parameters."""
-
-    def kernel(
-        rng_key: jax.Array,
-        state: DPVIState,
-        posterior: Posterior,
-        optimizer: optax.GradientTransformation,
-        **parameters,
-    ) -> tuple[DPVIState, DPVIInfo]:
-        return as_top_level_api(posterior, optimizer, **parameters).step(rng_key, state)
-
-    return kernel
 
 
 def as_top_level_api(
@@ -292,17 +277,10 @@ def as_top_level_api(
         nothing = jax.tree.map(jnp.zeros_like, state.position)
         return DPVIInfo(state.position, nothing, noise_sd(state.position))
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if release is None:
             raise ValueError("variational inference without clipping is not private")
         return [(release.event(size, neighboring_relation), num_steps)]
-
-    transition = Transition(
-        num_words=num_words,
-        recall=lambda state: None,
-        move=move,
-        stay=stay,
-    )
 
     def start(position, rng_key=None):
         state = init(position, optimizer, guide)
@@ -310,14 +288,8 @@ def as_top_level_api(
         jax.eval_shape(climb, state, state.position)
         return state
 
-    return Algorithm(
-        init=start,
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-        sample=guide.sample,
-    )
+    return Algorithm.of(start, Transition(num_words, move, stay), privacy, guide.sample)
 
 
-dpvi = Sampler(as_top_level_api, init, build_kernel)
+dpvi = Sampler.of(as_top_level_api, init)
 """Differentially private variational inference: see `as_top_level_api`."""

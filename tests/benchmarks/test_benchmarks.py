@@ -109,7 +109,7 @@ def test_replays_of_hmc_count_the_gradients_clipped():
         dpjax.Lipschitz(1e-9),
         num_integration_steps=3,
         l2_clip_norm=bound,
-        gradient_noise_multiplier=1.0,
+        noise_multiplier=2.0,
     )
     ratios, gradients = replay.clip_fractions(
         replay_fn, jax.random.key(0), posterior, jnp.tile(mean[None], (3, 1))

@@ -26,7 +26,7 @@ def curved(position):
 
 
 DENSE = np.array([[0.02, 0.015], [0.015, 0.02]])
-NOISY = dict(clip_bound=CLIP, noise_multiplier=1.5 / (2 * CLIP))
+NOISY = dict(clip_bound=CLIP, test_noise_multiplier=1.5 / (2 * CLIP))
 CASES = {
     "barker": lambda p, s: dpjax.barker(p, s, clip_bound=np.inf),
     "barker, gaussian": lambda p, s: dpjax.barker(
@@ -34,7 +34,7 @@ CASES = {
     ),
     "lazy barker": lambda p, s: dpjax.barker(p, s, clip_bound=CLIP, laziness=0.3),
     "metropolis": lambda p, s: dpjax.penalty(
-        p, s, clip_bound=np.inf, noise_multiplier=0.0
+        p, s, clip_bound=np.inf, test_noise_multiplier=0.0
     ),
     "penalty": lambda p, s: dpjax.penalty(p, s, **NOISY),
     "penalty, one component": lambda p, s: dpjax.penalty(

@@ -15,7 +15,7 @@ from dpjax.mcmc import poisson_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
 from dpjax.random import batches
-from dpjax.release import accept_bit, poisson_log_ratios
+from dpjax.release import accept_bit, clip_bounds, poisson_log_ratios
 from dpjax.release.clip_bounds import Lipschitz, Range
 
 # Three records and three states: numbers with which no log ratio is rounded.
@@ -61,7 +61,7 @@ TOY = dict(step_size=1.0, expected_batch_size=LAMBDA, proposal=toy_proposal(1.0)
 # Further than 1 is too far; bounds of half a nat and more read all records.
 PUBLISHED = dict(
     TOY,
-    step_size=1 / float(stats.chi(1).isf(poisson_step.TOO_FAR)),
+    step_size=1 / float(stats.chi(1).isf(poisson_step.BEYOND_REACH_PROB)),
     clip_bound=Lipschitz(1.0),
     max_batch_size=2.5,
     delta=0.9,
@@ -114,8 +114,9 @@ def enumerate_moves(monkeypatch):
         word = jnp.asarray([(new - old - 1) % 3], jnp.uint32)
         move = TOY["proposal"].propose(word, position, (), None)
         rate, base_rate = rates[-1], LAMBDA / 3
-        centre, half = poisson_step.span(
-            toy_posterior(), clip_bound, position, move, rate - base_rate
+        bound = clip_bounds.of(clip_bound, has_centre=True)
+        centre, half = poisson_step.centre_and_half_range(
+            toy_posterior(), bound, position, move, rate - base_rate
         )
         ratio = TEMPERING * (LOGLIKELIHOODS[:, new] - LOGLIKELIHOODS[:, old])
         with jax.enable_x64(True):

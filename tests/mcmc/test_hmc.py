@@ -27,13 +27,13 @@ FALSE_ALARM = 1e-8
 OFF = dict(
     num_integration_steps=3,
     l2_clip_norm=np.inf,
-    gradient_noise_multiplier=0.0,
+    noise_multiplier=0.0,
     clip_bound=np.inf,
 )
 NOISY = dict(
     num_integration_steps=3,
     l2_clip_norm=3.0,
-    gradient_noise_multiplier=2.0,
+    noise_multiplier=4.0,
     clip_bound=30.0,
 )
 CORRELATED = np.array([[1.0, 0.8], [0.8, 1.0]]) / 100
@@ -43,7 +43,7 @@ CASES = {
     "off, metropolis": (
         "gaussian",
         0.07,
-        OFF | dict(noise_multiplier=0.0, jitter=0.5),
+        OFF | dict(test_noise_multiplier=0.0, jitter=0.5),
     ),
     "off, diagonal metric": (
         "gaussian",
@@ -67,12 +67,12 @@ CASES = {
     "noisy, penalty": (
         "gaussian",
         0.05,
-        NOISY | dict(noise_multiplier=1.2 / 60, sampling_prob=0.5),
+        NOISY | dict(test_noise_multiplier=1.2 / 60, sampling_prob=0.5),
     ),
     "noisy, Lipschitz penalty": (
         "gaussian",
         0.05,
-        NOISY | dict(noise_multiplier=0.05, clip_bound=dpjax.Lipschitz(60.0)),
+        NOISY | dict(test_noise_multiplier=0.05, clip_bound=dpjax.Lipschitz(60.0)),
     ),
 }
 
@@ -120,10 +120,10 @@ def conjugate(size=40):
 
 
 SAMPLED = {
-    "rate .3": dict(sampling_prob=0.3, gradient_noise_multiplier=0.0),
-    "rate .3, noise": dict(sampling_prob=0.3, gradient_noise_multiplier=1.0),
-    "rate .1, heavy noise": dict(sampling_prob=0.1, gradient_noise_multiplier=0.5),
-    "all, noise": dict(gradient_noise_multiplier=3.0),
+    "rate .3": dict(sampling_prob=0.3, noise_multiplier=0.0),
+    "rate .3, noise": dict(sampling_prob=0.3, noise_multiplier=2.0),
+    "rate .1, heavy noise": dict(sampling_prob=0.1, noise_multiplier=1.0),
+    "all, noise": dict(noise_multiplier=6.0),
 }
 
 
@@ -277,7 +277,7 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
         0.1,
         num_integration_steps=4,
         l2_clip_norm=clip_norm,
-        gradient_noise_multiplier=multiplier,
+        noise_multiplier=2 * multiplier,
         clip_bound=0.5,
         inverse_mass_matrix=np.ones(2),
         sampling_prob=sampling_prob,
@@ -320,9 +320,9 @@ def test_events_are_the_thesiss(key):
         0.1,
         num_integration_steps=leapfrog_steps,
         l2_clip_norm=clip_norm,
-        gradient_noise_multiplier=tau_g * n**0.5,
+        noise_multiplier=2 * tau_g * n**0.5,
         clip_bound=dpjax.Lipschitz(ratio_clip),
-        noise_multiplier=tau * n**0.5,
+        test_noise_multiplier=tau * n**0.5,
         inverse_mass_matrix=np.ones(model.dim),
     )
     events = algorithm.privacy(1)
@@ -378,10 +378,10 @@ def test_what_leaves_is_public_and_replays(dyadic_data):
         ("l2_clip_norm", dict(l2_clip_norm=0.0)),
         ("l2_clip_norm", dict(l2_clip_norm=np.nan)),
         ("infinite", dict(l2_clip_norm=np.inf)),
-        ("gradient_noise", dict(gradient_noise_multiplier=-1.0)),
-        ("gradient_noise", dict(gradient_noise_multiplier=np.inf)),
         ("noise_multiplier", dict(noise_multiplier=-1.0)),
-        ("noise_multiplier", dict(noise_multiplier=np.nan)),
+        ("noise_multiplier", dict(noise_multiplier=np.inf)),
+        ("test_noise_multiplier", dict(test_noise_multiplier=-1.0)),
+        ("test_noise_multiplier", dict(test_noise_multiplier=np.nan)),
         ("sampling_prob", dict(sampling_prob=0.0)),
         ("sampling_prob", dict(sampling_prob=1.5)),
         ("jitter", dict(jitter=1.0)),
@@ -397,7 +397,7 @@ def test_bad_arguments_raise(message, change):
 
 
 @pytest.mark.parametrize(
-    "change", [dict(gradient_noise_multiplier=0.0), dict(noise_multiplier=0.0)]
+    "change", [dict(noise_multiplier=0.0), dict(test_noise_multiplier=0.0)]
 )
 def test_without_noise_nothing_can_be_charged(change):
     posterior = Posterior(no_prior, linear, jnp.zeros((3, 2)))

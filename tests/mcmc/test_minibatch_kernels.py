@@ -19,7 +19,6 @@ from dpjax.random import batches
 from dpjax.release import clip_bounds, log_ratios
 
 minibatch_barker = importlib.import_module("dpjax.mcmc.minibatch_barker")
-minibatch_penalty = importlib.import_module("dpjax.mcmc.minibatch_penalty")
 
 CHAINS, STEPS = 5000, 200
 FALSE_ALARM_SDS = 5.7
@@ -50,7 +49,7 @@ def moments(posterior):
 def penalty(**settings):
     """One nat of noise, little clipping."""
     return lambda posterior, scale: dpjax.minibatch_penalty(
-        posterior, 0.12 * scale, clip_bound=0.2, noise_multiplier=0.025,
+        posterior, 0.12 * scale, clip_bound=0.2, test_noise_multiplier=0.025,
         batch_size=40, **settings,
     )  # fmt: skip
 
@@ -182,7 +181,7 @@ def published_barker(rng, posterior, jump, count):
 LAWS = {
     "penalty": (
         lambda p, move: dpjax.minibatch_penalty(
-            p, 1.0, clip_bound=clip_bounds.Lipschitz(0.3), noise_multiplier=0.8,
+            p, 1.0, clip_bound=clip_bounds.Lipschitz(0.3), test_noise_multiplier=0.8,
             batch_size=12, proposal=move,
         ),
         published_penalty,
@@ -257,21 +256,23 @@ def test_barker_probability_keeps_the_certificate(variance):
 
 
 @pytest.mark.parametrize(
-    ("module", "settings"),
+    ("sampler", "settings"),
     [
-        (minibatch_penalty, dict(clip_bound=1.0, noise_multiplier=0.1, batch_size=7)),
-        (minibatch_barker, dict(batch_size=7)),
+        (
+            dpjax.minibatch_penalty,
+            dict(clip_bound=1.0, test_noise_multiplier=0.1, batch_size=7),
+        ),
+        (dpjax.minibatch_barker, dict(batch_size=7)),
     ],
 )
-def test_three_layers(module, settings):
+def test_three_layers(sampler, settings):
     posterior = make_posterior(30)
-    state = module.init(jnp.zeros(2), posterior, rng_key=None)
-    name = module.__name__.rsplit(".", 1)[1]
-    algorithm = getattr(dpjax, name)(posterior, 0.25, **settings)
+    state = sampler.init(jnp.zeros(2), posterior, rng_key=None)
+    algorithm = sampler(posterior, 0.25, **settings)
 
     @jax.jit
     def both(key):
-        kernel = module.build_kernel()
+        kernel = sampler.build_kernel()
         one = kernel(key, state, posterior, 0.25, **settings)
         return one, algorithm.step(key, algorithm.init(jnp.zeros(2)))
 

@@ -18,7 +18,7 @@ minibatch_barker = importlib.import_module("dpjax.mcmc.minibatch_barker")
 minibatch_penalty = importlib.import_module("dpjax.mcmc.minibatch_penalty")
 
 RECORDS, BATCH, STEP = 40, 8, 0.25
-PENALTY = dict(noise_multiplier=0.7, batch_size=BATCH)
+PENALTY = dict(test_noise_multiplier=0.7, batch_size=BATCH)
 KERNELS = {
     "penalty": lambda p: dpjax.minibatch_penalty(p, STEP, clip_bound=0.05, **PENALTY),
     "Lipschitz penalty": lambda p: dpjax.minibatch_penalty(
@@ -266,14 +266,14 @@ def test_bad_arguments_raise():
         with pytest.raises(ValueError, match="half of the 40 records"):
             dpjax.minibatch_barker(posterior, STEP, batch_size=size)
     for bad in (-1.0, np.inf, np.nan):
-        with pytest.raises(ValueError, match="noise_multiplier"):
+        with pytest.raises(ValueError, match="test_noise_multiplier"):
             dpjax.minibatch_penalty(
-                posterior, STEP, clip_bound=1.0, noise_multiplier=bad, batch_size=4
+                posterior, STEP, clip_bound=1.0, test_noise_multiplier=bad, batch_size=4
             )
     with pytest.raises(TypeError, match="Posterior"):
         dpjax.minibatch_barker(no_prior, STEP, batch_size=4)
     noiseless = dpjax.minibatch_penalty(
-        posterior, STEP, clip_bound=1.0, noise_multiplier=0.0, batch_size=4
+        posterior, STEP, clip_bound=1.0, test_noise_multiplier=0.0, batch_size=4
     )
     with pytest.raises(ValueError, match="not private"):
         noiseless.privacy(1)

@@ -19,12 +19,14 @@ KERNELS = {
     "Lipschitz barker": lambda p: dpjax.barker(
         p, STEP, clip_bound=clip_bounds.Lipschitz(3.0)
     ),
-    "penalty": lambda p: dpjax.penalty(p, STEP, clip_bound=0.5, noise_multiplier=0.7),
+    "penalty": lambda p: dpjax.penalty(
+        p, STEP, clip_bound=0.5, test_noise_multiplier=0.7
+    ),
     "Lipschitz penalty": lambda p: dpjax.penalty(
         p,
         STEP,
         clip_bound=clip_bounds.Lipschitz(3.0),
-        noise_multiplier=0.7,
+        test_noise_multiplier=0.7,
         proposal=proposals.fixed_length,
     ),
 }
@@ -97,7 +99,10 @@ def test_events_follow_the_formulas():
         [(event, _)] = KERNELS["Lipschitz barker"](posterior).privacy(1, relation)
         assert event.sensitivity == 0.5 * clip_bounds.sensitivity(3.0 * STEP, relation)
         growing = dpjax.penalty(
-            posterior, STEP, clip_bound=clip_bounds.Lipschitz(3.0), noise_multiplier=0.7
+            posterior,
+            STEP,
+            clip_bound=clip_bounds.Lipschitz(3.0),
+            test_noise_multiplier=0.7,
         )
         [(event, count)] = growing.privacy(5, relation)
         assert isinstance(event, privacy.GaussianRelease) and count == 5
@@ -107,7 +112,10 @@ def test_events_follow_the_formulas():
 def test_growing_clip_bounds_keep_the_ratio_of_noise_to_sensitivity(seen):
     def kernel(posterior):
         return dpjax.penalty(
-            posterior, STEP, clip_bound=clip_bounds.Lipschitz(3.0), noise_multiplier=0.7
+            posterior,
+            STEP,
+            clip_bound=clip_bounds.Lipschitz(3.0),
+            test_noise_multiplier=0.7,
         )
 
     for size in (1e9, -1e9):
@@ -120,7 +128,7 @@ def test_growing_clip_bounds_keep_the_ratio_of_noise_to_sensitivity(seen):
 def test_privacy_reads_no_data():
     with pytest.raises(ValueError, match="not private"):
         empty = Posterior(no_prior, quadratic, jnp.full((2, 2), jnp.nan))
-        dpjax.penalty(empty, 0.1, clip_bound=1.0, noise_multiplier=0.0).privacy(1)
+        dpjax.penalty(empty, 0.1, clip_bound=1.0, test_noise_multiplier=0.0).privacy(1)
     one, other = (
         Posterior(no_prior, quadratic, jnp.full((size, 2), value))
         for size, value in ((3, 0.0), (500, jnp.nan))
@@ -132,7 +140,7 @@ def test_privacy_reads_no_data():
 @pytest.mark.parametrize("kernel", ["barker", "penalty"])
 def test_unbounded_sums_cannot_be_charged(kernel):
     posterior = Posterior(no_prior, quadratic, jnp.zeros((3, 2)))
-    settings = {} if kernel == "barker" else {"noise_multiplier": 1.0}
+    settings = {} if kernel == "barker" else {"test_noise_multiplier": 1.0}
     algorithm = getattr(dpjax, kernel)(posterior, 0.1, clip_bound=np.inf, **settings)
     with pytest.raises(ValueError):
         algorithm.privacy(1)

@@ -162,7 +162,7 @@ def test_warmup_is_a_part_of_the_run():
 
 KERNELS = {
     "penalty": functools.partial(
-        dpjax.penalty, step_size=0.1, clip_bound=0.02, noise_multiplier=20.0
+        dpjax.penalty, step_size=0.1, clip_bound=0.02, test_noise_multiplier=20.0
     ),
     "hmc": functools.partial(
         dpjax.hmc,
@@ -170,14 +170,14 @@ KERNELS = {
         num_integration_steps=2,
         l2_clip_norm=1.0,
         clip_bound=0.02,
-        gradient_noise_multiplier=50.0,
-        noise_multiplier=20.0,
+        noise_multiplier=100.0,
+        test_noise_multiplier=20.0,
     ),
     "minibatch_penalty": functools.partial(
         dpjax.minibatch_penalty,
         step_size=0.02,
         clip_bound=0.02,
-        noise_multiplier=8.0,
+        test_noise_multiplier=8.0,
         batch_size=1000,
     ),
     "minibatch_barker": functools.partial(

@@ -74,7 +74,7 @@ KERNELS = {
         dpjax.barker, step_size=1.0, clip_bound=BOUND, laziness=0.5
     ),
     "penalty": functools.partial(
-        dpjax.penalty, step_size=1.0, clip_bound=BOUND, noise_multiplier=2.0
+        dpjax.penalty, step_size=1.0, clip_bound=BOUND, test_noise_multiplier=2.0
     ),
     "fast MH, R = 2": functools.partial(
         dpjax.fast_mh, step_size=1.0, clip_bound=BOUND, expected_batch_size=0.5
@@ -103,7 +103,7 @@ def test_a_kernel_that_is_charged_too_little_is_caught(name):
     honest = KERNELS[name]
     told = functools.partial(honest, clip_bound=BOUND / 3)
     if name == "penalty":
-        told = functools.partial(told, noise_multiplier=6.0)
+        told = functools.partial(told, test_noise_multiplier=6.0)
     found = audit.epsilon_lower_bound(*attack(honest), DELTA, significance=SIGNIFICANCE)
     assert found > claim(told)
 
@@ -114,7 +114,7 @@ def test_bits_of_a_metropolis_test_have_no_epsilon():
         dpjax.penalty,
         step_size=1.0,
         clip_bound=BOUND,
-        noise_multiplier=0.0,
+        test_noise_multiplier=0.0,
         proposal=TO_ONE,
     )
     moved = 2 * BOUND

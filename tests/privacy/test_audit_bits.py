@@ -45,12 +45,10 @@ def bits(kernel, told, prior=flat, others=(0.0,), num_steps=4, share=0.3, **sett
     )
 
 
-LENGTH = dict(clip_bound=dpjax.Lipschitz(1.0), noise_multiplier=1.0)
-LENGTH_TOLD = dict(clip_bound=dpjax.Lipschitz(1 / 3), noise_multiplier=3.0)
+LENGTH = dict(clip_bound=dpjax.Lipschitz(1.0), test_noise_multiplier=1.0)
+LENGTH_TOLD = dict(clip_bound=dpjax.Lipschitz(1 / 3), test_noise_multiplier=3.0)
 # Gradients too small to matter.
-SMALL = dict(
-    num_integration_steps=1, l2_clip_norm=1e-6, gradient_noise_multiplier=100.0
-)
+SMALL = dict(num_integration_steps=1, l2_clip_norm=1e-6, noise_multiplier=200.0)
 
 ATTACKS = {
     "bit of hmc": bits(dpjax.hmc, dict(clip_bound=1 / 3), clip_bound=1.0, **SMALL),
@@ -71,10 +69,10 @@ ATTACKS = {
     ),
     "minibatch_penalty": bits(
         dpjax.minibatch_penalty,
-        dict(clip_bound=1 / 3, noise_multiplier=4.5),
+        dict(clip_bound=1 / 3, test_noise_multiplier=4.5),
         lift,
         clip_bound=1.0,
-        noise_multiplier=1.5,
+        test_noise_multiplier=1.5,
         batch_size=1,
     ),
     # Charged by the Renyi divergence of a normal whose variance moves too, which half

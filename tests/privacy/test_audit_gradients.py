@@ -201,7 +201,7 @@ def hamiltonian(law):
         functools.partial(
             dpjax.hmc,
             l2_clip_norm=CLIP,
-            gradient_noise_multiplier=noise_multiplier / 2,
+            noise_multiplier=noise_multiplier,
             sampling_prob=chance,
             **settings,
         ),
@@ -210,7 +210,7 @@ def hamiltonian(law):
             along(state.position) * chance / (2 * CLIP * 100.0**2),
             noise_multiplier / 2**0.5,
         ),
-        dict(l2_clip_norm=CLIP / 3, gradient_noise_multiplier=1.5 * noise_multiplier),
+        dict(l2_clip_norm=CLIP / 3, noise_multiplier=3 * noise_multiplier),
         position=np.zeros(DIM),
         share=0.35,
     )

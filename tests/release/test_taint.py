@@ -38,27 +38,28 @@ BIT = dict(step_size=0.1, clip_bound=0.1)
 POISSON = dict(BIT, expected_batch_size=4.0)
 CLIP = dict(l2_clip_norm=1.0, sampling_prob=0.5)
 SGD = dict(CLIP, step_size=1e-3, dim=2)
-HMC = dict(
-    BIT, num_integration_steps=2, l2_clip_norm=1.0, gradient_noise_multiplier=9.0
-)
+HMC = dict(BIT, num_integration_steps=2, l2_clip_norm=1.0, noise_multiplier=18.0)
 SEP = dict(match=sites.probit, family=Diagonal((2,)))
 KERNELS = {
     "barker": (dpjax.barker, dict(BIT, laziness=0.5)),
-    "penalty": (dpjax.penalty, dict(BIT, noise_multiplier=2.0)),
+    "penalty": (dpjax.penalty, dict(BIT, test_noise_multiplier=2.0)),
     "guided walk": (
         dpjax.penalty,
-        dict(BIT, noise_multiplier=2.0, proposal=proposals.guided_walk),
+        dict(BIT, test_noise_multiplier=2.0, proposal=proposals.guided_walk),
     ),
     "adapted": (
         adaptation.adapted,
         dict(sampler=dpjax.barker, num_warmup=20, clip_bound=0.1),
     ),
     "hmc": (dpjax.hmc, HMC),
-    "hmc, sampled": (dpjax.hmc, dict(HMC, sampling_prob=0.5, noise_multiplier=2.0)),
+    "hmc, sampled": (
+        dpjax.hmc,
+        dict(HMC, sampling_prob=0.5, test_noise_multiplier=2.0),
+    ),
     "minibatch_barker": (dpjax.minibatch_barker, dict(step_size=0.1, batch_size=16)),
     "minibatch_penalty": (
         dpjax.minibatch_penalty,
-        dict(BIT, noise_multiplier=2.0, batch_size=16),
+        dict(BIT, test_noise_multiplier=2.0, batch_size=16),
     ),
     "fast_mh": (dpjax.fast_mh, POISSON),
     "fast_mh_published": (

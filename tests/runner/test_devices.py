@@ -21,7 +21,7 @@ KERNELS = {
         dpjax.hmc,
         step_size=0.01,
         num_integration_steps=2,
-        gradient_noise_multiplier=9.0,
+        noise_multiplier=18.0,
         clip_bound=0.1,
         l2_clip_norm=1.0,
     ),

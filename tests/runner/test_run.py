@@ -278,10 +278,10 @@ NOT_READ = jax.ShapeDtypeStruct((N, 2), jnp.result_type(float))
                     dpjax.penalty,
                     step_size=0.1,
                     clip_bound=0.1,
-                    noise_multiplier=float("nan"),
+                    test_noise_multiplier=float("nan"),
                 )
             ),
-            "noise_multiplier",
+            "test_noise_multiplier",
         ),
         (
             dict(
