@@ -5,16 +5,17 @@ releases, in one vector with noise,
 
     (N_j, S_j / R, Q_j / R^2) = sum over records of (r_j, r_j x / R, r_j x x^T / R^2),
 
-j = 1, ..., J. A record's part has at most the norm sqrt 3 for |x| <= R, because r is on
-the simplex; x x^T in the coordinates of `gaussians`, whose norm is Frobenius's.
-In units of R the three kinds share the noise alike: otherwise counts would have that of
-Q_j, whose norm is R^2. Counts are raised to one. The prior is that kappa more records
-of mean zero and the covariance of the start had been seen of every component:
+j = 1, ..., J. The norm of what a record adds is at most sqrt 3 if |x| <= R, because r
+is on the simplex; x x^T is in the coordinates of `gaussians`, whose norm is
+Frobenius's. In units of R the three kinds of statistics share the noise alike. Without
+them the counts would get the noise of Q_j, whose norm is R^2. Counts below one are
+raised to one. The prior adds kappa records to every component, with mean zero and the
+covariance C_0 of the start:
 
     pi_j ~ N_j + kappa,    m_j = S_j / (N_j + kappa),
     C_j = (Q_j + kappa C_0) / (N_j + kappa) - m_j m_j^T,
 
-whose eigenvalues are raised to a hundredth of C_0's. Neither step reads data.
+with the eigenvalues of C_j raised to a hundredth of C_0's. This step reads no data.
 
 Reference: Park, Foulds, Chaudhuri and Welling 2017, DP-EM, which has no prior and
 records of norm one.
@@ -119,7 +120,7 @@ def as_top_level_api(
     Notes
     -----
     *Formal guarantees.* A step releases one noisy sum of clipped vectors over all
-    records, a Gaussian release, and what follows from it. State and info are public.
+    records, a Gaussian release. State and info follow from it and are public.
     """
     constants = dict(
         component_sd=component_sd,
@@ -163,7 +164,7 @@ def as_top_level_api(
         return DPEMState(mixture), DPEMInfo(mixture), memory
 
     def sample(rng_key, mixture, num_samples):
-        """Means: of a component of N_j records their sd is that of a record / sqrt."""
+        """Means of the components, with the covariance C_j / (N_j + kappa)."""
         counts = mixture.weights * posterior.num_records + prior_strength
         covariances = mixture.covariances / counts[:, None, None]
         natural = family.natural(Moments(mixture.means, covariances))

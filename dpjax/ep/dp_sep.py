@@ -1,23 +1,25 @@
-"""DP-SEP: stochastic EP on noisy sums of clipped differences, one for all records.
+"""DP-SEP: stochastic expectation propagation on noisy sums of clipped differences.
 
-The records' sites are tied (`shared_site`). A step k draws every record with chance q
-and releases
+All records share one site (`shared_site`). Every record enters the sample of step k
+with chance q, and the step releases
 
     D = sum over the sample of clip(w d_i) + N(0, (noise_multiplier C)^2 I),
     theta <- theta + rho_k D / (w q),
 
-d_i = site_i - theta_f at the cavity of the public theta, w public weights, C the bound
-on the joint norm of all their components: clipping blocks one by one would need more
-noise. With rho_k = min(1/2, 2/(k + 2)) the noise of all K steps is averaged, and theta
-ends with about 1.15 noise_multiplier C / (q sqrt K) of it, times what the fixed point
-amplifies; constant steps need the mean that a run takes of the states it keeps.
+with d_i = site_i - theta_f at the cavity of the public theta, public weights w, and C
+the bound on the joint norm of all components: to clip blocks of components one by one
+would need more noise. The steps rho_k = min(1/2, 2/(k + 2)) average the noise of all K
+steps. Of it theta keeps about 1.15 noise_multiplier C / (q sqrt K), times the factor by
+which the fixed point amplifies it. With constant steps one takes the mean of the states
+that a run keeps.
 
 The floor on the eigenvalues of L is post-processing. Noise of sd s in h moves a mean by
-s/L, far beyond the prior where the data say little: a floor near s, as if the prior
-were that narrow, keeps it there, or, with `recentre`, makes it slow.
+s/L, which is far beyond the prior where the data say little. A floor near s acts like a
+prior of that precision and keeps the mean near zero. With `recentre` the floor acts
+about the mean before the step, and slows the mean down instead.
 
-Reference: Vinaroz and Park 2022 (DP-SEP), whose Algorithm 3, in `dp_sep_published`,
-moves by 1/n of this.
+Reference: Vinaroz and Park 2022 (DP-SEP). Their Algorithm 3, in `dp_sep_published`,
+moves by 1/n of this step.
 """
 
 import math
@@ -39,7 +41,7 @@ __all__ = ["as_top_level_api", "averaging", "dp_sep", "init"]
 
 
 def averaging(num_steps):
-    """Sizes rho_k that average the released sums, later ones more."""
+    """Step sizes rho_k that average the released sums with growing weights."""
     return jnp.minimum(0.5, 2 / (num_steps + 2))
 
 
@@ -77,21 +79,22 @@ def as_top_level_api(
     sampling_prob
         q, the chance that a record enters a step, rounded up to a multiple of 2^-32.
     schedule
-        ``k -> rho_k``, a function of the number of steps made. Networks, whose sites
-        together overshoot, need steps of about 1/100.
+        ``k -> rho_k``, a function of the number of steps made. The sites of a network
+        overshoot together, so networks need steps of about 1/100.
     init_scale
-        Sd of q at the start over that of the prior. In a wide q a network's sites are
-        far from those of the posterior.
+        Sd of q at the start over that of the prior. Where q is wide, the sites of a
+        network are far from those of the posterior.
     least_precision
-        Floor on the eigenvalues of L, half the prior's smallest or more; that if None.
+        Floor on the eigenvalues of L: at least half of the prior's smallest one, and
+        exactly that if None.
     recentre
-        Whether the precision that the floor adds is about the mean before the step, so
-        that it slows means down instead of drawing them to zero: a floor of hundreds
-        then allows larger steps. Where records are few, drawing them is better.
+        Whether the precision that the floor adds is about the mean before the step. It
+        then slows means down instead of drawing them to zero, and a floor of hundreds
+        allows larger steps. With few records it is better to draw them to zero.
     preconditioner
         w, a positive number or one for every component of theta, ``(size,)``. It must
         be public. Components that all records agree on can bear more noise: a small w
-        leaves more of C for the others.
+        there leaves more of C to the others.
 
     Raises
     ------
@@ -101,8 +104,8 @@ def as_top_level_api(
 
     Notes
     -----
-    *Formal guarantees.* A step releases one noisy sum of clipped vectors, a Poisson
-    sampled Gaussian release, and what follows from it. State and info are public.
+    *Formal guarantees.* A step releases one noisy sum of clipped vectors, which is a
+    Poisson sampled Gaussian release. State and info follow from it and are public.
     """
     release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
     model = Tied.of(posterior, family, match, least_precision, recentre)

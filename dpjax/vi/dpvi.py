@@ -15,21 +15,21 @@ after the noise. Of the likelihood either
       G = T/q (sum over the sample of clip(grad_theta mean_k l_i(theta_k)) + noise).
 
   For a mean field and K = 1 the gradient of the location is G, and that of rho is
-  softplus'(rho) * e * G: clipping and noise act on d numbers whatever the guide.
+  softplus'(rho) * e * G. Clipping and noise act on K d numbers, whatever the guide is.
 - *plain*: the gradient with respect to phi is released, preconditioned by w > 0, as
-  clip(w * grad_phi l_i) + noise, divided by w. What is known of the scales of its parts
-  is spent on the noise: those of rho are smaller than those of the location by s.
+  clip(w * grad_phi l_i) + noise, divided by w. The weights w put the parts of the
+  gradient on one scale, so that they share the noise alike: the gradient of rho is
+  smaller than that of the location by a factor of about s, the guide's sd.
 
-The sample holds each record with chance q. A run keeps phi and the noisy gradient of
-every step, and draws from the guide at the mean of the phi it kept.
+Each record enters the sample with chance q. A run keeps phi and the noisy gradient of
+every step, and draws from the guide at the mean of the phi that it kept.
 
 References: Jalko, Dikmen and Honkela 2017 (plain); Jalko, Prediger, Honkela and Kaski
-2022 (aligned); noise-aware DPVI, AISTATS 2025, arXiv 2410.19371 (preconditioned). They
-give each record 1/N of prior and entropy, to be clipped and sampled with it: that of
-the third is `published`.
+2022 (aligned); noise-aware DPVI, AISTATS 2025, arXiv 2410.19371 (preconditioned). These
+papers give each record 1/N of the prior and the entropy, which are then clipped and
+sampled with it: `published` does that for the third.
 """
 
-import functools
 import math
 from typing import Any, NamedTuple
 
@@ -69,8 +69,8 @@ class DPVIInfo(NamedTuple):
     gradient
         The noisy gradient of the ELBO there, prior and entropy included.
     noise_sd
-        Standard deviation of the Gaussian noise in each of its components; None if
-        `aligned`, where the noise on rho is multiplied by the draws, or without noise.
+        Standard deviation of the Gaussian noise in each of its components. None without
+        noise, and if `aligned`, where the noise on rho is multiplied by the draws.
     """
 
     parameters: Any
@@ -127,20 +127,21 @@ def as_top_level_api(
     num_samples
         K, draws from the guide a step.
     antithetic
-        Whether half of the draws mirrors the other about the location. What a record
-        adds to the gradient of rho is then less by a factor s, since the mean of e
-        times the gradient of the location is gone: a preconditioner of about N for rho
-        clips no more than one of sqrt(N) does otherwise.
+        Whether half of the draws mirror the other half about the location. In the
+        gradient of rho the terms e times the gradient of the location then cancel, so
+        that what a record adds is smaller by a factor of about s. A preconditioner of N
+        for rho clips about as much as one of sqrt(N) clips without mirrored draws.
     aligned
-        Whether the gradient of the draws is released, or that of the parameters.
+        Whether the gradient with respect to the draws is released; else that with
+        respect to the parameters.
     preconditioner
-        w, a pytree of positive numbers that is like the parameters of the guide or a
-        prefix of them, such as ``{"location": 1.0, "rho": 100.0}``. It must be public.
-        Not if `aligned`.
+        w, a pytree of positive numbers like the parameters of the guide, or a prefix of
+        such a pytree: ``{"location": 1.0, "rho": 100.0}``. It must be public. Not for
+        `aligned`.
     published
-        Whether prior and entropy are a part of each record's loss, at weight 1/N. Then
-        clipping takes some of them off and sampling makes them random; N, the number
-        of records, is public either way. Not if `aligned`.
+        Whether prior and entropy are part of each record's loss, with weight 1/N. Then
+        they are clipped and sampled with the record's likelihood. N, the number of
+        records, is public either way. Not for `aligned`.
 
     Raises
     ------
@@ -150,9 +151,9 @@ def as_top_level_api(
 
     Notes
     -----
-    *Formal guarantees.* A step releases one noisy sum of clipped gradients, a Poisson
-    sampled Gaussian release, and what follows from it. Neither the ELBO nor the number
-    of records in the sample leaves it. State and info are public.
+    *Formal guarantees.* A step releases one noisy sum of clipped gradients, which is a
+    Poisson sampled Gaussian release. State and info follow from it and are public. The
+    ELBO and the number of records in the sample are not released.
     """
     if not (isinstance(num_samples, int) and num_samples >= 1):
         raise ValueError(f"num_samples must be a positive integer, got {num_samples}")
@@ -171,13 +172,13 @@ def as_top_level_api(
             "preconditioner and published are for gradients of the parameters: set "
             "aligned=False"
         )
-    if math.isinf(l2_clip_norm) and (noise_multiplier or sampling_prob < 1):
+    if l2_clip_norm == math.inf and (noise_multiplier or sampling_prob < 1):
         raise ValueError(
             "an infinite l2_clip_norm takes the plain gradient, without noise and "
             "sampling"
         )
     release = None
-    if not math.isinf(l2_clip_norm):
+    if l2_clip_norm != math.inf:
         release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
     guide_words = num_samples // (2 if antithetic else 1) * guide.num_normals
     size = num_samples * guide.dim if aligned else guide.num_parameters
@@ -213,42 +214,35 @@ def as_top_level_api(
             mean = jnp.mean(jax.vmap(density)(draws_fn(parameters)))
             return mean + guide.entropy(parameters)
 
-        def of_draws(draws, record):
+        def loglikelihood(draws, record):
             each = jax.vmap(posterior.loglikelihood_fn, (0, None))(draws, record)
             return jnp.mean(each)
 
-        weights = weights_like(parameters)
-
-        def of_shift(shift, record):
-            shifted = jax.tree.map(
-                lambda p, w, x: p + w * x, parameters, weights, shift
-            )
-            value = of_draws(draws_fn(shifted), record)
+        def value(parameters, record):
+            found = loglikelihood(draws_fn(parameters), record)
             if published:
                 share = posterior.tempering * posterior.num_records
-                value = value + objective(shifted, posterior.logprior_fn) / share
-            return value
+                found = found + objective(parameters, posterior.logprior_fn) / share
+            return found
 
         if release is None:
             return jax.grad(objective)(parameters, posterior)
-        words = words[guide_words:]
+        draws, pull_back = jax.vjp(draws_fn, parameters)
+        weights = weights_like(parameters)
+
+        def contribution_fn(record):
+            if aligned:
+                return jax.grad(loglikelihood)(draws, record)
+            gradient = jax.grad(value)(parameters, record)
+            return jax.tree.map(jnp.multiply, weights, gradient)
+
+        noisy = release(words[guide_words:], posterior, contribution_fn)
         scale = posterior.tempering / release.sampling_prob
-
-        def scaled(noisy):
-            return jax.tree.map(lambda leaf: scale * leaf, noisy)
-
+        likelihood = jax.tree.map(lambda leaf: scale * leaf, noisy)
         if aligned:
-            draws, pull_back = jax.vjp(draws_fn, parameters)
-            noisy = release(
-                words, posterior, functools.partial(jax.grad(of_draws), draws)
-            )
-            (likelihood,) = pull_back(scaled(noisy))
+            (likelihood,) = pull_back(likelihood)
         else:
-            start = jax.tree.map(jnp.zeros_like, parameters)
-            noisy = release(
-                words, posterior, functools.partial(jax.grad(of_shift), start)
-            )
-            likelihood = jax.tree.map(jnp.divide, scaled(noisy), weights)
+            likelihood = jax.tree.map(jnp.divide, likelihood, weights)
         if published:
             return likelihood
         public = jax.grad(objective)(parameters, posterior.logprior_fn)
