@@ -262,7 +262,7 @@ def test_three_layers():
     algorithm = make(posterior)
     key = jax.random.key(0)
     state = algorithm.init(jnp.zeros(2))
-    one = dpvi.build_kernel()(key, state, posterior, OPTIMIZER, **NOISY)
+    one = dpjax.dpvi.build_kernel()(key, state, posterior, OPTIMIZER, **NOISY)
     other = algorithm.step(jax.random.clone(key), state)
     jax.tree.map(np.testing.assert_array_equal, one, other)
     parameters = inspect.signature(dpvi.as_top_level_api).parameters.values()
