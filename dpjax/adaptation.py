@@ -1,49 +1,60 @@
 """Step size and metric tuned while the chain runs, at no cost in privacy.
 
-Tuning reads what a step releases and nothing else: the accept bit and the state. It is
-post-processing of what was charged already, so the tuned values are public, and a step
-that tunes costs what any step costs, if that cost does not depend on them.
+Tuning reads what a step releases and nothing else: the accept bit and the state. The
+tuned values are therefore post-processing of what was charged already, and they are
+public. A step that tunes costs what any other step costs, if that cost does not depend
+on the tuned values.
 
 *Step size* h: the recursion of Robbins and Monro on the bits of steps t = 0, 1, ...,
 
     log h <- log h + (1 + t)^-1/2 (bit - target).
 
-BlackJAX's dual averaging has twenty times that gain, made for acceptance probabilities:
-at step 100 one bit would still change the step size by a factor of about e.
+BlackJAX's dual averaging has twenty times that gain. It is made for acceptance
+probabilities: with bits, a single one would still change the step size by a factor of
+about e at step 100.
 
-*Metric* M, the inverse mass matrix: when one of Stan's windows ends, the covariance of
-its n states, shrunk with the weight of `PSEUDO_COUNT` states towards h^2 M / d, that of
-the jumps, which are about as long as acceptance allows in any units. (Stan's 1e-3 I
-would hide the posterior of many records, whose variance is far below.) Then jumps keep
-their mean square in the new units, and with it their acceptance rate:
-h <- h sqrt(tr(M_new^-1 M) / d).
+*Metric* M, the inverse mass matrix: Stan's windows say when it is replaced. When a
+window ends, the new metric is a weighted mean of the covariance of the n states of that
+window and of h^2 M / d, the covariance of the jumps, which counts as much as
+`PRIOR_STATES` states. Jumps are about as long as acceptance allows in any units. (Stan
+shrinks towards 1e-3 I, which would hide the posterior of many records, whose variance
+is far below.) The step size is then rescaled to the new units,
 
-*Target*: with a clip bound in proportion to h, a budget pays for about 1 / h^2 steps,
-and they travel a squared distance in proportion to the acceptance rate: short steps
-serve privacy, and the work grows as 1 / h^2. At .4, of at most .5, Barker's rule keeps
-four fifths. Random walks are there at h = 1 posterior standard deviation in any
-dimension, where a `clip_bound` of 3 / sqrt(T n) nats, T the tempering, clips little;
-Hamiltonian paths are where Metropolis's rule would accept .62.
+    h <- h sqrt(tr(M_new^-1 M) / d),
+
+so that jumps keep their mean square in the units of the metric, and with it their
+acceptance rate.
+
+*Target*: if the clip bound is proportional to h, a budget pays for about 1 / h^2 steps,
+and these travel a squared distance in proportion to the acceptance rate. So short steps
+serve privacy, while the work grows as 1 / h^2. Barker's rule accepts at most half of
+the steps, the shortest ones. At a rate of .4 a budget still pays for four fifths of the
+squared distance that it pays for at that limit. Random walks have the rate .4 at h = 1
+posterior standard deviation in any dimension, where a `clip_bound` of 3 / sqrt(T n)
+nats, T the tempering, clips little. Hamiltonian paths have it where Metropolis's rule
+would accept .62.
 
 References: Robbins and Monro 1951; Andrieu and Thoms 2008, section 5; Hoffman and
 Gelman 2014; the Stan reference manual (windows).
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from blackjax.adaptation.base import AdaptationInfo, AdaptationResults
 from blackjax.adaptation.mass_matrix import WelfordAlgorithmState, welford_algorithm
 from blackjax.adaptation.window_adaptation import build_schedule
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpjax import privacy
-from dpjax.algorithm import Algorithm, Sampler, Transition, bernoulli, take_step
+from dpjax.algorithm import Algorithm, Sampler, Transition, bernoulli
 from dpjax.posterior import Posterior
+from dpjax.privacy import AcceptBit
 
 __all__ = [
     "AdaptationState",
@@ -53,8 +64,8 @@ __all__ = [
     "window_adaptation",
 ]
 
-PSEUDO_COUNT = 5
-"""Weight, in states, of the jumps' covariance in a new metric; as in Stan."""
+PRIOR_STATES = 5
+"""How many states the covariance of the jumps counts as in a new metric; as in Stan."""
 
 
 class AdaptationState(NamedTuple):
@@ -88,7 +99,7 @@ class AdaptedState(NamedTuple):
 
 
 class WindowAdaptation(NamedTuple):
-    """Stands where BlackJAX returns an ``AdaptationAlgorithm``.
+    """What `window_adaptation` returns, like BlackJAX's ``AdaptationAlgorithm``.
 
     run
         ``(rng_key, position, num_steps) -> (AdaptationResults, AdaptationInfo)``.
@@ -106,11 +117,11 @@ def _where(condition, new, old):
 
 
 def _close_window(state: AdaptationState) -> AdaptationState:
-    """Replace the metric by what the window shows; see the module docstring."""
+    """Replace the metric and rescale the step size, as the module docstring says."""
     old = state.inverse_mass_matrix
     covariance, count, _ = welford_algorithm(old.ndim == 1)[2](state.window)
     jump = state.step_size**2 / len(old) * old
-    new = (count * covariance + PSEUDO_COUNT * jump) / (count + PSEUDO_COUNT)
+    new = (count * covariance + PRIOR_STATES * jump) / (count + PRIOR_STATES)
     ratio = old / new if old.ndim == 1 else jnp.diagonal(jnp.linalg.solve(new, old))
     return state._replace(
         step_size=state.step_size * jnp.sqrt(jnp.mean(ratio)),
@@ -122,8 +133,8 @@ def _close_window(state: AdaptationState) -> AdaptationState:
 def _learn(state: AdaptationState, stage, position, error, laziness):
     """What the chain knows after a step whose bit missed its expectation by `error`.
 
-    `stage` is a row of BlackJAX's schedule. Of a lazy chain, only the share `laziness`
-    of the steps counts towards the gain.
+    `stage` is a row of BlackJAX's schedule. Of the steps of a lazy chain only the share
+    `laziness` moves, and the gain counts only that share.
     """
     is_slow, is_window_end = stage[0] == 1, stage[1] == 1
     gain = (1 + laziness * state.num_steps) ** -0.5
@@ -139,7 +150,7 @@ def _learn(state: AdaptationState, stage, position, error, laziness):
 
 
 def _check_cost(events, events_of_longer_steps, target_acceptance_rate):
-    """Refuse what would make the charge wrong, or waste it."""
+    """Refuse a cost that depends on the step size, and a target out of reach."""
     if events != events_of_longer_steps:
         raise ValueError(
             "the cost of a step would change with its tuned size: give clip_bound in "
@@ -148,8 +159,8 @@ def _check_cost(events, events_of_longer_steps, target_acceptance_rate):
         )
     for event, _ in events:
         bit = getattr(event, "event", event)
-        if isinstance(bit, privacy.AcceptBit):
-            most = math.exp(bit.acceptance.log_accept(0.0))
+        if isinstance(bit, AcceptBit):
+            most = math.exp(bit.acceptance.log_accept(np.zeros(())))
             if target_acceptance_rate >= most:
                 raise ValueError(
                     f"target_acceptance_rate = {target_acceptance_rate} is out of "
@@ -187,19 +198,19 @@ def adapted(
     sampler
         One of dpjax that takes `step_size` and `inverse_mass_matrix`.
     num_warmup
-        Steps that tune, a few hundred moves or more; `dpjax.run` wants them left out of
-        the draws, as a chain that tunes does not keep its target. Fewer than 20 tune
-        the step size only.
+        Number of steps that tune: enough for a few hundred moves or more. Fewer than 20
+        steps tune the step size only. `dpjax.run` refuses to keep these steps as draws,
+        because a chain that tunes does not keep its target.
     is_mass_matrix_diagonal
         Whether the metric is ``(d,)`` or ``(d, d)``.
     initial_inverse_mass_matrix
         The metric to begin with; None is the identity. It must not come from the data.
     initial_step_size
-        In units of that metric; better too long than too short, as steps shrink faster
-        than they grow.
+        In units of that metric. Better too long than too short, because steps shrink
+        faster than they grow.
     target_acceptance_rate
-        Of the steps that are active, if the sampler is lazy. The default suits Barker's
-        rule; see the module docstring.
+        The rate aimed at, of the active steps if the sampler is lazy. The default suits
+        Barker's rule; see the module docstring.
     parameters
         The other parameters of `sampler`.
 
@@ -211,13 +222,13 @@ def adapted(
 
     Notes
     -----
-    Which steps of a lazy sampler were active is secret, so tuning may not know. It
-    learns from every step, a lazy one being a rejection like any other, and expects the
-    laziness times the target. Hence the coin is tossed inside the step, and all steps,
-    also those after warm-up, take the time of active ones.
+    Which steps of a lazy sampler were active is secret, so tuning must not know it.
+    Tuning learns from every step, for which a lazy step is a rejection like any other,
+    and expects the laziness times the target. Hence the coin is tossed inside the step,
+    and every step takes as long as an active one, also after warm-up.
 
     *Formal guarantees.* ``num_steps`` steps, tuning or not, release what as many steps
-    of `sampler` do. What is tuned is a function of the released states and bits.
+    of `sampler` release. What is tuned is a function of the released states and bits.
     """
     if not (isinstance(num_warmup, int) and num_warmup >= 1):
         raise ValueError(f"num_warmup must be a positive integer, got {num_warmup}")
@@ -251,11 +262,12 @@ def adapted(
                 f"{jnp.shape(metric)}"
             )
         window = welford_algorithm(is_mass_matrix_diagonal)[0](flat.size)
-        known = jax.tree.map(
+        step_size, metric, window = jax.tree.map(
             lambda leaf: jnp.asarray(leaf, flat.dtype),
             (initial_step_size, metric, window),
         )
-        return AdaptedState(kernel, AdaptationState(*known, jnp.zeros((), int)))
+        known = AdaptationState(step_size, metric, window, jnp.zeros((), int))
+        return AdaptedState(kernel, known)
 
     def move(words, state, memory):
         kernel, known = state
@@ -275,13 +287,13 @@ def adapted(
 
     transition = Transition(
         num_words=lambda state: 2 + initial.transition.num_words(state.kernel),
-        recall=lambda state: initial.transition.recall(state.kernel),
         move=move,
         stay=lambda state: initial.transition.stay(state.kernel),
+        recall=lambda state: initial.transition.recall(state.kernel),
         num_warmup=num_warmup,
     )
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         events, longer = (
             tuned(step_size).privacy(num_steps, neighboring_relation)
             for step_size in (initial_step_size, 2 * initial_step_size)
@@ -289,12 +301,7 @@ def adapted(
         _check_cost(events, longer, target_acceptance_rate)
         return events
 
-    return Algorithm(
-        init=init,
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-    )
+    return Algorithm.of(init, transition, privacy)
 
 
 def window_adaptation(
@@ -307,27 +314,26 @@ def window_adaptation(
     target_acceptance_rate: float = 0.4,
     **extra_parameters,
 ) -> WindowAdaptation:
-    """`blackjax.window_adaptation` for samplers of dpjax: `adapted`, warm-up only.
+    """`blackjax.window_adaptation` for samplers of dpjax: the warm-up of `adapted`.
 
-    Parameters as there. ``run(rng_key, position, num_steps)`` returns what BlackJAX's
-    does: the last state and the parameters to call `sampler` with, and the history. It
-    keeps no budget and no ledger; ``privacy`` says what to charge.
+    The parameters are those of `adapted`. ``run(rng_key, position, num_steps)`` returns
+    what BlackJAX's returns: the last state with the parameters to call `sampler` with,
+    and the history. It keeps no budget and no ledger; ``privacy`` says what to charge.
     """
 
-    def algorithm(num_warmup):
-        return adapted(
-            posterior,
-            sampler,
-            num_warmup=num_warmup,
-            is_mass_matrix_diagonal=is_mass_matrix_diagonal,
-            initial_inverse_mass_matrix=initial_inverse_mass_matrix,
-            initial_step_size=initial_step_size,
-            target_acceptance_rate=target_acceptance_rate,
-            **extra_parameters,
-        )
+    algorithm = functools.partial(
+        adapted,
+        posterior,
+        sampler,
+        is_mass_matrix_diagonal=is_mass_matrix_diagonal,
+        initial_inverse_mass_matrix=initial_inverse_mass_matrix,
+        initial_step_size=initial_step_size,
+        target_acceptance_rate=target_acceptance_rate,
+        **extra_parameters,
+    )
 
     def run(rng_key, position, num_steps=1000):
-        init, step, *_ = algorithm(num_steps)
+        init, step, *_ = algorithm(num_warmup=num_steps)
 
         def one(state, rng_key):
             state, info = step(rng_key, state)
@@ -342,4 +348,4 @@ def window_adaptation(
         )
         return AdaptationResults(kernel, parameters), history
 
-    return WindowAdaptation(run, algorithm(1).privacy)
+    return WindowAdaptation(run, algorithm(num_warmup=1).privacy)

@@ -32,13 +32,13 @@ def posterior():
 
 
 ROOT = np.linalg.cholesky(np.asarray(COVARIANCE) / N)
-"""Of the posterior covariance: the prior of sd 100 moves it by a relative 1e-6."""
+"""Cholesky factor of the posterior covariance, but for a relative 1e-6 of the prior."""
 
 DENSE = dict(sampler=dpjax.barker, is_mass_matrix_diagonal=False, clip_bound=CLIP)
 
 
 def over_chains(function, *arguments):
-    # The checker takes a scan over keys that were split inside a vmap for reuse.
+    # JAX's checker of key reuse mistakes a scan over keys split inside a vmap for it.
     with jax.debug_key_reuse(False):
         return jax.jit(jax.vmap(function))(*arguments)
 
@@ -56,7 +56,7 @@ def tune(posterior, num_steps, chains=CHAINS, seed=0, **changes):
 
 
 def condition(metric):
-    """Of the posterior covariance in units of the metric, for every chain."""
+    """Condition of the posterior covariance in units of the metric, for every chain."""
     return [np.linalg.cond(ROOT.T @ np.linalg.inv(m) @ ROOT) for m in metric]
 
 
@@ -66,8 +66,9 @@ def tuned(posterior):
 
 
 def test_the_metric_becomes_the_posterior_covariance(tuned):
-    """The condition falls from 199. Over 60 seeds the median of the chains was 1.46
-    with a standard deviation of .07; the bound is 10 of them away, below 1e-6.
+    """The condition number falls from 199. Over 60 seeds the median of the chains was
+    1.46 with a standard deviation of .07. The bound is 10 standard deviations away, so
+    the test fails by chance with less than 1e-6.
     """
     found = condition(np.asarray(tuned[1][1], float))
     assert np.linalg.cond(COVARIANCE) > 198
@@ -75,8 +76,9 @@ def test_the_metric_becomes_the_posterior_covariance(tuned):
 
 
 def test_the_target_is_reached(posterior, tuned):
-    """With the frozen parameters. Over 60 seeds the mean rate was .399 with a standard
-    deviation of .0067; the bound is 7 of them away, below 1e-11.
+    """The frozen parameters give it. Over 60 seeds the mean rate was .399 with a
+    standard deviation of .0067. The bound is 7 standard deviations away, so the test
+    fails by chance with less than 1e-11.
     """
     state, (step_size, metric), _ = tuned
 
@@ -138,7 +140,7 @@ def replay(history, laziness, target):
 
 @pytest.mark.parametrize("laziness", [1.0, 0.3])
 def test_what_is_tuned_is_a_function_of_what_is_released(posterior, x64, laziness):
-    """The chain with its repeated states is enough, so coins stay secret."""
+    """Released states and bits are enough to tune, so the lazy coins stay secret."""
     _, (step_size, metric), history = tune(
         posterior, 400, chains=2, laziness=laziness, target_acceptance_rate=0.35
     )
@@ -153,7 +155,7 @@ def test_what_is_tuned_is_a_function_of_what_is_released(posterior, x64, lazines
 
 @pytest.mark.parametrize("laziness", [1.0, 0.3])
 def test_equal_bits_tune_equally_whatever_the_data(monkeypatch, laziness):
-    """Two data sets that share no record and, by force, the bits."""
+    """Two data sets without a common record, whose bits are made equal by force."""
     monkeypatch.setattr(accept_bit, "draw", lambda words, *_: words[0] % 5 < 2)
     found = []
     for data in (records(), 5.0 + 3.0 * records(1)):

@@ -160,10 +160,12 @@ def as_top_level_api(
         )
 
     if largest is None:
+        # Kind and bound change from step to step: `poisson_step.event` refuses a cost.
+        kind, bound = 0, math.nan
         transition = _switch(posterior, step, kind_of, step_size, proposal, clip_bound)
-        kind = 0
     else:
-        kind = int(_value(kind_of, posterior.tempering * largest))
+        bound = posterior.tempering * largest
+        kind = int(_value(kind_of, bound))
         transition = step(posterior, kind)
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
@@ -171,20 +173,13 @@ def as_top_level_api(
         accept = acceptance.metropolis()
         if is_noisy:
             test = of_all if reads_all else of_minibatch
-            accept = acceptance.penalty(
-                _value(test.noise_sd, posterior.tempering * largest)
-            )
+            accept = acceptance.penalty(_value(test.noise_sd, bound))
         if reads_all:
-            event = AcceptBit(
-                accept,
-                clip_bounds.sensitivity(
-                    posterior.tempering * largest, neighboring_relation
-                ),
-            )
-        else:
-            event = poisson_step.event(
-                posterior, accept, largest, expected_batch_size, neighboring_relation
-            )
+            sensitivity = clip_bounds.sensitivity(bound, neighboring_relation)
+            return [(AcceptBit(accept, sensitivity), num_steps)]
+        event = poisson_step.event(
+            posterior, accept, largest, expected_batch_size, neighboring_relation
+        )
         return [(event, num_steps)]
 
     return mh.algorithm(transition, proposal, privacy)

@@ -9,15 +9,12 @@ is; a larger lambda makes the estimate less noisy and acceptance more likely.
 Reference: Zhang, Cooper and De Sa 2020.
 """
 
-from dp_accounting import NeighboringRelation
-
 from dpjax import acceptance, proposals
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.mcmc import poisson_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Proposal
-from dpjax.release import clip_bounds
 
 __all__ = ["as_top_level_api", "tuna"]
 
@@ -53,26 +50,15 @@ def as_top_level_api(
     because a rejection can be impossible on one data set and possible on another.
     `privacy` charges the bit's total variation, which adds up over the steps.
     """
-    clip_bound = clip_bounds.of(clip_bound, has_centre=True)
-    bound = clip_bound.largest(proposal.longest(step_size))
-    accept = acceptance.metropolis()
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
-    transition = poisson_step.transition(
+    return poisson_step.algorithm(
         posterior,
         step_size,
-        proposal,
         clip_bound,
         expected_batch_size,
-        "metropolis",
+        proposal,
+        inverse_mass_matrix,
+        acceptance.metropolis(),
     )
-
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        event = poisson_step.event(
-            posterior, accept, bound, expected_batch_size, neighboring_relation
-        )
-        return [(event, num_steps)]
-
-    return mh.algorithm(transition, proposal, privacy)
 
 
 tuna = Sampler.of(as_top_level_api, mh.init)

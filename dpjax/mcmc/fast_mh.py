@@ -14,15 +14,12 @@ References: Zhang, Cooper and De Sa 2020 (TunaMH); Zhang and Zhang 2023 (DP-Fast
 The acceptance, the centre of `Range` and the accounting are this project's.
 """
 
-from dp_accounting import NeighboringRelation
-
 from dpjax import acceptance, proposals
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.mcmc import poisson_step
 from dpjax.posterior import Posterior
 from dpjax.proposals import Proposal
-from dpjax.release import clip_bounds
 
 __all__ = ["as_top_level_api", "fast_mh"]
 
@@ -65,27 +62,15 @@ def as_top_level_api(
     smaller H costs no more. Only substitution of one record is accounted for, because
     lambda / n is public.
     """
-    clip_bound = clip_bounds.of(clip_bound, has_centre=True)
-    bound = clip_bound.largest(proposal.longest(step_size))
-    accept = acceptance.barker(laziness)
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
-    transition = poisson_step.transition(
+    return poisson_step.algorithm(
         posterior,
         step_size,
-        proposal,
         clip_bound,
         expected_batch_size,
-        "barker",
-        laziness=laziness,
+        proposal,
+        inverse_mass_matrix,
+        acceptance.barker(laziness),
     )
-
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        event = poisson_step.event(
-            posterior, accept, bound, expected_batch_size, neighboring_relation
-        )
-        return [(event, num_steps)]
-
-    return mh.algorithm(transition, proposal, privacy)
 
 
 fast_mh = Sampler.of(as_top_level_api, mh.init)

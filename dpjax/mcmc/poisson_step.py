@@ -15,18 +15,18 @@ from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
-from dpjax import acceptance
+from dpjax import acceptance, proposals
 from dpjax.acceptance import Acceptance
-from dpjax.algorithm import Transition
+from dpjax.algorithm import Algorithm, Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import PoissonAcceptBit
 from dpjax.proposals import Move, Proposal
 from dpjax.random import batches
-from dpjax.release import accept_bit, poisson_log_ratios
+from dpjax.release import accept_bit, clip_bounds, poisson_log_ratios
 from dpjax.release.clip_bounds import ClipBound
 
-__all__ = ["centre_and_half_range", "event", "transition"]
+__all__ = ["algorithm", "centre_and_half_range", "event", "transition"]
 
 BEYOND_REACH_PROB = 1e-4
 """Chance of a proposal that is rejected because it is longer than `_reach`, where the
@@ -35,6 +35,41 @@ length of proposals varies and the clip bound grows with it."""
 MAX_ODDS = 2.0**16
 """Largest 1 + H / k. Up to there, rounding rates to multiples of 2^-32 of the largest
 moves none of them noticeably."""
+
+
+def algorithm(
+    posterior: Posterior,
+    step_size,
+    clip_bound,
+    expected_batch_size: float,
+    proposal: Proposal,
+    inverse_mass_matrix,
+    accept: Acceptance,
+) -> Algorithm:
+    """The kernel with the acceptance function `accept`, which has no noise.
+
+    The other parameters are those of `dpjax.fast_mh`.
+    """
+    clip_bound = clip_bounds.of(clip_bound, has_centre=True)
+    largest = clip_bound.largest(proposal.longest(step_size))
+    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
+    step = transition(
+        posterior,
+        step_size,
+        proposal,
+        clip_bound,
+        expected_batch_size,
+        accept.family,
+        laziness=accept.laziness,
+    )
+
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        released = event(
+            posterior, accept, largest, expected_batch_size, neighboring_relation
+        )
+        return [(released, num_steps)]
+
+    return mh.algorithm(step, proposal, privacy)
 
 
 def centre_and_half_range(

@@ -34,11 +34,11 @@ class ClipBound:
         """The number that the user chose: nats, or nats per unit of distance."""
         raise NotImplementedError
 
-    def at(self, distance):
+    def at(self, distance) -> Any:
         """Bound for a move over `distance`, which may be traced."""
         raise NotImplementedError
 
-    def largest(self, distance: float | None):
+    def largest(self, distance: float | None) -> Any:
         """Bound for all moves of a proposal; None if there is none.
 
         Parameters
@@ -67,7 +67,7 @@ class Constant(ClipBound):
     def number(self):
         return self.value
 
-    def at(self, distance):
+    def at(self, distance) -> Any:
         return self.value
 
 
@@ -89,7 +89,7 @@ class Lipschitz(ClipBound):
     def number(self):
         return self.constant
 
-    def at(self, distance):
+    def at(self, distance) -> Any:
         return self.constant * distance
 
 
@@ -122,7 +122,7 @@ class Range(ClipBound):
     def number(self):
         return self.half_range
 
-    def at(self, distance):
+    def at(self, distance) -> Any:
         return self.half_range * distance
 
     def limits(self, position, move) -> tuple:

@@ -25,7 +25,7 @@ class Target(NamedTuple):
 
 
 def normal_uniforms(points, mean, precision):
-    """Uniforms of N(mean, precision^-1): its axes, and its distance."""
+    """Uniforms of N(mean, precision^-1): of each axis, and of the distance."""
     scaled = (points - mean) @ np.linalg.cholesky(precision)
     square = stats.chi2(points.shape[1]).cdf((scaled**2).sum(1))
     return [*stats.norm.cdf(scaled).T, square]
@@ -92,7 +92,7 @@ def make_target():
 
 @pytest.fixture
 def dyadic_data():
-    """Records, width 2 or 16, with which float32 makes no rounding error."""
+    """Records, width 2 or 16, with which float32 arithmetic makes no rounding error."""
 
     def make(size, width, seed=0):
         numbers = np.random.default_rng(seed).integers(-16, 16, (size, width))

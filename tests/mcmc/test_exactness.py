@@ -11,9 +11,9 @@ from dpjax import fisher, proposals
 from dpjax.models.banana import Information
 from dpjax.release import accept_bit
 
-# No record of these posteriors changes by more: nothing is clipped.
+# No log ratio of a record of these posteriors is larger, so none is clipped.
 CLIP = 30.0
-# The metric of the banana of conftest, far from constant over its posterior.
+# The metric of the banana in conftest. It is far from constant over the posterior.
 METRIC = Information(100, curvature=3.0, prior_precision=0.1)
 
 
@@ -69,11 +69,11 @@ RUNS = [(name, "banana", 1.0) for name in CASES] + [
     ("penalty", "circle", 1.0),
 ]
 FALSE_ALARM = 2e-8
-"""Of one test; the at most 40 of this file stay below 1e-6 together."""
+"""Chance that one test fails by chance; this file has at most 40, so 1e-6 in all."""
 
 
 def advance(target, algorithm_fn, num_steps=25):
-    """All chains `num_steps` on, and the share of accepted moves."""
+    """Positions of all chains after `num_steps`, and the share of accepted moves."""
     draws = target.draws
 
     @jax.jit
@@ -105,7 +105,7 @@ def test_kernels_keep_the_posterior(make_target, name, model, tempering):
     target = make_target(model, tempering=tempering)
     start = np.asarray(target.draws, np.float64)
     positions, rate = advance(target, CASES[name])
-    # The chains mix, or nothing would be tested.
+    # If the chains did not mix, nothing would be tested.
     moved = np.any(positions != start, axis=1)
     assert np.mean(moved) > 0.3 and 0.02 < rate < 0.9
     assert smallest_pvalue(target, positions) > FALSE_ALARM

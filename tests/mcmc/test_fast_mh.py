@@ -69,7 +69,7 @@ def test_sums_do_not_depend_on_the_order():
 
 
 def test_no_weight_is_larger_than_charged_for():
-    """Of one record counted at a time, beside its log(b / a) in long doubles."""
+    """One record is counted at a time, beside its log(b / a) in long doubles."""
     size, half_range, base_rate, rate = 200, 0.1, 0.2, 0.3
     posterior = slope_posterior(np.random.default_rng(0).uniform(-0.2, 0.2, size))
     old, new = jnp.zeros(1), jnp.ones(1)
@@ -104,7 +104,7 @@ def test_no_weight_is_larger_than_charged_for():
 SIZE = 50
 STEPS = 40
 FALSE_ALARM = 2e-8
-"""Of one case; those of this file stay below 1e-6 together."""
+"""Chance that one case fails by chance; all cases of this file stay below 1e-6."""
 
 
 def box_prior(position):
@@ -210,7 +210,7 @@ def test_run_makes_the_same_steps(name):
 
 @pytest.mark.parametrize(("distance", "moves"), [(0.1, True), (9.0, False)])
 def test_proposals_too_far_for_the_capacity_are_rejected(distance, moves):
-    """A jump of almost nothing that says that it is of some distance."""
+    """The proposal makes almost no jump, but states the distance that is tested."""
 
     def propose(words, position, walk, step_size):
         return proposals.Move(position + 1e-6, jnp.asarray(distance), walk, walk)
@@ -226,7 +226,7 @@ def test_proposals_too_far_for_the_capacity_are_rejected(distance, moves):
 
 
 ERROR_OF_A_STEP = acceptance.TOTAL_VARIATION + batches.TOTAL_VARIATION
-"""Total variation: of the bit, and of the arrivals that a table and a capacity cut."""
+"""Total variation of the bit, and of the arrivals, which a table and a capacity cut."""
 
 
 def privacy_settings(clip_bound):
@@ -246,7 +246,7 @@ def slope_posterior(sizes, tempering=1.0):
 BOUNDS = {
     "number": (0.5, 0.5),
     "Lipschitz": (Lipschitz(3.0), 0.75),
-    # Wider than it says: clipped to what is charged.
+    # The range is wider than its half range says, so it is clipped to what is charged.
     "Range": (Range(lambda old, new: (-7.0, 9.0), 4.0), 1.0),
 }
 
@@ -327,7 +327,7 @@ def published(**changes):
 
 
 def test_published_steps_cost_what_they_are():
-    # The bound is .05 nats: 10 + 50 * .05 draws.
+    # The bound is .05 nats, so a step expects 10 + 50 * .05 draws.
     [(free, _)] = published().privacy(1)
     metropolis = acceptance.metropolis()
     assert free == privacy.PoissonAcceptBit(

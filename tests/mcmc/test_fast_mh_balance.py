@@ -29,7 +29,7 @@ TEMPERING = 0.5
 LAMBDA = 1.5
 MOST = 18
 COUNTS = np.array(list(itertools.product(range(MOST + 1), repeat=3)))
-"""Of the three records. Their rates are at most 1: more has chance 1e-17."""
+"""How often each record is counted. Rates are at most 1: more has chance 1e-17."""
 PAIRS = list(itertools.permutations(range(3), 2))
 
 
@@ -46,7 +46,7 @@ def toy_range(position, proposed):
 
 
 def toy_proposal(longest):
-    """To either of the other states."""
+    """A proposal that moves to either of the other states."""
 
     def propose(words, position, walk, step_size):
         proposed = jnp.mod(position + 1 + words[0].astype(position.dtype), 3)
@@ -58,7 +58,7 @@ def toy_proposal(longest):
 
 
 TOY = dict(step_size=1.0, expected_batch_size=LAMBDA, proposal=toy_proposal(1.0))
-# Further than 1 is too far; bounds of half a nat and more read all records.
+# Proposals over more than 1 are rejected; bounds of half a nat read all records.
 PUBLISHED = dict(
     TOY,
     step_size=1 / float(stats.chi(1).isf(poisson_step.BEYOND_REACH_PROB)),
@@ -155,7 +155,7 @@ def enumerate_moves(monkeypatch):
 
 
 def imbalance(moves):
-    """Largest difference of the flows to and fro, over the larger one."""
+    """Largest difference of the flows there and back, over the larger one."""
     density = np.exp(LOG_PRIOR + TEMPERING * LOGLIKELIHOODS.sum(0))
     flow = {
         pair: density[pair[0]] * weights @ chances

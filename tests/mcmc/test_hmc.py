@@ -22,8 +22,8 @@ from dpjax.release.gaussian_sum import GaussianSum
 hmc = importlib.import_module("dpjax.mcmc.hmc")
 
 FALSE_ALARM = 1e-8
-"""Of one test of exactness; the few dozen p-values of this file stay below 1e-6."""
-# No record of these posteriors has a larger ratio: none is clipped.
+"""Of one test of exactness, whose p-values are a few dozen: below 1e-6 in all."""
+# No record of these posteriors has a log ratio above the clip bounds.
 OFF = dict(
     num_integration_steps=3,
     l2_clip_norm=np.inf,
@@ -108,7 +108,7 @@ def test_keeps_the_posterior(make_target, case):
 
 
 def conjugate(size=40):
-    """Records N(theta, 1/4) of a precision-4 likelihood, prior N(0, 1/16)... exact."""
+    """A normal posterior of a normal prior and likelihood; its mean and sd."""
     data = jnp.linspace(-1, 3, size)
     posterior = Posterior(
         lambda position: -8.0 * position**2,
@@ -129,7 +129,7 @@ SAMPLED = {
 
 @pytest.mark.parametrize("case", SAMPLED)
 def test_sampled_gradients_keep_a_normal(case):
-    # accept_bit_accounting.md, consequence 3.
+    # Neither the sample nor the noise of gradients moves the stationary distribution.
     posterior, mean, sd = conjugate()
     settings = dict(num_integration_steps=4, l2_clip_norm=1.0, clip_bound=10.0)
     algorithm = dpjax.hmc(posterior, 0.1, **settings, **SAMPLED[case])

@@ -22,7 +22,7 @@ minibatch_barker = importlib.import_module("dpjax.mcmc.minibatch_barker")
 
 CHAINS, STEPS = 5000, 200
 FALSE_ALARM_SDS = 5.7
-"""Two-sided 1.2e-8; the at most 40 comparisons of this file stay below 1e-6."""
+"""Exceeded with chance 1.2e-8; at most 40 comparisons make it 1e-6 for this file."""
 
 
 def logprior(position):
@@ -40,14 +40,14 @@ def make_posterior(num_records, tempering=1.0, dim=2):
 
 
 def moments(posterior):
-    """Mean and precision of the exact posterior, coordinates independent."""
+    """Mean and precision of the exact posterior, whose coordinates are independent."""
     weight = posterior.num_records * posterior.tempering
     data = np.asarray(posterior.data, np.float64)
     return weight * data.mean(0) / (weight + 1), weight + 1
 
 
 def penalty(**settings):
-    """One nat of noise, little clipping."""
+    """A kernel with about one nat of noise and little clipping."""
     return lambda posterior, scale: dpjax.minibatch_penalty(
         posterior, 0.12 * scale, clip_bound=0.2, test_noise_multiplier=0.025,
         batch_size=40, **settings,
@@ -68,7 +68,7 @@ CASES = {
 
 
 def deviations(name):
-    """Means and variances of chains from exact draws, in standard errors of them."""
+    """How far means and variances of chains are off, in their standard errors."""
     make, num_records = CASES[name]
     posterior = make_posterior(num_records)
     mean, precision = moments(posterior)
@@ -160,7 +160,7 @@ def published(rng, posterior, jump, batch_size, clip_bound, count):
 
 
 def published_penalty(rng, posterior, jump, count):
-    """Algorithm 3 of the thesis, with 2 for its 3."""
+    """Algorithm 3 of the thesis, with the factor 2 in the sensitivity for its 3."""
     clip_bound = 0.3 * np.linalg.norm(jump)
     ratio, variance = published(rng, posterior, jump, 12, clip_bound, count)
     moved = posterior.num_records * posterior.tempering * clip_bound / 12

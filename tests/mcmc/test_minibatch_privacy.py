@@ -52,7 +52,7 @@ def adversarial(rng, shape, clip_bound):
     ratios = clip_bound * rng.normal(size=shape) * 2.0 ** rng.integers(-20, 5, shape)
     extreme = clip_bound * rng.choice([-2, -1, 1, 2], shape)
     ratios = np.where(rng.random(shape) < 0.6, extreme, ratios)
-    # Batches on one side are those which one record can move most.
+    # One record moves batches most whose other ratios all have the same sign.
     ratios = np.where(rng.random((shape[0], 1)) < 0.3, abs(ratios), ratios)
     return np.where(rng.random(shape) < 0.05, rng.choice(SPECIAL, shape), ratios)
 
@@ -135,7 +135,7 @@ def test_large_batches_are_refused():
 
 @pytest.fixture
 def seen(monkeypatch):
-    """Arguments of every acceptance probability, with the first records as batch."""
+    """Arguments of every acceptance probability; every batch is the first records."""
     calls = {"penalty": [], "barker": []}
     penalty, barker = acceptance.probability, minibatch_barker._probability
 
@@ -172,7 +172,7 @@ def worst_neighbours():
 @pytest.mark.parametrize("tempering", [1.0, 0.25])
 @pytest.mark.parametrize("name", ["penalty", "Lipschitz penalty"])
 def test_penalty_charges_what_the_kernel_does(seen, name, tempering):
-    # In one direction or the other, both parts of the sensitivity are attained.
+    # In one of the two directions both parts of the sensitivity are attained.
     for sizes in worst_neighbours():
         step_on(name, sizes, tempering)
         algorithm = step_on(name, -sizes, tempering)
@@ -195,7 +195,7 @@ def test_barker_charges_what_the_kernel_does(seen, tempering):
         (privacy.FixedBatch(privacy.BarkerTest(BATCH), BATCH, RECORDS), 3)
     ]
     ratios, variances = np.array(seen["barker"]).T
-    # What Theorem 3.3 assumes, and how much of it is used.
+    # What Theorem 3.3 of the thesis assumes at most, and how much of it is attained.
     assert 1.97 < abs(ratios[0] - ratios[1]) * BATCH**0.5 <= 2
     by_variance = abs(variances[0] - variances[1])
     assert by_variance <= 5 / BATCH
