@@ -228,8 +228,8 @@ class GaussianMixture:
 
             |v''| <= ||d|| sup ||grad k|| / V^2.
 
-        The logistic function s has |s''| <= 1 / (6 sqrt(3)), which bounds the derivative
-        of p (1 - p), and |q| <= b, |a - q| <= X + 2 b. So
+        The logistic function s has |s''| <= 1 / (6 sqrt(3)), which bounds the slope of
+        p (1 - p) as well. With |q| <= b and |a - q| <= X + 2 b,
 
             ||grad k|| <= b^2 ||(b, X + 2 b)|| / (6 sqrt(3) V) + b / 2.
         """
