@@ -28,7 +28,7 @@ from dp_accounting import NeighboringRelation
 
 from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Family
-from dpjax.ep.shared_site import Tied, TiedInfo, TiedState, init
+from dpjax.ep.shared_site import SharedSite, SharedSiteInfo, SharedSiteState, init
 from dpjax.posterior import Posterior
 from dpjax.privacy import GaussianRelease
 from dpjax.random import chacha
@@ -77,7 +77,7 @@ def as_top_level_api(
     GaussianSum(l2_clip_norm, noise_multiplier)
     if not 0 < damping <= 1:
         raise ValueError(f"damping must be in (0, 1], got {damping}")
-    model = Tied.of(posterior, family, match)
+    model = SharedSite.of(posterior, family, match)
     num_records = model.num_records
     unit = l2_clip_norm / exact_sums.GRID
     row = -(-2 * family.size // 16) * 16
@@ -112,7 +112,7 @@ def as_top_level_api(
 
         places = jnp.arange(num_records, dtype=jnp.uint32)
         theta, _ = jax.lax.scan(body, state.position, (order, places))
-        return TiedState(theta, state.num_steps + 1), TiedInfo(theta), memory
+        return SharedSiteState(theta, state.num_steps + 1), SharedSiteInfo(theta), memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if noise_multiplier == 0:
@@ -130,7 +130,7 @@ def as_top_level_api(
     transition = Transition(
         num_words=lambda state: 16,
         move=move,
-        stay=lambda state: TiedInfo(state.position),
+        stay=lambda state: SharedSiteInfo(state.position),
     )
 
     def start(position, rng_key=None):

@@ -1,8 +1,9 @@
-"""Expectation propagation, one site a record: what the tied methods approximate.
+"""Expectation propagation with a site for each record; not private.
 
-q = p_0 prod_i f_i. For every record in turn its site f_i leaves q, the tilted density
-p(y_i | w) q / f_i is matched by a Gaussian, and the site that makes q that Gaussian
-takes the old one's place. Not private: every site shows its record.
+The approximation is q = p_0 prod_i f_i. For each record in turn the site f_i is divided
+out of q, the tilted density p(y_i | w) q / f_i is matched by a Gaussian, and the old
+site is replaced by the one that makes q this Gaussian. Every site reveals its record.
+Stochastic EP approximates this method by one site that all records share.
 
 Reference: Minka 2001, Expectation Propagation for approximate Bayesian inference.
 """
@@ -14,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.ep.gaussians import Family, Moments
-from dpjax.ep.shared_site import Tied
+from dpjax.ep.shared_site import SharedSite, start
 from dpjax.posterior import Posterior
 
 __all__ = ["ep"]
@@ -35,13 +36,13 @@ def ep(
     posterior
         What to approximate, and the data; its prior is Gaussian.
     match
-        Of the likelihood, from `dpjax.ep.sites`.
+        Match of its likelihood, from `dpjax.ep.sites`.
     family
-        From `dpjax.ep.gaussians`.
+        Family of Gaussians, from `dpjax.ep.gaussians`.
     initial_position
-        Where q begins; for a mixture, not the same for all components.
+        Mean of q at the start. For a mixture it must differ between the components.
     num_sweeps
-        Passes over the records.
+        Number of passes over the records.
 
     Raises
     ------
@@ -51,11 +52,12 @@ def ep(
     Returns
     -------
     Moments
-        Of q. Memory holds a site of every record.
+        Mean and covariance of q.
 
     Notes
     -----
-    A record whose cavity or tilted density is not proper keeps its site.
+    The site of a record is left as it is if its cavity or its tilted density is not
+    proper. The sites of all records are held in memory.
     """
     if not (isinstance(num_sweeps, int) and num_sweeps >= 1):
         raise ValueError(f"num_sweeps must be a positive integer, got {num_sweeps}")
@@ -64,8 +66,8 @@ def ep(
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _sweeps(posterior, match, family, initial_position, num_sweeps):
-    model = Tied.of(posterior, family, match)
-    theta = model.start(initial_position)
+    model = SharedSite.of(posterior, family, match)
+    theta = start(family, model.prior, initial_position)
     sites = jnp.broadcast_to(model.factor(theta), (model.num_records, family.size))
 
     def visit(theta, item):

@@ -1,9 +1,11 @@
-"""Stochastic EP: the tied approximation by steps on batches, without privacy.
+"""Stochastic EP: one site that all records share, by steps on batches; not private.
 
-    theta <- theta + rho_k n mean over the batch of clip(d_i),
+With the notation of `dpjax.ep.shared_site`, step k is
 
-see `shared_site`. The published step is rho = B/n: every record moves theta by its
-whole difference. All records at once, rho = 1, is averaged EP.
+    theta <- theta + rho_k n mean over the batch of clip(d_i).
+
+The published step size is rho_k = B/n, with which every record moves theta by its whole
+difference. A batch of all records with rho_k = 1 is averaged EP.
 
 Reference: Li, Hernandez-Lobato and Turner 2015.
 """
@@ -16,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.ep.gaussians import Family, Moments
-from dpjax.ep.shared_site import Tied
+from dpjax.ep.shared_site import SharedSite, start
 from dpjax.posterior import Posterior
 
 __all__ = ["sep"]
@@ -40,18 +42,19 @@ def sep(
     Parameters
     ----------
     rng_key
-        For the order of the records.
+        Key for the order of the records.
     posterior, match, family, initial_position
         As in `ep`.
     num_epochs
-        Passes over the records, each in a fresh order; what `batch_size` leaves over
-        waits for the next.
+        Number of passes over the records, each in a fresh order. A pass leaves out the
+        last records if their number is not a multiple of `batch_size`.
     batch_size
-        B.
+        B, the number of records in a batch.
     schedule
-        ``k -> rho_k``, the sizes of the steps k = 0, 1, ...; None is B/n.
+        ``k -> rho_k``, the step size as a function of the number k of steps made
+        before. None is B/n.
     l2_clip_norm
-        Bound on the norm of every d_i.
+        Bound on the norm of every difference d_i.
     init_scale
         As in `dpjax.dp_sep`.
 
@@ -63,7 +66,7 @@ def sep(
     Returns
     -------
     Moments
-        Of q.
+        Mean and covariance of q.
     """
     if not (isinstance(num_epochs, int) and num_epochs >= 1):
         raise ValueError(f"num_epochs must be a positive integer, got {num_epochs}")
@@ -85,28 +88,29 @@ def _epochs(
     posterior, match, family, schedule, batch_size,
     rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
 ):  # fmt: skip
-    model = Tied.of(posterior, family, match)
+    model = SharedSite.of(posterior, family, match)
     steps_per_epoch = model.num_records // batch_size
 
     def visit(carry, indices):
-        theta, k = carry
+        theta, num_steps = carry
         batch = jax.tree.map(lambda leaf: leaf[indices], posterior.data)
         differences = jax.vmap(model.difference_fn(theta))(batch)
         norms = jnp.linalg.norm(differences, axis=1, keepdims=True)
         shrink = jnp.minimum(1, l2_clip_norm / jnp.maximum(norms, 1e-30))
-        proper = jnp.isfinite(norms)
-        differences = jnp.where(proper, shrink * differences, 0)
-        rate = batch_size / model.num_records if schedule is None else schedule(k)
+        differences = jnp.where(jnp.isfinite(norms), shrink * differences, 0)
+        rate = batch_size / model.num_records
+        if schedule is not None:
+            rate = schedule(num_steps)
         theta = model.step(theta, jnp.mean(differences, axis=0), rate)
-        return (theta, k + 1), None
+        return (theta, num_steps + 1), None
 
     def epoch(i, carry):
-        order = jax.random.permutation(
-            jax.random.fold_in(rng_key, i), model.num_records
-        )
+        key = jax.random.fold_in(rng_key, i)
+        order = jax.random.permutation(key, model.num_records)
         batches = order[: steps_per_epoch * batch_size].reshape(-1, batch_size)
         return jax.lax.scan(visit, carry, batches)[0]
 
-    start = model.start(initial_position, init_scale), jnp.zeros((), jnp.int32)
-    theta, _ = jax.lax.fori_loop(0, num_epochs, epoch, start)
+    theta = start(family, model.prior, initial_position, init_scale)
+    carry = theta, jnp.zeros((), jnp.int32)
+    theta, _ = jax.lax.fori_loop(0, num_epochs, epoch, carry)
     return family.moments(theta)

@@ -1,8 +1,8 @@
 """The Adult data set: found or downloaded, and encoded record by record.
 
-Encoding is part of the privacy argument. Every constant below is public, nothing is
-fitted to the data, and a row's encoding depends on that row alone, so replacing one
-record replaces one row of norm at most 1.
+The encoding is part of the privacy argument. Every constant below is public, nothing is
+fitted to the data, and the encoding of a record depends on that record alone. So
+replacing one record replaces one row of features, whose norm is at most 1.
 
 References
 ----------
@@ -17,28 +17,18 @@ import zipfile
 import zlib
 
 import numpy as np
-from sklearn.compose import ColumnTransformer
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder
 
 from dpjax.datasets import files
 
 __all__ = ["adult_features", "load_adult"]
 
 _URL = "https://archive.ics.uci.edu/static/public/2/adult.zip"
-_ORIGINALS = {
-    "train": (
-        "adult.data",
-        "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-    ),
-    "test": (
-        "adult.test",
-        "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-    ),
-}
-_CSV_SHA256 = {
+# Of the tables as they are stored, uncompressed.
+_SHA256 = {
     "train": "f2c62076f19504d99a38b22badf445a7f42530ade6b827acf78dd143fbce38bb",
     "test": "f6b1801c5d231515ea5ff04d4444997bacd57e04876e94710cb9b9bd5549c033",
 }
+_MEMBERS = {"train": "adult.data", "test": "adult.test"}
 _INTEGERS = "age fnlwgt education-num capital-gain capital-loss hours-per-week".split()
 _COLUMNS = (
     "age workclass fnlwgt education education-num marital-status occupation "
@@ -65,18 +55,20 @@ _CATEGORIES = {
     "Nicaragua Scotland Thailand Yugoslavia El-Salvador Trinadad&Tobago Peru Hong "
     "Holand-Netherlands",
 }
-_OCCUPATION_RANK = {
-    1: "Exec-managerial Prof-specialty",
-    0: "Tech-support Sales Protective-serv Adm-clerical Craft-repair "
-    "Transport-moving Armed-Forces Machine-op-inspct",
-}
+_MARRIED = ["Married-civ-spouse", "Married-AF-spouse"]
+_RANKED_1 = "Exec-managerial Prof-specialty".split()
+_RANKED_0 = (
+    "Tech-support Sales Protective-serv Adm-clerical Craft-repair Transport-moving "
+    "Armed-Forces Machine-op-inspct"
+).split()
 
 
 def load_adult() -> dict[str, dict[str, np.ndarray]]:
     """The two files of Adult as raw columns.
 
-    Looks for ``adult_train.csv.gz`` and ``adult_test.csv.gz`` in ``$DPJAX_DATA``,
-    then in the user's cache, then downloads the originals from UCI into the cache.
+    The function looks for ``adult_train.csv.gz`` and ``adult_test.csv.gz`` in
+    ``$DPJAX_DATA`` and then in the user's cache. What it does not find it makes from
+    the originals at UCI, and stores it in the cache.
 
     Returns
     -------
@@ -88,27 +80,20 @@ def load_adult() -> dict[str, dict[str, np.ndarray]]:
     Raises
     ------
     FileNotFoundError
-        If the files are nowhere and cannot be downloaded.
+        If a file is nowhere and cannot be downloaded.
     RuntimeError
         If a file found or downloaded is not the published one.
     """
-    names = {split: f"adult_{split}.csv.gz" for split in _ORIGINALS}
-    for folder in files.folders():
-        paths = {split: folder / name for split, name in names.items()}
-        if all(path.is_file() for path in paths.values()):
-            break
-    else:
-        paths = _download(names)
-    return {split: _read(path, split) for split, path in paths.items()}
+    return {split: _load(split) for split in _MEMBERS}
 
 
 def adult_features(columns_of_split, columns="all"):
     """Features, labels and feature names of one split of Adult.
 
     Every row is divided by ``max(c, its norm)`` with c = 3 (``"all"``) or 2
-    (``"compact"``), hence has norm at most 1. ``fnlwgt``, a survey weight computed
-    from other people's records, is not used. Values outside the public ranges are
-    clipped to them; a missing or unknown category is all zeros.
+    (``"compact"``), so its norm is at most 1. ``fnlwgt``, a survey weight computed from
+    other people's records, is not used. Values outside the public ranges are clipped to
+    them; a missing or unknown category is all zeros.
 
     Parameters
     ----------
@@ -138,135 +123,80 @@ def adult_features(columns_of_split, columns="all"):
     """
     if columns not in _ENCODINGS:
         raise ValueError(f"columns must be one of {list(_ENCODINGS)}, got {columns!r}")
-    transformers, norm = _ENCODINGS[columns]
-    used = [name for name in _COLUMNS if name not in ("fnlwgt", "income")]
-    table = np.column_stack([columns_of_split[name].astype(object) for name in used])
-    encoder = ColumnTransformer(
-        [
-            (label, transformer, [used.index(source)])
-            for label, source, transformer in transformers
-        ],
-        sparse_threshold=0.0,
-    )
-    # scikit-learn wants a fit; one made-up record is enough, as nothing is learned.
-    example = [0 if name in _INTEGERS else "?" for name in used]
-    encoder.fit(np.array([example], dtype=object))
-    features = encoder.transform(table).astype(np.float64)
-    features = np.column_stack([np.ones(len(features)), features])
+    encode, min_divisor = _ENCODINGS[columns]
+    named = _numbers(columns_of_split) | encode(columns_of_split)
+    features = np.column_stack([*named.values()]).astype(np.float64)
     norms = np.linalg.norm(features, axis=1, keepdims=True)
-    # The last factor outweighs the rounding to float32: norms stay at most 1.
-    features /= np.maximum(norm, norms) * (1 + 2.0**-22)
+    # The last factor is larger than the rounding to float32, so norms stay at most 1.
+    features /= np.maximum(min_divisor, norms) * (1 + 2.0**-22)
     labels = columns_of_split["income"] == ">50K"
-    names = ["intercept"]
-    for label, source, transformer in transformers:
-        if isinstance(transformer, OneHotEncoder):
-            names += [f"{source}={value}" for value in _CATEGORIES[source].split()]
-        else:
-            names.append(label)
-    return features.astype(np.float32), labels.astype(np.float32), names
+    return features.astype(np.float32), labels.astype(np.float32), list(named)
 
 
-def _read(path, split):
-    try:
-        content = gzip.decompress(path.read_bytes())
-    except (OSError, EOFError, zlib.error) as error:
-        raise RuntimeError(f"{path} cannot be read: {error}") from error
-    files.check(content, _CSV_SHA256[split], path)
-    header, *rows = csv.reader(io.StringIO(content.decode()))
+def _load(split):
+    def parse(content, source):
+        try:
+            text = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise RuntimeError(f"{source} cannot be read: {error}") from error
+        files.check(text, _SHA256[split], source)
+        header, *rows = csv.reader(io.StringIO(text.decode()))
+        return {
+            name: np.array(values, dtype=np.int64 if name in _INTEGERS else None)
+            for name, values in zip(header, zip(*rows, strict=True), strict=True)
+        }
+
+    def convert(archive):
+        try:
+            original = zipfile.ZipFile(io.BytesIO(archive)).read(_MEMBERS[split])
+        except (KeyError, zipfile.BadZipFile) as error:
+            raise RuntimeError(f"{_URL} cannot be read: {error}") from error
+        lines = original.decode().splitlines()
+        rows = [line.rstrip(".").replace(", ", ",") for line in lines if "," in line]
+        return gzip.compress("\n".join([",".join(_COLUMNS), *rows, ""]).encode())
+
+    return files.load(f"adult_{split}.csv.gz", _URL, parse, convert)
+
+
+def _numbers(raw):
+    age = _scaled(raw["age"], 45, 28)
     return {
-        name: np.array(values, dtype=np.int64 if name in _INTEGERS else None)
-        for name, values in zip(header, zip(*rows, strict=True), strict=True)
+        "intercept": np.ones(len(age)),
+        "age": age,
+        "age-squared": age**2,
+        "education-num": _scaled(raw["education-num"], 10, 6),
+        "hours-per-week": _scaled(raw["hours-per-week"], 40, 30),
+        "capital-gain>5000": raw["capital-gain"] > 5000,
+        "capital-loss>1500": raw["capital-loss"] > 1500,
     }
 
 
-def _download(names):
-    try:
-        content = files.download(_URL, " and ".join(names.values()))
-        archive = zipfile.ZipFile(io.BytesIO(content))
-        originals = {s: archive.read(member) for s, (member, _) in _ORIGINALS.items()}
-    except (KeyError, zipfile.BadZipFile) as error:
-        raise FileNotFoundError(
-            f"{_URL} is not the archive of Adult: {error}"
-        ) from error
-    paths = {}
-    for split, original in originals.items():
-        member, sha256 = _ORIGINALS[split]
-        files.check(original, sha256, f"{member} of {_URL}")
-        paths[split] = files.store(names[split], gzip.compress(_to_csv(original)))
-    return paths
+def _compact(raw):
+    ranked = [np.isin(raw["occupation"], rank) for rank in (_RANKED_1, _RANKED_0)]
+    return {
+        "married": np.where(np.isin(raw["marital-status"], _MARRIED), 1, -1),
+        "occupation-rank": np.select(ranked, [1, 0], default=-1),
+    }
 
 
-def _to_csv(original):
-    lines = original.decode().splitlines()
-    rows = [line.rstrip(".").replace(", ", ",") for line in lines if "," in line]
-    return "\n".join([",".join(_COLUMNS), *rows, ""]).encode()
+def _all(raw):
+    return {
+        "log-capital-gain": _log_scaled(raw["capital-gain"], 99_999),
+        "log-capital-loss": _log_scaled(raw["capital-loss"], 4_356),
+    } | {
+        f"{name}={value}": raw[name] == value
+        for name, values in _CATEGORIES.items()
+        for value in values.split()
+    }
 
 
 def _scaled(values, centre, half_range):
-    scaled = (values.astype(np.float64) - centre) / half_range
-    return np.clip(scaled, -1, 1)
-
-
-def _scaled_square(values, centre, half_range):
-    return _scaled(values, centre, half_range) ** 2
+    return np.clip((values - centre) / half_range, -1, 1)
 
 
 def _log_scaled(values, largest):
-    return np.log1p(np.clip(values.astype(np.float64), 0, largest)) / np.log1p(largest)
+    return np.log1p(np.clip(values, 0, largest)) / np.log1p(largest)
 
 
-def _above(values, threshold):
-    return (values.astype(np.float64) > threshold).astype(np.float64)
-
-
-def _married(values):
-    return np.where(np.isin(values, ["Married-civ-spouse", "Married-AF-spouse"]), 1, -1)
-
-
-def _occupation_rank(values):
-    ranks = _OCCUPATION_RANK
-    groups = [np.isin(values, ranks[rank].split()) for rank in ranks]
-    return np.select(groups, list(ranks), default=-1)
-
-
-def _entry(label, source, function, *arguments):
-    return label, source, FunctionTransformer(lambda x: function(x, *arguments))
-
-
-_NUMBERS = [
-    _entry("age", "age", _scaled, 45, 28),
-    _entry("age-squared", "age", _scaled_square, 45, 28),
-    _entry("education-num", "education-num", _scaled, 10, 6),
-    _entry("hours-per-week", "hours-per-week", _scaled, 40, 30),
-    _entry("capital-gain>5000", "capital-gain", _above, 5000),
-    _entry("capital-loss>1500", "capital-loss", _above, 1500),
-]
-_ENCODINGS = {
-    "all": (
-        [
-            *_NUMBERS,
-            _entry("log-capital-gain", "capital-gain", _log_scaled, 99_999),
-            _entry("log-capital-loss", "capital-loss", _log_scaled, 4_356),
-            *(
-                (
-                    source,
-                    source,
-                    OneHotEncoder(
-                        categories=[np.array(values.split(), dtype=object)],
-                        handle_unknown="ignore",
-                    ),
-                )
-                for source, values in _CATEGORIES.items()
-            ),
-        ],
-        3.0,
-    ),
-    "compact": (
-        [
-            *_NUMBERS,
-            _entry("married", "marital-status", _married),
-            _entry("occupation-rank", "occupation", _occupation_rank),
-        ],
-        2.0,
-    ),
-}
+# The features beyond the numbers, and the least number that rows are divided by.
+_ENCODINGS = {"all": (_all, 3.0), "compact": (_compact, 2.0)}

@@ -1,50 +1,98 @@
-"""Files of public data sets: found, or downloaded once, and checked by SHA-256."""
+"""Files of public data sets: found on this machine, or downloaded once."""
 
 import hashlib
+import io
 import os
-import sys
 import tempfile
 import urllib.request
+import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
-__all__ = ["check", "download", "folders", "store"]
+import numpy as np
 
+__all__ = ["arrays", "check", "load"]
 
-def folders() -> list[Path]:
-    """Where data are looked up: ``$DPJAX_DATA`` if set, then the user's cache."""
-    given = os.environ.get("DPJAX_DATA")
-    return [*([Path(given)] if given else []), _cache()]
-
-
-def _cache():
-    if os.environ.get("XDG_CACHE_HOME"):
-        return Path(os.environ["XDG_CACHE_HOME"]) / "dpjax"
-    if sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
-        return Path(os.environ["LOCALAPPDATA"]) / "dpjax"
-    inside_home = "Library/Caches" if sys.platform == "darwin" else ".cache"
-    return Path.home() / inside_home / "dpjax"
+Parsed = TypeVar("Parsed")
 
 
-def download(url: str, names: str) -> bytes:
-    """What is at `url`, which holds the files called `names`.
+def load(
+    name: str,
+    url: str | None,
+    parse: Callable[[bytes, object], Parsed],
+    convert: Callable[[bytes], bytes] = lambda original: original,
+) -> Parsed:
+    """The parsed content of a file, which is downloaded if it is not on this machine.
+
+    The file is looked up in ``$DPJAX_DATA``, if set, and in the user's cache, where a
+    download is stored.
+
+    Parameters
+    ----------
+    name
+        Name of the file.
+    url
+        Where the original is published; None if no program here can read it.
+    parse
+        ``(content, source) -> parsed``. It raises RuntimeError, which names the source,
+        if the content is not the published one; such a download is not stored.
+    convert
+        From the original to the content of the file.
 
     Raises
     ------
     FileNotFoundError
-        If it cannot be fetched: the message says where the files were looked for.
+        If the file is nowhere and cannot be downloaded, or the cache not be written to.
+    RuntimeError
+        If what is found or downloaded is not the published content.
     """
+    given = os.environ.get("DPJAX_DATA")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(base) / "dpjax"
+    folders = [Path(given), cache] if given else [cache]
+    for folder in folders:
+        path = folder / name
+        if path.is_file():
+            return parse(path.read_bytes(), path)
+    absent = f"{name} not found in {' or '.join(map(str, folders))}"
+    if url is None:
+        raise FileNotFoundError(
+            f"{absent}: convert the published file and put it there"
+        )
     try:
         with urllib.request.urlopen(url, timeout=60) as response:
-            return response.read()
+            original = response.read()
     except OSError as error:
         raise FileNotFoundError(
-            f"{names} not found in {' or '.join(map(str, folders()))}, and {url} could "
-            f"not be downloaded there: {error}"
+            f"{absent}, and {url} could not be downloaded there: {error}"
         ) from error
+    content = convert(original)
+    parsed = parse(content, url)
+    _store(cache / name, content)
+    return parsed
+
+
+def arrays(content: bytes, source, names: Sequence[str], sha256: str | None = None):
+    """The arrays of these names in an .npz file, checked against their SHA-256.
+
+    Raises
+    ------
+    RuntimeError
+        If the file cannot be read, lacks an array, or does not hold the published ones.
+    """
+    try:
+        with np.load(io.BytesIO(content)) as file:
+            found = tuple(file[name] for name in names)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise RuntimeError(f"{source} cannot be read: {error}") from error
+    if sha256 is not None:
+        check(b"".join(array.tobytes() for array in found), sha256, source)
+    return found
 
 
 def check(content: bytes, sha256: str, source) -> None:
-    """Refuse what is not the published content.
+    """Refuse content that is not the published one.
 
     Raises
     ------
@@ -58,15 +106,8 @@ def check(content: bytes, sha256: str, source) -> None:
         )
 
 
-def store(name: str, content: bytes) -> Path:
-    """Write a file to the user's cache, whole or not at all.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the cache cannot be written to.
-    """
-    path = _cache() / name
+def _store(path, content):
+    """Write a file whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
@@ -74,7 +115,6 @@ def store(name: str, content: bytes) -> Path:
         os.replace(file.name, path)
     except OSError as error:
         raise FileNotFoundError(
-            f"{name} cannot be written to {path.parent}: {error}; set XDG_CACHE_HOME, "
-            "or put the file in $DPJAX_DATA"
+            f"{path.name} cannot be written to {path.parent}: {error}; set "
+            "XDG_CACHE_HOME, or put the file in $DPJAX_DATA"
         ) from error
-    return path

@@ -1,4 +1,4 @@
-"""SVHN, cropped digits of house numbers: found or downloaded.
+"""The SVHN data set, cropped digits of house numbers: found or downloaded.
 
 Reference: Netzer, Wang, Coates, Bissacco, Wu and Ng 2011, for non-commercial use.
 """
@@ -23,8 +23,9 @@ _SHA256 = {
 def load_svhn() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Images and labels, in the published order.
 
-    Looks for ``train_32x32.mat``, ``extra_32x32.mat`` (1.3 GB) and ``test_32x32.mat``
-    in ``$DPJAX_DATA``, then in the user's cache, then downloads them into the cache.
+    The function looks for ``train_32x32.mat``, ``extra_32x32.mat`` (1.3 GB) and
+    ``test_32x32.mat`` in ``$DPJAX_DATA`` and then in the user's cache. It downloads
+    what it does not find into the cache.
 
     Returns
     -------
@@ -40,27 +41,17 @@ def load_svhn() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     RuntimeError
         If a file found or downloaded is not the published one.
     """
-    parts = {split: _read(split) for split in _SHA256}
-    both = zip(parts["train"], parts["extra"], strict=True)
-    return {
-        "train": tuple(np.concatenate(pair) for pair in both),
-        "test": parts["test"],
-    }
+    (images, labels), (more_images, more_labels) = _load("train"), _load("extra")
+    train = np.concatenate([images, more_images]), np.concatenate([labels, more_labels])
+    return {"train": train, "test": _load("test")}
 
 
-def _read(split):
+def _load(split):
+    def parse(content, source):
+        files.check(content, _SHA256[split], source)
+        arrays = loadmat(io.BytesIO(content))
+        # The published label of the digit 0 is 10.
+        return np.moveaxis(arrays["X"], -1, 0), arrays["y"].ravel() % 10
+
     name = f"{split}_32x32.mat"
-    for folder in files.folders():
-        path = folder / name
-        if path.is_file():
-            content = path.read_bytes()
-            files.check(content, _SHA256[split], path)
-            break
-    else:
-        url = f"{_URL}/{name}"
-        content = files.download(url, name)
-        files.check(content, _SHA256[split], url)
-        files.store(name, content)
-    arrays = loadmat(io.BytesIO(content))
-    # The digit 0 has the label 10.
-    return np.moveaxis(arrays["X"], -1, 0), arrays["y"].ravel() % 10
+    return files.load(name, f"{_URL}/{name}", parse)

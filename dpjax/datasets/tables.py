@@ -1,12 +1,15 @@
-"""Records from the user's own file, column by column, by public rules.
+"""Records from the user's own file, encoded column by column by public rules.
 
-An array of the data is named by the columns that make it up: one column, for an array
-``(n, ...)``, or a list of them, for one of shape ``(n, k)``. A column is a name, whose
-numbers stand as they are, or a table of ``column``, the name, with one of
+``columns`` is a dict of the data's arrays. The value of an array is one column, for an
+array of shape ``(n, ...)``, or a list of k columns, for an array of shape ``(n, k)``.
+A column is the name of a column of numbers, which are taken as they are, or a dict of
+``column``, the name, and one of
 
-- ``range = [low, high]``: numbers clipped to it and scaled to [-1, 1];
-- ``categories = [...]``: the place in this list, an integer (a number in a list);
-- ``shape = [...]``: of one record, for arrays of more dimensions in an ``.npz`` file.
+- ``range = [low, high]``: numbers are clipped to the range and scaled to [-1, 1];
+- ``categories = [...]``: values are replaced by their places in this list, integers (or
+  floats, if the column is one of a list);
+- ``shape = [...]``: the shape of one record, for arrays of more dimensions in an
+  ``.npz`` file.
 
 Nothing is fitted to the data, and a record's encoding depends on that record alone.
 """
@@ -20,37 +23,38 @@ import numpy as np
 
 __all__ = ["check", "example", "read", "zeros"]
 
-RULES = ("range", "categories", "shape")
-ROWS = 1000
-"""Records made up as a design."""
+EXAMPLE_RECORDS = 1000
+"""Number of records that `example` makes up."""
 
 
 def check(columns: dict) -> None:
-    """Refuse rules that cannot be followed.
+    """Refuse columns that are not as the module says.
 
     Raises
     ------
     ValueError
-        If a column is not as the module says.
+        If a column, or `columns` itself, is not as the module says.
     """
     if not (isinstance(columns, dict) and columns):
         raise ValueError("columns must be a table of arrays and the columns of each")
     for array, parts in columns.items():
-        for part in parts if isinstance(parts, list) else [parts]:
-            name, rule, value = _rule(part)
-            good = isinstance(name, str) and (rule is None or rule in RULES)
-            if rule == "range":
-                good = good and len(value) == 2 and value[0] < value[1]
-            if rule == "categories":
-                good = (
-                    good and len(value) > 1 and len(set(map(str, value))) == len(value)
-                )
-            if rule == "shape":
-                good = good and not isinstance(parts, list)
-            if not good:
+        is_list = isinstance(parts, list)
+        for part in parts if is_list else [parts]:
+            match part:
+                case str():
+                    is_good = True
+                case {"column": str(), "range": [low, high], **rest}:
+                    is_good = low < high and not rest
+                case {"column": str(), "categories": [*values], **rest}:
+                    is_good = len(set(map(str, values))) == len(values) > 1 and not rest
+                case {"column": str(), "shape": [*_], **rest}:
+                    is_good = not (is_list or rest)
+                case _:
+                    is_good = False
+            if not is_good:
                 raise ValueError(
                     f"columns.{array} must be a column's name, a table of column and "
-                    f"one of {', '.join(RULES)}, or a list of these, got {part!r}"
+                    f"one of range, categories, shape, or a list of these, got {part!r}"
                 )
 
 
@@ -62,45 +66,43 @@ def read(path: Path, columns: dict, num_records: int) -> dict[str, np.ndarray]:
     FileNotFoundError
         If there is no such file.
     ValueError
-        If it is of another kind, lacks a column, holds what its rule does not allow, or
-        has not `num_records` records.
+        If the file is of another kind, lacks a column, holds values that a column's
+        rule does not allow, or does not have `num_records` records.
     """
     table = _table(Path(path))
 
-    def column(part):
-        name, rule, value = _rule(part)
+    def encode(name, rule):
         if name not in table:
             raise ValueError(
                 f"{path} has no column {name!r}; it has {', '.join(map(str, table))}"
             )
-        found = np.asarray(table[name])
-        if rule == "categories":
-            codes = {str(category): code for code, category in enumerate(value)}
-            texts = found.astype(str)
-            unknown = ~np.isin(texts, list(codes))
-            if unknown.any():
+        values = np.asarray(table[name])
+        if "categories" in rule:
+            codes = {str(value): code for code, value in enumerate(rule["categories"])}
+            texts = values.astype(str)
+            if not np.isin(texts, list(codes)).all():
                 raise ValueError(
                     f"column {name!r} of {path} holds values outside its categories"
                 )
             return np.vectorize(codes.get, otypes=[int])(texts)
         try:
-            numbers = found.astype(float)
+            numbers = values.astype(float)
         except ValueError as error:
             raise ValueError(
                 f"column {name!r} of {path} holds what is no number: give its "
                 "categories, or leave out records with missing values"
             ) from error
-        if rule == "range":
-            low, high = value
+        if "range" in rule:
+            low, high = rule["range"]
             return np.clip(2 * (numbers - low) / (high - low) - 1, -1, 1)
-        if numbers.shape[1:] != _shape(rule, value):
+        if list(numbers.shape[1:]) != list(rule.get("shape", [])):
             raise ValueError(
                 f"column {name!r} of {path} has records of shape {numbers.shape[1:]}: "
                 "say so with shape"
             )
         return numbers
 
-    arrays = _arrays(columns, column)
+    arrays = _arrays(columns, encode)
     for array, values in arrays.items():
         if len(values) != num_records:
             raise ValueError(
@@ -111,62 +113,54 @@ def read(path: Path, columns: dict, num_records: int) -> dict[str, np.ndarray]:
 
 
 def zeros(columns: dict, num_records: int) -> dict[str, np.ndarray]:
-    """Records of the same shapes and types as `read`, that take no memory."""
+    """Arrays of the same shapes and types as those of `read`, which take no memory."""
 
-    def column(part):
-        _, rule, value = _rule(part)
-        kind = int if rule == "categories" else float
-        return np.zeros((1, *_shape(rule, value)), kind)
+    def encode(name, rule):
+        kind = int if "categories" in rule else float
+        return np.zeros((1, *rule.get("shape", [])), kind)
 
     return {
         array: np.broadcast_to(values[0], (num_records, *values.shape[1:]))
-        for array, values in _arrays(columns, column).items()
+        for array, values in _arrays(columns, encode).items()
     }
 
 
 def example(columns: dict) -> dict[str, np.ndarray]:
-    """A design: uniform in the range or categories, for arrays that have one."""
+    """Made-up records, for the arrays all of whose columns have a range or categories.
+
+    Values are uniform in the scaled range, or among the categories.
+    """
     rng = np.random.default_rng(0)
 
-    def column(part):
-        _, rule, value = _rule(part)
-        if rule == "categories":
-            return rng.integers(0, len(value), ROWS)
-        if rule == "range":
-            return rng.uniform(-1, 1, ROWS)
+    def encode(name, rule):
+        if "categories" in rule:
+            return rng.integers(0, len(rule["categories"]), EXAMPLE_RECORDS)
+        if "range" in rule:
+            return rng.uniform(-1, 1, EXAMPLE_RECORDS)
         return None
 
-    return _arrays(columns, column)
+    return _arrays(columns, encode)
 
 
-def _rule(part):
-    """Name, rule and its value; no rule if the numbers stand as they are."""
-    if not isinstance(part, dict):
-        return part, None, None
-    rules = [item for item in part.items() if item[0] != "column"]
-    if len(rules) != 1:
-        return part.get("column"), "", None
-    return part.get("column"), *rules[0]
+def _arrays(columns, encode):
+    """``{array: values}``, from ``encode(name, rule) -> values`` of each column.
 
-
-def _shape(rule, value):
-    return tuple(value) if rule == "shape" else ()
-
-
-def _arrays(columns, column):
-    """``{array: values}``; without an array if one of its columns has no values."""
+    An array is left out if `encode` returns None for one of its columns.
+    """
     arrays = {}
     for array, parts in columns.items():
-        listed = isinstance(parts, list)
-        values = [column(part) for part in (parts if listed else [parts])]
-        if any(value is None for value in values):
-            continue
-        arrays[array] = np.stack(values, 1).astype(float) if listed else values[0]
+        is_list = isinstance(parts, list)
+        values = []
+        for part in parts if is_list else [parts]:
+            rule = dict(part) if isinstance(part, dict) else {"column": part}
+            values.append(encode(rule.pop("column"), rule))
+        if all(value is not None for value in values):
+            arrays[array] = np.stack(values, 1).astype(float) if is_list else values[0]
     return arrays
 
 
 def _table(path):
-    """Columns by name."""
+    """Columns of the file by name."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no data file {path}")
     kind = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
@@ -185,7 +179,8 @@ def _table(path):
             raise ValueError(f"{path} cannot be read: {error}") from error
     if kind == ".parquet":
         try:
-            import pyarrow.parquet
+            # An optional package, which no extra of dpjax installs.
+            import pyarrow.parquet  # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise ValueError(
                 f"{path} needs pyarrow, which is not installed: pip install pyarrow, "

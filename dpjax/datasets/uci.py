@@ -1,8 +1,9 @@
 """The regression sets on which Bayesian neural networks are compared.
 
-Arrays are those of the published files, unscaled and in their order. `standardize`
-scales by ranges that must be known without looking at private records: means and
-standard deviations of the data would be releases that epsilon does not cover.
+The arrays are those of the published files, unscaled and in the published order.
+`standardize` scales columns by ranges that must be known without looking at private
+records: the means and standard deviations of the data would be releases that epsilon
+does not cover.
 
 References
 ----------
@@ -12,6 +13,7 @@ of Protein Tertiary Structure (265), YearPredictionMSD (203), CC BY 4.0; Delve: 
 (OpenML 189).
 """
 
+import functools
 import io
 import zipfile
 from typing import NamedTuple
@@ -27,17 +29,22 @@ class _Original(NamedTuple):
     """Where the published text is, and how it is laid out.
 
     url, member
-        A zip archive and its member; or the text itself and None.
+        A zip archive and the name of the text in it, or the text itself and None. The
+        url is None if the original is no text.
     columns
         Numbers of the features' columns.
     target
         Number of the target's column.
+    sha256
+        Of the bytes of the features and then of the targets, float64; None if no such
+        number is published.
     """
 
-    url: str
+    url: str | None
     member: str | None
     columns: range
     target: int
+    sha256: str | None
     delimiter: str | None = ","
     num_headers: int = 1
 
@@ -48,42 +55,49 @@ _ORIGINALS = {
         _UCI + "316/condition+based+maintenance+of+naval+propulsion+plants.zip",
         "UCI CBM Dataset/data.txt",
         range(16),
-        target=16,
+        16,
+        "b8ffc1b560c386ba06a9924fad7c9afbcbb0a48b740c528890d201f5560bb163",
         delimiter=None,
         num_headers=0,
     ),
     "kin8nm": _Original(
-        "https://www.openml.org/data/get_csv/3626", None, range(8), target=8
+        "https://www.openml.org/data/get_csv/3626",
+        None,
+        range(8),
+        8,
+        "62724b272be0bfde5e0518c43da7800caae1373d3a39a2ff69890921152b54d5",
     ),
-    "power": None,
+    # A spreadsheet.
+    "power": _Original(
+        None,
+        None,
+        range(4),
+        4,
+        "bbe83d856e3255f5749587de7597a6fa48916bb1dce0865d3dc82d60fedd9d3d",
+    ),
     "wine_red": _Original(
         _UCI + "186/wine+quality.zip",
         "winequality-red.csv",
         range(11),
-        target=11,
+        11,
+        "ab3b807dc4b7b8ef574f2dc395e5aada904bd7941c1802f3b3c998738fe53323",
         delimiter=";",
     ),
     "protein": _Original(
         _UCI + "265/physicochemical+properties+of+protein+tertiary+structure.zip",
         "CASP.csv",
         range(1, 10),
-        target=0,
+        0,
+        "beb10439f37d88e0fc90722caefd6d8b269eb1edb77518bc1440593e2ff10f01",
     ),
     "year": _Original(
         _UCI + "203/yearpredictionmsd.zip",
         "YearPredictionMSD.txt",
         range(1, 91),
-        target=0,
+        0,
+        None,
         num_headers=0,
     ),
-}
-# Of the features and then the targets, float64; of year none is published.
-_SHA256 = {
-    "naval": "b8ffc1b560c386ba06a9924fad7c9afbcbb0a48b740c528890d201f5560bb163",
-    "kin8nm": "62724b272be0bfde5e0518c43da7800caae1373d3a39a2ff69890921152b54d5",
-    "power": "bbe83d856e3255f5749587de7597a6fa48916bb1dce0865d3dc82d60fedd9d3d",
-    "wine_red": "ab3b807dc4b7b8ef574f2dc395e5aada904bd7941c1802f3b3c998738fe53323",
-    "protein": "beb10439f37d88e0fc90722caefd6d8b269eb1edb77518bc1440593e2ff10f01",
 }
 NAMES = tuple(_ORIGINALS)
 
@@ -91,8 +105,10 @@ NAMES = tuple(_ORIGINALS)
 def load_regression(name: str) -> tuple[np.ndarray, np.ndarray]:
     """Features and targets of a set, in the published order.
 
-    Looks for ``{name}.npz`` in ``$DPJAX_DATA``, then in the user's cache, then
-    downloads the original into the cache (`power`, a spreadsheet, must be found).
+    The function looks for ``{name}.npz``, with features X and targets y, in
+    ``$DPJAX_DATA`` and then in the user's cache. If it finds none, it downloads the
+    original and stores its arrays in the cache. The original of ``power`` is a
+    spreadsheet and is not downloaded.
 
     Parameters
     ----------
@@ -102,7 +118,7 @@ def load_regression(name: str) -> tuple[np.ndarray, np.ndarray]:
     Returns
     -------
     Arrays
-        float64, ``(n, d)`` and ``(n,)``; the target of `naval` is the compressor's
+        float64, ``(n, d)`` and ``(n,)``. The target of ``naval`` is the compressor's
         decay.
 
     Raises
@@ -112,36 +128,28 @@ def load_regression(name: str) -> tuple[np.ndarray, np.ndarray]:
     FileNotFoundError
         If it is nowhere and cannot be downloaded.
     RuntimeError
-        If what was found or downloaded are not the published numbers.
+        If the numbers found or downloaded are not the published ones.
     """
     if name not in _ORIGINALS:
         raise ValueError(f"name must be one of {', '.join(NAMES)}, got {name!r}")
-    for folder in files.folders():
-        source = folder / f"{name}.npz"
-        if source.is_file():
-            break
-    else:
-        source = None
-    arrays = _download(name) if source is None else _read(source)
-    if name in _SHA256:
-        content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
-        files.check(content, _SHA256[name], source or _ORIGINALS[name].url)
-    if source is None:
-        stored = io.BytesIO()
-        np.savez_compressed(stored, X=arrays[0], y=arrays[1])
-        files.store(f"{name}.npz", stored.getvalue())
-    return arrays
+    original = _ORIGINALS[name]
+    return files.load(
+        f"{name}.npz",
+        original.url,
+        lambda content, source: files.arrays(content, source, "Xy", original.sha256),
+        functools.partial(_to_npz, original),
+    )
 
 
 def standardize(values, ranges) -> np.ndarray:
-    """Every column's public range onto [-2, 2]; what lies outside is clipped.
+    """Map the public range of every column to [-2, 2], and clip what lies outside.
 
     Parameters
     ----------
     values
-        ``(n, d)``, or ``(n,)`` for one range.
+        ``(n, d)``, or ``(n,)`` for one column.
     ranges
-        (low, high) of every column, ``(d, 2)`` or ``(2,)``.
+        The pair (low, high) of every column, ``(d, 2)`` or ``(2,)``.
 
     Returns
     -------
@@ -151,11 +159,11 @@ def standardize(values, ranges) -> np.ndarray:
     Raises
     ------
     ValueError
-        If the ranges do not fit the columns or one is empty.
+        If the shape of the ranges does not fit the columns, or a range is empty.
 
     Notes
     -----
-    *Formal guarantees.* A row depends on its own record only, if the ranges are public.
+    *Formal guarantees.* If the ranges are public, a row depends on its own record only.
     """
     values, ranges = np.asarray(values, np.float64), np.asarray(ranges, np.float64)
     if ranges.shape != (*values.shape[1:], 2):
@@ -168,22 +176,7 @@ def standardize(values, ranges) -> np.ndarray:
     return np.clip(4 * (values - low) / (high - low) - 2, -2, 2)
 
 
-def _read(path):
-    try:
-        with np.load(path) as file:
-            return file["X"], file["y"]
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise RuntimeError(f"{path} cannot be read: {error}") from error
-
-
-def _download(name):
-    original = _ORIGINALS[name]
-    if original is None:
-        raise FileNotFoundError(
-            f"{name}.npz not found in {' or '.join(map(str, files.folders()))}; "
-            "put its features X and targets y there"
-        )
-    content = files.download(original.url, f"{name}.npz")
+def _to_npz(original, content):
     try:
         if original.member is not None:
             content = zipfile.ZipFile(io.BytesIO(content)).read(original.member)
@@ -192,6 +185,9 @@ def _download(name):
             delimiter=original.delimiter,
             skiprows=original.num_headers,
         )
-        return table[:, list(original.columns)], table[:, original.target]
+        features, targets = table[:, original.columns], table[:, original.target]
     except (KeyError, IndexError, ValueError, zipfile.BadZipFile) as error:
         raise RuntimeError(f"{original.url} cannot be read: {error}") from error
+    stored = io.BytesIO()
+    np.savez_compressed(stored, X=features, y=targets)
+    return stored.getvalue()

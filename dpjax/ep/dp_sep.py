@@ -33,7 +33,7 @@ from jax.core import Tracer
 
 from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Family
-from dpjax.ep.shared_site import Tied, TiedInfo, TiedState, init
+from dpjax.ep.shared_site import SharedSite, SharedSiteInfo, SharedSiteState, init
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 
@@ -108,7 +108,7 @@ def as_top_level_api(
     Poisson sampled Gaussian release. State and info follow from it and are public.
     """
     release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
-    model = Tied.of(posterior, family, match, least_precision, recentre)
+    model = SharedSite.of(posterior, family, match, least_precision, recentre)
     _check_weights(preconditioner, family.size)
 
     def move(words, state, memory):
@@ -119,7 +119,7 @@ def as_top_level_api(
         noisy = release(words, posterior, lambda record: scale * difference(record))
         total = 1 / release.sampling_prob * noisy / scale
         theta = model.step(theta, total / model.num_records, schedule(num_steps))
-        return TiedState(theta, num_steps + 1), TiedInfo(theta), memory
+        return SharedSiteState(theta, num_steps + 1), SharedSiteInfo(theta), memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         return [(release.event(family.size, neighboring_relation), num_steps)]
@@ -127,7 +127,7 @@ def as_top_level_api(
     transition = Transition(
         num_words=lambda state: release.num_words(family.size, model.num_records),
         move=move,
-        stay=lambda state: TiedInfo(state.position),
+        stay=lambda state: SharedSiteInfo(state.position),
     )
 
     def start(position, rng_key=None):

@@ -1,15 +1,19 @@
-"""Gaussians by natural parameters, in which multiplying densities is adding vectors.
+"""Families of Gaussians in natural parameters, where multiplying densities is adding.
 
 A density proportional to exp(h^T w - w^T L w / 2) has the precision L and the linear
-parameter h = L m. Both are kept in one vector theta = (h, vech(L)) whose Euclidean norm
-is that of its parts, |theta|^2 = |h|^2 + |L|_F^2: entries off the diagonal of L appear
-once, times sqrt 2. A factor of a Gaussian may have an L that is not positive definite.
+parameter h = L m, where m is its mean. Both are kept in one vector theta = (h,
+vech(L)), in which an entry of L off the diagonal appears once, times sqrt 2. So the
+Euclidean norm of theta is that of its parts, |theta|^2 = |h|^2 + |L|_F^2. A factor of a
+Gaussian may have an L that is not positive definite.
 
-A family is the array shape of w: `Diagonal` takes all its entries as independent,
-`Full` has a dense L for the last axis, independent ones along the axes before it.
+A family is made of an array shape for w. `Diagonal` takes all entries of w as
+independent. `Full` has a dense L for the last axis of w; entries that differ in the
+other axes are independent.
 """
 
+import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,14 +24,19 @@ import numpy as np
 
 __all__ = ["Diagonal", "Family", "Full", "Moments"]
 
+# By default some devices multiply float32 matrices in fewer bits.
+dot = functools.partial(jnp.dot, precision="highest")
+matmul = functools.partial(jnp.matmul, precision="highest")
+
 
 class Moments(NamedTuple):
-    """Of a Gaussian.
+    """Moments of a Gaussian.
 
     mean
         Array of the family's shape.
     covariance
-        ``(..., d, d)``, or variances of the shape of the mean for `Diagonal`.
+        Covariances ``(..., d, d)`` of the last axis for `Full`, variances of the shape
+        of the mean for `Diagonal`.
     """
 
     mean: jax.Array
@@ -35,13 +44,15 @@ class Moments(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Family:
+class Family(ABC):
     """What the families share.
+
+    Below, `linear` is h, `precision` is L, and `natural` is theta.
 
     Parameters
     ----------
     shape
-        Of w, positive integers.
+        Shape of w, a tuple of positive integers.
 
     Raises
     ------
@@ -60,18 +71,55 @@ class Family:
 
     @property
     def dim(self) -> int:
-        """Numbers in w."""
+        """Number of entries of w."""
         return math.prod(self.shape)
 
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """Number of entries of theta."""
+
+    @abstractmethod
+    def pack(self, linear, precision) -> jax.Array:
+        """theta from h and a symmetric L."""
+
+    @abstractmethod
+    def unpack(self, natural) -> tuple[jax.Array, jax.Array]:
+        """h and L from theta."""
+
+    @abstractmethod
+    def floor(self, natural, least_precision) -> jax.Array:
+        """The nearest theta where no eigenvalue of L is below `least_precision`."""
+
+    @abstractmethod
+    def smallest_precision(self, natural) -> float:
+        """The smallest eigenvalue of L; theta must not be traced."""
+
+    @abstractmethod
+    def inverse(self, matrix) -> jax.Array:
+        """Inverse of a precision or a covariance."""
+
+    @abstractmethod
+    def product(self, matrix, vector) -> jax.Array:
+        """A precision or a covariance, times an array of the shape of w."""
+
+    @abstractmethod
+    def root(self, covariance) -> jax.Array:
+        """A matrix R with R R^T equal to the covariance."""
+
+    @abstractmethod
+    def hessian(self, function, point) -> jax.Array:
+        """Second derivatives, of those pairs of entries that L has."""
+
     def natural(self, moments: Moments) -> jax.Array:
-        """Natural parameters ``(size,)`` of a Gaussian with these moments."""
+        """Natural parameters ``(size,)`` of the Gaussian with these moments."""
         precision = self.inverse(moments.covariance)
         return self.pack(self.product(precision, moments.mean), precision)
 
     def moments(self, natural: jax.Array) -> Moments:
-        """Of the Gaussian with natural parameters ``(size,)``.
+        """Moments of the Gaussian with natural parameters ``(size,)``.
 
-        Not finite if the precision is not positive definite.
+        They are not finite if the precision is not positive definite.
         """
         linear, precision = self.unpack(natural)
         covariance = self.inverse(precision)
@@ -84,13 +132,13 @@ class Family:
         root = self.root(covariance)
         return jax.vmap(lambda normal: mean + self.product(root, normal))(normals)
 
-    def prior(self, logprior_fn: Callable) -> jax.Array:
-        """Natural parameters of a Gaussian log density, but for a constant.
+    def prior(self, logprior_fn: Callable) -> np.ndarray:
+        """Natural parameters of a Gaussian, from its log density up to a constant.
 
         Parameters
         ----------
         logprior_fn
-            Of positions of the family's shape. It must not read the data.
+            Log density of positions of the family's shape. It must not read the data.
 
         Raises
         ------
@@ -99,16 +147,16 @@ class Family:
         """
         with jax.ensure_compile_time_eval():
             origin = jnp.zeros(self.shape)
-            # What the curvature says must hold elsewhere too: at a point in general
-            # position.
-            point = jnp.cos(jnp.arange(1.0, self.dim + 1)).reshape(self.shape)
             slope = jax.grad(logprior_fn)
             precision = -self.hessian(logprior_fn, origin)
             linear = slope(origin)
-            expected = np.asarray(linear - self.product(precision, point))
             natural = np.asarray(self.pack(linear, precision))
+            # The gradient of a Gaussian of this family is h - L w everywhere. It is
+            # compared at one more point, which is in no special position.
+            point = jnp.cos(jnp.arange(1.0, self.dim + 1)).reshape(self.shape)
+            expected = np.asarray(linear - self.product(precision, point))
             is_gaussian = np.allclose(slope(point), expected, rtol=1e-4, atol=1e-6)
-            if not (is_gaussian and self.least_precision(natural) > 0):
+            if not (is_gaussian and self.smallest_precision(natural) > 0):
                 raise ValueError(
                     f"logprior_fn must be the log of a proper Gaussian density of "
                     f"{self}: expectation propagation multiplies it by Gaussians"
@@ -117,105 +165,91 @@ class Family:
 
 
 class Diagonal(Family):
-    """Independent components: h and L of the shape of w."""
+    """Independent components: h and L have the shape of w."""
 
     @property
     def size(self) -> int:
-        """Numbers in theta."""
         return 2 * self.dim
 
     def pack(self, linear, precision) -> jax.Array:
-        """theta from h and L."""
         return jnp.concatenate([linear.ravel(), precision.ravel()])
 
     def unpack(self, natural) -> tuple[jax.Array, jax.Array]:
-        """h and L from theta."""
         linear, precision = jnp.split(natural, 2)
         return linear.reshape(self.shape), precision.reshape(self.shape)
 
-    def floor(self, natural, least) -> jax.Array:
-        """The nearest theta whose precisions are at least `least`."""
+    def floor(self, natural, least_precision) -> jax.Array:
         linear, precision = self.unpack(natural)
-        return self.pack(linear, jnp.maximum(precision, least))
+        return self.pack(linear, jnp.maximum(precision, least_precision))
 
-    def least_precision(self, natural) -> float:
-        """The smallest precision, of concrete natural parameters."""
+    def smallest_precision(self, natural) -> float:
         return float(np.min(self.unpack(natural)[1]))
 
-    def inverse(self, matrix):
+    def inverse(self, matrix) -> jax.Array:
         return jnp.where(matrix > 0, 1 / matrix, jnp.nan)
 
-    def product(self, matrix, vector):
+    def product(self, matrix, vector) -> jax.Array:
         return matrix * vector
 
-    def root(self, covariance):
+    def root(self, covariance) -> jax.Array:
         return jnp.sqrt(covariance)
 
-    def hessian(self, function, point):
-        # Right for independent components, whose Hessian is its row sums.
+    def hessian(self, function, point) -> jax.Array:
+        # The sums of the rows, which are the diagonal if components are independent.
         return jax.jvp(jax.grad(function), (point,), (jnp.ones_like(point),))[1]
 
 
 class Full(Family):
-    """Dense covariances along the last axis of w: L is ``(*shape, d)``."""
+    """Dense covariances along the last axis of w: L has the shape ``(*shape, d)``."""
 
     @property
     def size(self) -> int:
-        """Numbers in theta."""
         d = self.shape[-1]
         return self.dim + self.dim // d * (d * (d + 1) // 2)
 
-    def _triangle(self):
+    def _triangle(self, dtype):
+        """Rows and columns of the entries of L in theta, and their weights there."""
         rows, columns = np.triu_indices(self.shape[-1])
-        return rows, columns, np.where(rows == columns, 1.0, math.sqrt(2))
+        weights = np.where(rows == columns, 1.0, math.sqrt(2)).astype(dtype)
+        return rows, columns, np.broadcast_to(weights, (*self.shape[:-1], rows.size))
 
     def pack(self, linear, precision) -> jax.Array:
-        """theta from h and a symmetric L."""
-        rows, columns, weights = self._triangle()
-        entries = precision[..., rows, columns]
-        weights = np.broadcast_to(weights, entries.shape).astype(entries.dtype)
-        return jnp.concatenate([linear.ravel(), (entries * weights).ravel()])
+        rows, columns, weights = self._triangle(precision.dtype)
+        entries = precision[..., rows, columns] * weights
+        return jnp.concatenate([linear.ravel(), entries.ravel()])
 
     def unpack(self, natural) -> tuple[jax.Array, jax.Array]:
-        """h and L from theta."""
-        d = self.shape[-1]
-        rows, columns, weights = self._triangle()
         linear, entries = jnp.split(natural, [self.dim])
-        entries = entries.reshape(*self.shape[:-1], rows.size)
-        entries = entries / np.broadcast_to(weights, entries.shape).astype(
-            entries.dtype
-        )
-        upper = jnp.zeros((*self.shape, d), entries.dtype)
+        rows, columns, weights = self._triangle(entries.dtype)
+        entries = entries.reshape(weights.shape) / weights
+        upper = jnp.zeros((*self.shape, self.shape[-1]), entries.dtype)
         upper = upper.at[..., rows, columns].set(entries)
         precision = upper.at[..., columns, rows].set(entries)
         return linear.reshape(self.shape), precision
 
-    def floor(self, natural, least) -> jax.Array:
-        """The nearest theta whose eigenvalues of L are at least `least`."""
+    def floor(self, natural, least_precision) -> jax.Array:
         linear, precision = self.unpack(natural)
         values, vectors = jnp.linalg.eigh(precision)
-        raised = jnp.maximum(least - values, 0)[..., None, :] * vectors
-        raised = jnp.matmul(raised, jnp.swapaxes(vectors, -1, -2), precision="highest")
-        return self.pack(linear, precision + raised)
+        raised = jnp.maximum(least_precision - values, 0)[..., None, :] * vectors
+        return self.pack(linear, precision + matmul(raised, vectors.mT))
 
-    def least_precision(self, natural) -> float:
-        """The smallest eigenvalue of L, of concrete natural parameters."""
+    def smallest_precision(self, natural) -> float:
         return float(np.min(np.linalg.eigvalsh(self.unpack(natural)[1])))
 
-    def inverse(self, matrix):
-        root = jnp.linalg.cholesky(matrix)
+    def inverse(self, matrix) -> jax.Array:
+        root = self.root(matrix)
         identity = jnp.broadcast_to(
-            jnp.eye(self.shape[-1], dtype=root.dtype), root.shape
+            jnp.eye(root.shape[-1], dtype=root.dtype), root.shape
         )
         return jax.scipy.linalg.cho_solve((root, True), identity)
 
-    def product(self, matrix, vector):
-        return jnp.matmul(matrix, vector[..., None], precision="highest")[..., 0]
+    def product(self, matrix, vector) -> jax.Array:
+        return matmul(matrix, vector[..., None])[..., 0]
 
-    def root(self, covariance):
+    def root(self, covariance) -> jax.Array:
         return jnp.linalg.cholesky(covariance)
 
-    def hessian(self, function, point):
+    def hessian(self, function, point) -> jax.Array:
         d = self.shape[-1]
         blocks = jax.hessian(function)(point).reshape(-1, d, self.dim // d, d)
         every = np.arange(self.dim // d)

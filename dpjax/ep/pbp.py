@@ -1,18 +1,20 @@
-"""Probabilistic backpropagation: moments through a network, sites by their gradient.
+"""Probabilistic backpropagation: moments through a network, and sites by gradients.
 
-For independent Gaussian weights the mean and variance of every layer of
-`dpjax.models.network` follow from those of the one before. With u scaled inputs of
-means m_u and variances v_u, and z = max(0, a), a ~ N(m, v), r = m / sqrt v,
+If the weights are independent Gaussians, the means and variances of the units in each
+layer of `dpjax.models.network` follow from those of the layer before. Let the scaled
+inputs u of a layer have the means m_u and variances v_u. Let z = max(0, a) with
+a ~ N(m, v) and r = m / sqrt v. Then
 
     E W^T u = m_W^T m_u,    Var W^T u = v_W^T m_u^2 + m_W^2^T v_u + v_W^T v_u,
     E z = m Phi(r) + sqrt v phi(r),    E z^2 = (m^2 + v) Phi(r) + m sqrt v phi(r),
 
-taking the units as independent and their sum as Gaussian. The noise's s is integrated
-by quadrature, so that log Z(m, V) is a function of all the moments and its gradient
-gives the sites of weights and noise alike (`dpjax.ep.sites`).
+where units are taken as independent and their sums as Gaussian. The logarithm s of the
+noise's sd is integrated by quadrature. So log Z(m, V) is a function of the moments of
+all weights and of s, and its gradient gives the sites of both (`dpjax.ep.sites`).
 
-`pbp` makes the published passes: every record's site multiplies q again in each pass,
-which is assumed-density filtering and counts the data as many times.
+`pbp` makes the published passes. In each pass q is multiplied by the site of every
+record once more, which is assumed-density filtering: after several passes every record
+is counted several times.
 
 Reference: Hernandez-Lobato and Adams 2015.
 """
@@ -22,51 +24,45 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.scipy.stats import norm
 
-from dpjax.ep.gaussians import Diagonal, Moments
-from dpjax.ep.shared_site import Tied
-from dpjax.ep.sites import from_log_evidence
+from dpjax.ep.gaussians import Diagonal, Moments, dot, matmul
+from dpjax.ep.shared_site import SharedSite, start
+from dpjax.ep.sites import from_log_evidence, gauss_hermite
 from dpjax.models.network import layers
 from dpjax.posterior import Posterior
 
 __all__ = ["network", "pbp", "predictive"]
 
 NODES = 10
-"""Of the Gauss-Hermite rule for the noise."""
+"""Number of nodes of the Gauss-Hermite rule that integrates the noise's s."""
+
+MIN_VARIANCE = 1e-12
+"""Least variance of a unit in the ratio r."""
 
 
 def predictive(mean, variance, features) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance of f(x) for one x, weights of these moments."""
+    """Mean and variance of f(x) for one x, if the weights have these moments."""
     m_hidden, m_output, _ = layers(mean, features.shape[0])
     v_hidden, v_output, _ = layers(variance, features.shape[0])
     inputs = jnp.append(features, 1.0) / (features.shape[0] + 1) ** 0.5
-    m = _matmul(m_hidden, inputs)
-    v = _matmul(v_hidden, inputs**2)
-    # A unit whose weights are certain has no ratio.
-    sd = jnp.sqrt(jnp.maximum(v, 1e-12))
+    m, v = matmul(m_hidden, inputs), matmul(v_hidden, inputs**2)
+    # The variance of a unit is zero if its weights are certain.
+    sd = jnp.sqrt(jnp.maximum(v, MIN_VARIANCE))
     density, below = norm.pdf(m / sd), norm.cdf(m / sd)
     m_active = m * below + sd * density
     square = (m**2 + v) * below + m * sd * density
     v_active = jnp.maximum(square - m_active**2, 0)
     m_active, v_active = jnp.append(m_active, 1.0), jnp.append(v_active, 0.0)
-    centre = jnp.dot(m_output, m_active, precision="highest")
-    spread = _matmul(v_output, m_active**2 + v_active) + _matmul(m_output**2, v_active)
+    centre = dot(m_output, m_active)
+    spread = matmul(v_output, m_active**2 + v_active) + matmul(m_output**2, v_active)
     return centre / m_active.size**0.5, spread / m_active.size
-
-
-def _matmul(left, right):
-    return jnp.matmul(left, right, precision="highest")
 
 
 def _log_evidence(record, mean, variance):
     features, target = record
     centre, spread = predictive(mean, variance, features)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    nodes, log_weights = (
-        jnp.asarray(values, centre.dtype) for values in (nodes, np.log(weights))
-    )
+    nodes, log_weights = gauss_hermite(NODES, centre.dtype)
     log_sd = mean[-1] + jnp.sqrt(variance[-1]) * nodes
     total = spread + jnp.exp(2 * log_sd)
     log_density = -0.5 * ((target - centre) ** 2 / total + jnp.log(total))
@@ -90,11 +86,11 @@ def pbp(
     Parameters
     ----------
     rng_key
-        For the order of the records.
+        Key for the order of the records.
     posterior, match, initial_position
-        As in `dpjax.comparisons.ep.ep`, for independent components.
+        As in `dpjax.comparisons.ep`, for independent components.
     num_epochs
-        Passes over the records.
+        Number of passes over the records.
 
     Raises
     ------
@@ -104,7 +100,7 @@ def pbp(
     Returns
     -------
     Moments
-        Of q.
+        Mean and variances of q.
     """
     if not (isinstance(num_epochs, int) and num_epochs >= 1):
         raise ValueError(f"num_epochs must be a positive integer, got {num_epochs}")
@@ -114,19 +110,18 @@ def pbp(
 @functools.partial(jax.jit, static_argnums=1)
 def _passes(posterior, match, rng_key, initial_position, num_epochs):
     family = Diagonal(initial_position.shape)
-    model = Tied.of(posterior, family, match)
+    model = SharedSite.of(posterior, family, match)
 
     def visit(theta, index):
         record = jax.tree.map(lambda leaf: leaf[index], posterior.data)
         site = family.pack(*match(record, *family.moments(theta)))
-        moved = family.floor(theta + site, model.least)
+        moved = family.floor(theta + site, model.least_precision)
         return jnp.where(jnp.all(jnp.isfinite(site)), moved, theta), None
 
     def epoch(i, theta):
         key = jax.random.fold_in(rng_key, i)
-        return jax.lax.scan(
-            visit, theta, jax.random.permutation(key, model.num_records)
-        )[0]
+        order = jax.random.permutation(key, model.num_records)
+        return jax.lax.scan(visit, theta, order)[0]
 
-    start = model.start(initial_position)
-    return family.moments(jax.lax.fori_loop(0, num_epochs, epoch, start))
+    theta = start(family, model.prior, initial_position)
+    return family.moments(jax.lax.fori_loop(0, num_epochs, epoch, theta))

@@ -1,17 +1,19 @@
-"""The approximation of stochastic EP: one site, shared by all records.
+"""The approximation of stochastic EP: one site, which all records share.
 
-The posterior of n records is approximated by q = p_0 f^n, f a Gaussian factor: in
-natural parameters theta = theta_0 + n theta_f, with theta_0 the prior's. The cavity
-q / f has theta - theta_f. At the fixed point the sites of the records at that cavity
-have the mean theta_f, so with differences d_i = site_i - theta_f and weights that sum
-to rho, a step is
+The posterior of n records is approximated by q = p_0 f^n, where p_0 is the prior and f
+is a Gaussian factor. In natural parameters this is theta = theta_0 + n theta_f. The
+cavity q / f has the natural parameters theta - theta_f. At the fixed point theta_f is
+the mean of the sites that the records have at this cavity. So a step of size rho uses
+the differences d_i = site_i - theta_f and is
 
     theta_f <- theta_f + rho mean d_i,    that is    theta <- theta + rho n mean d_i.
 
-Where L of q is positive definite, that of the cavity is, (n - 1)/n L + L_0/n: a floor
-on the eigenvalues of L keeps every step defined. It is half of the prior's smallest,
-if no other is given. The precision that it adds is about zero, as that of a narrower
-prior, and shrinks means; or about the mean before the step, which it then only slows.
+The precision of the cavity is (n - 1)/n L + L_0/n, where L is that of q and L_0 that of
+the prior. It is positive definite if L is, so a floor on the eigenvalues of L makes
+every step well defined. By default the floor is half of the prior's smallest
+eigenvalue. Raising L to the floor adds a precision to q. This added precision is
+centred at zero, as if the prior were narrower, and then it shrinks means. Or it is
+centred at the mean before the step, and then it only slows the mean down.
 
 Reference: Li, Hernandez-Lobato and Turner 2015 (SEP).
 """
@@ -23,28 +25,29 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.ep.gaussians import Family
 from dpjax.posterior import Posterior
 
-__all__ = ["Tied", "TiedInfo", "TiedState", "init"]
+__all__ = ["SharedSite", "SharedSiteInfo", "SharedSiteState", "init", "start"]
 
 
-class TiedState(NamedTuple):
-    """Where the approximation stands. Public, if the steps are private.
+class SharedSiteState(NamedTuple):
+    """State of a run. It is public if the steps are private.
 
     position
         theta, the natural parameters of q.
     num_steps
-        Steps made.
+        Number of steps made so far.
     """
 
     position: jax.Array
     num_steps: jax.Array
 
 
-class TiedInfo(NamedTuple):
-    """What a step leaves; a run draws from the mean of those it keeps.
+class SharedSiteInfo(NamedTuple):
+    """What a step leaves. A run draws from q at the mean of the infos that it keeps.
 
     parameters
         theta after the step.
@@ -54,29 +57,30 @@ class TiedInfo(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tied:
-    """A model of n records whose sites are tied together.
+class SharedSite:
+    """A model of n records that share one site.
 
     Parameters
     ----------
     family
-        Of the Gaussians, in `dpjax.ep.gaussians`.
+        Family of the Gaussians, from `dpjax.ep.gaussians`.
     match
         ``(record, mean, covariance) -> (linear, precision)``, as in `dpjax.ep.sites`.
     prior
-        theta_0, a concrete array ``(size,)``.
-    least
+        theta_0, ``(size,)``.
+    least_precision
         Floor on the eigenvalues of L.
     num_records
         n.
     recentre
-        Whether the floor's precision is about the mean.
+        Whether the precision that the floor adds is centred at the mean before the
+        step, and not at zero.
     """
 
     family: Family
     match: Callable
-    prior: Any
-    least: float
+    prior: np.ndarray
+    least_precision: float
     num_records: int
     recentre: bool
 
@@ -86,16 +90,16 @@ class Tied:
         posterior: Posterior,
         family: Family,
         match: Callable,
-        least: float | None = None,
+        least_precision: float | None = None,
         recentre: bool = False,
-    ) -> "Tied":
+    ) -> "SharedSite":
         """The model of `posterior`, whose data are not read.
 
         Raises
         ------
         ValueError
-            If the prior is not Gaussian, the likelihood is tempered, or `least` below
-            half of the prior's smallest precision.
+            If the prior is not Gaussian, the likelihood is tempered, or
+            `least_precision` is below half of the prior's smallest precision.
         """
         if posterior.tempering != 1:
             raise ValueError(
@@ -104,35 +108,17 @@ class Tied:
             )
         prior = family.prior(posterior.logprior_fn)
         with jax.ensure_compile_time_eval():
-            half = family.least_precision(prior) / 2
-        if least is None:
-            least = half
-        elif not half <= least < math.inf:
+            half = family.smallest_precision(prior) / 2
+        if least_precision is None:
+            least_precision = half
+        elif not half <= least_precision < math.inf:
             raise ValueError(
                 "least_precision must be at least half of the prior's, "
-                f"{half:g}, and finite, got {least}"
+                f"{half:g}, and finite, got {least_precision}"
             )
-        return cls(family, match, prior, least, posterior.num_records, recentre)
-
-    def start(self, position, init_scale: float = 1.0) -> jax.Array:
-        """theta about the public `position`, of `init_scale` times the prior's sd.
-
-        Raises
-        ------
-        ValueError
-            If the position has not the family's shape, or the scale is not in (0, 1].
-        """
-        if not 0 < init_scale <= 1:
-            raise ValueError(f"init_scale must be in (0, 1], got {init_scale}")
-        position = jnp.asarray(position)
-        if position.shape != self.family.shape:
-            raise ValueError(
-                f"the position has the shape {position.shape}, the family "
-                f"{self.family.shape}"
-            )
-        _, precision = self.family.unpack(jnp.asarray(self.prior, position.dtype))
-        linear = self.family.product(precision, position)
-        return self.family.pack(linear, precision) / init_scale**2
+        return cls(
+            family, match, prior, least_precision, posterior.num_records, recentre
+        )
 
     def factor(self, theta: jax.Array) -> jax.Array:
         """theta_f."""
@@ -144,19 +130,41 @@ class Tied:
         return lambda record: self.family.pack(*self.match(record, mean, covariance))
 
     def difference_fn(self, theta: jax.Array) -> Callable[[Any], jax.Array]:
-        """``record -> d_i`` ``(size,)``."""
+        """``record -> d_i`` ``(size,)`` at the cavity of theta."""
         site, factor = self.site_fn(theta), self.factor(theta)
         return lambda record: site(record) - factor
 
     def step(self, theta: jax.Array, mean_difference, rate) -> jax.Array:
-        """theta after a step of the size rho = `rate`, with its eigenvalues floored."""
+        """theta after a step of the size rho = `rate`, raised to the floor."""
         moved = theta + rate * self.num_records * mean_difference
-        floored = self.family.floor(moved, self.least)
+        floored = self.family.floor(moved, self.least_precision)
         if self.recentre:
             _, added = self.family.unpack(floored - moved)
             linear = self.family.product(added, self.family.moments(theta).mean)
             floored += self.family.pack(linear, jnp.zeros_like(added))
         return floored.astype(theta.dtype)
+
+
+def start(family: Family, prior, position, init_scale: float = 1.0) -> jax.Array:
+    """theta of a Gaussian whose mean is the public `position`.
+
+    Its standard deviations are those of the prior times `init_scale`.
+
+    Raises
+    ------
+    ValueError
+        If the position does not have the family's shape, or the scale is not in (0, 1].
+    """
+    if not 0 < init_scale <= 1:
+        raise ValueError(f"init_scale must be in (0, 1], got {init_scale}")
+    position = jnp.asarray(position)
+    if position.shape != family.shape:
+        raise ValueError(
+            f"the position has the shape {position.shape}, the family {family.shape}"
+        )
+    _, precision = family.unpack(jnp.asarray(prior, position.dtype))
+    linear = family.product(precision, position)
+    return family.pack(linear, precision) / init_scale**2
 
 
 def init(
@@ -166,7 +174,7 @@ def init(
     *,
     init_scale: float = 1.0,
     rng_key: jax.Array | None = None,
-) -> TiedState:
-    """A Gaussian about the public `position`; no data are read, no key is used."""
-    theta = Tied.of(posterior, family, None).start(position, init_scale)
-    return TiedState(theta, jnp.zeros((), jnp.int32))
+) -> SharedSiteState:
+    """A Gaussian whose mean is the public `position`; it reads no data and no key."""
+    theta = start(family, family.prior(posterior.logprior_fn), position, init_scale)
+    return SharedSiteState(theta, jnp.zeros((), jnp.int32))

@@ -1,4 +1,4 @@
-"""Sites: what one record's likelihood looks like to a Gaussian.
+"""Sites: Gaussian factors that stand for the likelihoods of single records.
 
 For a Gaussian N(m, V) and a record with likelihood p(y | w), let
 
@@ -6,18 +6,18 @@ For a Gaussian N(m, V) and a record with likelihood p(y | w), let
     a = d log Z / dm,    A = a a^T - 2 d log Z / dV.
 
 The tilted density p(y | w) N(w; m, V) / Z has the mean m + V a and the covariance
-V - V A V. The Gaussian with these moments is N(m, V) times the record's site, whose
-natural parameters are free of differences of large numbers:
+V - V A V. The Gaussian with these moments is N(m, V) times the site of the record. The
+natural parameters of the site can be computed without subtracting large numbers:
 
     L = A (I - V A)^-1,    h = a + L (m + V a).
 
-Independent components have a diagonal V and only the diagonal of A. A likelihood of
-the linear predictor x^T w has log Z(x^T m, x^T V x), hence A = b x x^T, and its site is
-a multiple of x and of x x^T.
+For independent components V is diagonal and only the diagonal of A is used. For a
+likelihood of the linear predictor x^T w, log Z depends on x^T m and x^T V x. Then
+A = b x x^T for a scalar b, h is a multiple of x, and L is one of x x^T.
 
-A ``match(record, mean, covariance) -> (linear, precision)`` returns h and L of one
-record; the covariance is an array of variances if it has the shape of the mean. Where
-no Gaussian has the tilted moments the site is zero, or not finite.
+A function ``match(record, mean, covariance) -> (linear, precision)`` returns h and L
+for one record. The covariance is an array of variances if it has the shape of the mean.
+If no Gaussian has the tilted moments, the site is zero or not finite.
 
 References: Minka 2001 (EP and its moments); Hernandez-Lobato and Adams 2015.
 """
@@ -30,19 +30,21 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.stats import multivariate_normal, norm
 
+from dpjax.ep.gaussians import dot, matmul
+
 __all__ = ["from_log_evidence", "linear", "logistic", "mixture", "probit"]
 
 NODES = 32
-"""Of the Gauss-Hermite rule."""
+"""Number of nodes of the Gauss-Hermite rule of `logistic`."""
 
 
 def from_log_evidence(log_evidence: Callable) -> Callable:
-    """Match by the derivatives of log Z.
+    """The match that follows from the derivatives of log Z.
 
     Parameters
     ----------
     log_evidence
-        ``(record, mean, covariance) -> log Z``, of any shape that a family has.
+        ``(record, mean, covariance) -> log Z``, for moments of any family.
     """
 
     def match(record, mean, covariance):
@@ -54,37 +56,37 @@ def from_log_evidence(log_evidence: Callable) -> Callable:
             linear = slope + precision * (mean + covariance * slope)
             return jnp.where(shrink > 0, linear, 0), precision
         outer = slope[..., :, None] * slope[..., None, :]
-        excess = outer - by_covariance - jnp.swapaxes(by_covariance, -1, -2)
+        excess = outer - by_covariance - by_covariance.mT
         identity = jnp.broadcast_to(jnp.eye(mean.shape[-1]), excess.shape)
-        shrink = identity.astype(excess.dtype) - _matmul(excess, covariance)
+        shrink = identity.astype(excess.dtype) - matmul(excess, covariance)
         precision = jnp.linalg.solve(shrink, excess)
-        precision = (precision + jnp.swapaxes(precision, -1, -2)) / 2
-        moved = mean + _matmul(covariance, slope[..., None])[..., 0]
-        return slope + _matmul(precision, moved[..., None])[..., 0], precision
+        precision = (precision + precision.mT) / 2
+        moved = mean + matmul(covariance, slope[..., None])[..., 0]
+        return slope + matmul(precision, moved[..., None])[..., 0], precision
 
     return match
 
 
-def _matmul(left, right):
-    return jnp.matmul(left, right, precision="highest")
+def gauss_hermite(num_nodes: int, dtype) -> tuple[jax.Array, jax.Array]:
+    """Nodes and log weights of quadrature against a normal; weights not normalised."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
+    return jnp.asarray(nodes, dtype), jnp.asarray(np.log(weights), dtype)
 
 
 def _predictor(derivatives: Callable) -> Callable:
-    """Match for a likelihood of x^T w; records are pairs (x, y).
+    """The match for a likelihood of x^T w, with pairs (x, y) as records.
 
     `derivatives` maps y and the mean and variance of x^T w to d log Z / d mean and b.
     """
 
     def match(record, mean, covariance):
         features, target = record
-        if mean.shape == covariance.shape:
-            spread = covariance * features
-        else:
-            spread = _matmul(covariance, features)
-        centre = jnp.dot(features, mean, precision="highest")
-        variance = jnp.dot(features, spread, precision="highest")
+        is_diagonal = mean.shape == covariance.shape
+        multiply = jnp.multiply if is_diagonal else matmul
+        centre = dot(features, mean)
+        variance = dot(features, multiply(covariance, features))
         slope, excess = derivatives(target, centre, variance)
-        if mean.shape == covariance.shape:
+        if is_diagonal:
             slopes, excesses = slope * features, excess * features**2
             precision = excesses / (1 - covariance * excesses)
             return slopes + precision * (mean + covariance * slopes), precision
@@ -96,7 +98,7 @@ def _predictor(derivatives: Callable) -> Callable:
 
 
 def _by_grad(log_evidence):
-    """Derivatives of ``(target, centre, variance) -> log Z``."""
+    """The derivatives for `_predictor`, of ``(target, centre, variance) -> log Z``."""
 
     def derivatives(target, centre, variance):
         slope, by_variance = jax.grad(log_evidence, (1, 2))(target, centre, variance)
@@ -106,7 +108,7 @@ def _by_grad(log_evidence):
 
 
 def linear(noise_sd: float) -> Callable:
-    """Match of y ~ N(x^T w, noise_sd^2): the site is the likelihood itself.
+    """Match for y ~ N(x^T w, noise_sd^2), whose site is the likelihood itself.
 
     Raises
     ------
@@ -125,21 +127,19 @@ def linear(noise_sd: float) -> Callable:
 @_predictor
 @_by_grad
 def probit(label, centre, variance):
-    """Match of P(y = 1 | x) = Phi(x^T w), labels y in {0, 1}; closed form."""
+    """Match for P(y = 1 | x) = Phi(x^T w) with labels y in {0, 1}, in closed form."""
     return norm.logcdf((2 * label - 1) * centre / jnp.sqrt(1 + variance))
 
 
 @_predictor
 def logistic(label, centre, variance):
-    """Match of P(y = 1 | x) = 1 / (1 + exp(-x^T w)), labels y in {0, 1}.
+    """Match for P(y = 1 | x) = 1 / (1 + exp(-x^T w)) with labels y in {0, 1}.
 
-    By Gauss-Hermite quadrature: with l(u) the log-likelihood and weights proportional
-    to e^l, a = E l' and b = -Var l' - E l''.
+    Expectations under the tilted density are computed by Gauss-Hermite quadrature. With
+    l(u) the log-likelihood of the predictor u, d log Z / d mean = E l' and
+    b = -Var l' - E l''.
     """
-    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
-    nodes, log_weights = (
-        jnp.asarray(values, centre.dtype) for values in (nodes, np.log(weights))
-    )
+    nodes, log_weights = gauss_hermite(NODES, centre.dtype)
     sign = 2 * label - 1
     predictor = sign * (centre + jnp.sqrt(variance) * nodes)
     weights = jax.nn.softmax(log_weights + jax.nn.log_sigmoid(predictor))
@@ -150,10 +150,10 @@ def logistic(label, centre, variance):
 
 
 def mixture(num_components: int, component_sd: float) -> Callable:
-    """Match of x ~ sum_j N(w_j, component_sd^2 I) / J, its label summed out.
+    """Match for x ~ sum_j N(w_j, component_sd^2 I) / J, a mixture of J Gaussians.
 
-    For `gaussians.Full` of shape ``(J, d)``; records are ``(d,)``. A site may have a
-    precision that is not positive definite.
+    It is for `gaussians.Full` of shape ``(J, d)`` and records of shape ``(d,)``. A site
+    may have a precision that is not positive definite.
 
     Raises
     ------

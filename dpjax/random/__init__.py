@@ -1,5 +1,5 @@
-"""Random variates and batches from uniform words; no room below reads data.
+"""Random variates, counts and batches from uniform words. Nothing here reads data.
 
-Kernels use randomness as rows of uniform uint32 words, so that a run can take them in
-bulk from a cipher and a plain step can take them from a JAX key.
+A kernel takes its randomness as a row of uniform uint32 words. A run takes all rows in
+bulk from a cipher; a single step takes its row from a JAX key.
 """

@@ -1,23 +1,25 @@
-"""Batches of records drawn from uniform words. Reads no data.
+"""Batches of records drawn from uniform words. Nothing here reads data.
 
-Without replacement: uniform integers below n are drawn in a pool a little larger than
-the batch; the first B distinct ones to arrive are a uniform subset of size B, because
-every rule that does not look at the values is symmetric in them. An integer is the high
-half of word * n, discarded if the low half is below 2^32 mod n, which makes it exactly
-uniform (Lemire 2019). One sort finds the repetitions.
+*Without replacement* (`without_replacement`): uniform integers below n are drawn into a
+pool a little larger than the batch. The first B distinct integers are a uniform subset
+of size B, because they are chosen by their order of arrival and not by their values.
+An integer is the high half of word * n; a word is discarded if the low half is below
+2^32 mod n, which makes the integer exactly uniform (Lemire 2019). One sort finds the
+repetitions.
 
-Poisson: every record enters with chance q, independently of the others, and arrays have
-a public capacity that almost no sample exceeds. A small sample is a Binomial(n, q)
-number k, by inversion of its distribution function in 96 bits, and the first k records
-to arrive of a batch without replacement. A large one is a coin for every record.
+*Poisson* (`poisson`): every record enters with probability q, independently of the
+others. Arrays have a public capacity, which a sample exceeds with negligible
+probability. For a small q the size k of the sample, a Binomial(n, q) number, is drawn
+by inversion of its distribution function in 96 bits; the sample is then the first k
+records of a batch without replacement. For a large q a coin is tossed for every record.
 
-With replacement: every record arrives Poisson(r) times, independently of the others.
-That is a Poisson number of arrivals, by inversion too, of uniform record numbers: a
-number is word // w with w = 2^32 // n, and words from n w on are arrivals of nobody.
+*With replacement* (`arrivals`): every record arrives Poisson(r) times, independently of
+the others. Equivalently there is a Poisson number of arrivals, drawn by inversion as
+well, and each has a uniform record number. That number is word // w with w = 2^32 // n;
+words from n w on would give numbers that no record has, and such arrivals are dropped.
 """
 
 import functools
-import itertools
 import math
 from decimal import Decimal
 from typing import NamedTuple
@@ -43,17 +45,20 @@ __all__ = [
 ]
 
 TOTAL_VARIATION = 2.0**-70
-"""Bound on the distance of a drawn batch from a uniform subset: the chance that the
-pool holds fewer than B distinct integers. It is 2e6 times less than
-`dpjax.acceptance.TOTAL_VARIATION`, whose slack covers it."""
+"""Bound on the total variation between a drawn batch and a uniform subset: the
+probability that the pool holds fewer than B distinct integers. It is 2e6 times smaller
+than `dpjax.acceptance.TOTAL_VARIATION`, which has slack to cover it."""
 
-ARRIVAL_WORDS = counts.WORDS + 8
-"""Uniform uint32 words that `arrivals` needs."""
+KEY_WORDS = 8
+"""Number of uniform uint32 words that make a ChaCha20 key."""
+
+ARRIVAL_WORDS = counts.WORDS + KEY_WORDS
+"""Number of uniform uint32 words that `arrivals` needs."""
 
 
 @functools.lru_cache
 def num_words(batch_size: int, num_records: int) -> int:
-    """Uniform uint32 words that `without_replacement` needs.
+    """Number of uniform uint32 words that `without_replacement` needs.
 
     Raises
     ------
@@ -62,10 +67,11 @@ def num_words(batch_size: int, num_records: int) -> int:
 
     Notes
     -----
-    With i distinct integers drawn, a word yields another one with probability
-    p_i = (1 - i/n)(1 - r), r the chance of a discard. The words that yield none are
-    independent geometric numbers, so by Chernoff's bound there are f or more of them
-    with probability at most z^-f prod_i p_i / (1 - (1 - p_i) z), for every z > 1.
+    Once i distinct integers are drawn, a word yields another one with probability
+    p_i = (1 - i/n)(1 - r), where r is the probability of a discard. The numbers of
+    words that fail, for i = 0, ..., B - 1, are independent and geometric. So by
+    Chernoff's bound f or more words fail with probability at most
+    z^-f prod_i p_i / (1 - (1 - p_i) z), for every z > 1.
     """
     if not 1 <= batch_size <= num_records // 2:
         raise ValueError(
@@ -88,14 +94,14 @@ def without_replacement(
     Parameters
     ----------
     words
-        Uniform uint32, ``(num_words(batch_size, num_records),)``, secret: the
+        Uniform uint32, ``(num_words(batch_size, num_records),)``. They are secret: the
         subset amplifies privacy only while nobody knows it.
     batch_size, num_records
-        Python integers, B at most n / 2.
+        Python integers B and n, with B at most n / 2.
 
     Returns
     -------
-    uint32 ``(batch_size,)``, distinct, in order of arrival: the first k of them are a
+    uint32 ``(batch_size,)``, distinct, in order of arrival. The first k of them are a
     uniform subset of size k.
 
     Notes
@@ -127,8 +133,8 @@ class Sample(NamedTuple):
     indices
         Numbers of records, uint32 ``(capacity,)``.
     is_drawn
-        Which of them are in the sample, ``(capacity,)``: distinct ones, in an order
-        without meaning.
+        Which of them are in the sample, bool ``(capacity,)``. Those in the sample are
+        distinct; their order carries no information.
     """
 
     indices: jax.Array
@@ -136,7 +142,7 @@ class Sample(NamedTuple):
 
 
 def num_poisson_words(sampling_prob: float, num_records: int) -> int:
-    """Uniform uint32 words that `poisson` needs.
+    """Number of uniform uint32 words that `poisson` needs.
 
     Raises
     ------
@@ -147,36 +153,36 @@ def num_poisson_words(sampling_prob: float, num_records: int) -> int:
         return 0
     capacity = _counts(sampling_prob, num_records).largest
     if _is_large(capacity, num_records):
-        return 8
+        return KEY_WORDS
     return counts.WORDS + num_words(capacity, num_records)
 
 
 def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
-    """Draw every one of the numbers below `num_records` with chance `sampling_prob`.
+    """Draw each number below `num_records` with probability `sampling_prob`.
 
     Parameters
     ----------
     words
-        Uniform uint32, ``(num_poisson_words(sampling_prob, num_records),)``, secret:
-        the sample amplifies privacy only while nobody knows it, or its size.
+        Uniform uint32, ``(num_poisson_words(sampling_prob, num_records),)``. They are
+        secret: the sample amplifies privacy only while nobody knows it or its size.
     sampling_prob, num_records
-        Python numbers; q is a multiple of 2^-32 in (0, 1].
+        Python numbers q and n; q is a multiple of 2^-32 in (0, 1].
 
     Returns
     -------
     Sample
-        Of a capacity that is public: about ten standard deviations above the mean.
+        Its capacity is public, about ten standard deviations above the mean size.
 
     Raises
     ------
     ValueError
-        If `sampling_prob` is no such multiple.
+        If `sampling_prob` is not such a multiple.
 
     Notes
     -----
-    *Formal guarantees.* The sample has its ideal law up to 2 `TOTAL_VARIATION`: one for
-    the chance of numbers outside the table, of which those beyond the capacity are
-    truncated, and one for that of a pool that is too small.
+    *Formal guarantees.* The sample has its ideal law up to a total variation of
+    2 `TOTAL_VARIATION`: one for sizes outside the table, and one for a pool that holds
+    too few distinct integers.
     """
     if sampling_prob == 1:
         return Sample(
@@ -196,13 +202,13 @@ def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
 
 
 def _is_large(capacity: int, num_records: int) -> bool:
-    """Whether coins for all records take less time than a pool of this size."""
+    """Whether coins for all records take less time than a pool for this capacity."""
     return 8 * capacity > num_records
 
 
 @functools.lru_cache
 def _counts(sampling_prob: float, num_records: int) -> counts.Table:
-    """The law of a Poisson sample's size, but for tails of `TOTAL_VARIATION` / 2."""
+    """The law of the size of a Poisson sample, without tails."""
     scaled = sampling_prob * 2**32
     if not (0 < scaled < 2**32 and scaled == int(scaled)):
         raise ValueError(
@@ -211,29 +217,22 @@ def _counts(sampling_prob: float, num_records: int) -> counts.Table:
     mode = int((num_records + 1) * sampling_prob)
     chance = Decimal(sampling_prob)
 
-    def above():
-        odds = chance / (1 - chance)
-        for k in range(mode, num_records):
-            yield odds * (num_records - k) / (k + 1)
+    def ratio(k):
+        return chance / (1 - chance) * (num_records - k + 1) / k
 
-    def below():
-        odds = chance / (1 - chance)
-        for k in range(mode, 0, -1):
-            yield k / (odds * (num_records - k + 1))
-
-    return counts.tabulate(mode, above(), below(), TOTAL_VARIATION / 2)
+    return counts.tabulate(mode, ratio, TOTAL_VARIATION / 2)
 
 
 class Arrivals(NamedTuple):
-    """Arrivals of records, one an entry, in any order. Secret.
+    """Arrivals of records, one arrival an entry, in any order. Secret.
 
     indices
-        Numbers of records, uint32 ``(capacity,)``; zero where nobody arrives, as a
-        record far from the others in memory is slow to read.
+        Numbers of records, uint32 ``(capacity,)``. Entries that are no arrivals hold
+        zero, because reading scattered records would take longer.
     is_drawn
-        Which entries are arrivals, ``(capacity,)``.
+        Which entries are arrivals, bool ``(capacity,)``.
     coins
-        Uniform uint32 ``(capacity,)``, independent of all else, to thin them with.
+        Uniform uint32 ``(capacity,)``, independent of all else, for thinning.
     """
 
     indices: jax.Array
@@ -249,17 +248,17 @@ def arrivals(words: jax.Array, rate: float, num_records: int) -> Arrivals:
     words
         Uniform uint32, ``(ARRIVAL_WORDS,)``, secret.
     rate, num_records
-        Python numbers.
+        Python numbers r and n.
 
     Raises
     ------
     ValueError
-        As `capacity`.
+        As for `capacity`.
 
     Notes
     -----
-    *Formal guarantees.* The law is the ideal one up to `TOTAL_VARIATION`, as far as
-    ChaCha20 makes uniform words.
+    *Formal guarantees.* The law is the ideal one up to a total variation of
+    `TOTAL_VARIATION`, if the words of ChaCha20 are uniform.
     """
     numbers, width = _arrivals(rate, num_records)
     size = numbers.largest
@@ -271,7 +270,9 @@ def arrivals(words: jax.Array, rate: float, num_records: int) -> Arrivals:
 
 
 def capacity(rate: float, num_records: int) -> int:
-    """Entries of `arrivals`, public: about ten standard deviations above the mean.
+    """Number of entries of `arrivals`, about ten standard deviations above the mean.
+
+    It is public.
 
     Raises
     ------
@@ -283,7 +284,7 @@ def capacity(rate: float, num_records: int) -> int:
 
 @functools.lru_cache
 def _arrivals(rate: float, num_records: int) -> tuple[counts.Table, int]:
-    """The law of their number, but for tails of `TOTAL_VARIATION` / 2, and w."""
+    """The law of the number of arrivals, without tails, and w."""
     width = 2**32 // num_records
     mean = rate * 2**32 / width
     if not 0 < mean <= 2**22:
@@ -291,15 +292,8 @@ def _arrivals(rate: float, num_records: int) -> tuple[counts.Table, int]:
             f"a minibatch of {mean:.4g} records is expected, and at most 2^22 can be "
             "drawn: lower the clip bound, the step size or the expected batch size"
         )
-    mode = int(mean)
     exact = Decimal(rate) * 2**32
-
-    def above():
-        for k in itertools.count(mode + 1):
-            yield exact / (width * k)
-
-    def below():
-        for k in range(mode, 0, -1):
-            yield k * width / exact
-
-    return counts.tabulate(mode, above(), below(), TOTAL_VARIATION / 2), width
+    table = counts.tabulate(
+        int(mean), lambda k: exact / (width * k), TOTAL_VARIATION / 2
+    )
+    return table, width

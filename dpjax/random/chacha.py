@@ -1,9 +1,10 @@
-"""Uniform words from ChaCha20 (RFC 7539), on the host and on the device.
+"""Uniform words from the cipher ChaCha20 (RFC 7539), on the host and on the device.
 
-A step that needs a word for every record cannot take them from its tape row, so it
-takes 256 secret bits and expands them by ChaCha20 (RFC 7539) where the data are. What
-is private then assumes of the cipher what the tape assumes: that without the key its
-words cannot be told from uniform ones.
+A run takes the randomness of its steps from `tape`, on the host. A step that needs a
+word for every record would make the tape too long. It takes a key of 256 bits from the
+tape and expands the key with `expand`, on the device that holds the data. Both rely on
+one assumption: without the key, the words of the cipher cannot be told from uniform
+words.
 """
 
 import jax
@@ -16,7 +17,7 @@ __all__ = ["expand", "tape"]
 
 
 def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Uniform uint32 words from ChaCha20 (RFC 7539).
+    """Uniform uint32 words, computed on the host.
 
     Parameters
     ----------
@@ -25,7 +26,7 @@ def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:
     stream
         Number of the stream below 2^96; streams of one key are independent.
     shape
-        Of the array returned; at most 2^36 words, the length of one stream.
+        Shape of the array returned, at most 2^36 words, the length of one stream.
     """
     nonce = bytes(4) + stream.to_bytes(12, "little")
     cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
@@ -35,20 +36,20 @@ def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def expand(key: jax.Array, start, count: int) -> jax.Array:
-    """Words `start` to ``start + count`` of the ChaCha20 stream of `key`, nonce zero.
+    """Words from `start` to ``start + count`` of the stream of `key` with nonce zero.
 
     Parameters
     ----------
     key
         Eight secret uniform uint32 words, used for one stream only.
     start
-        A multiple of 16, Python integer or traced.
+        A multiple of 16, a Python integer or traced.
     count
         Number of uint32 words.
 
     Returns
     -------
-    uint32 ``(count,)``; a word depends on the key and its place in the stream only.
+    uint32 ``(count,)``. A word depends only on the key and its place in the stream.
     """
     blocks = -(-count // 16)
     counter = jnp.asarray(start, jnp.uint32) // 16 + jnp.arange(
@@ -67,7 +68,7 @@ def expand(key: jax.Array, start, count: int) -> jax.Array:
 
     rounds = lax.fori_loop(0, 10, double_round, first)
     words = [a + b for a, b in zip(rounds, first, strict=True)]
-    # Put in order once, not again wherever a word is used.
+    # The barrier keeps XLA from fusing this transposition into every use of a word.
     words = lax.optimization_barrier(jnp.stack(words, axis=1))
     return words.reshape(-1)[:count]
 
@@ -76,7 +77,7 @@ QUARTERS = (
     *((i, 4 + i, 8 + i, 12 + i) for i in range(4)),
     *((i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)),
 )
-"""Words of a block that are mixed, column by column, then along the diagonals."""
+"""The four words that each quarter round mixes: columns first, then diagonals."""
 
 
 def _quarter_round(x, a, b, c, d):

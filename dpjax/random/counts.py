@@ -1,10 +1,11 @@
 """Random counts by inversion of their distribution function, in 96 bits.
 
-For laws whose chances fall on both sides of a mode by ratios that fall too, as those of
-binomial and Poisson counts do. Reads no data.
+For laws like the binomial and the Poisson: on both sides of the mode the chances fall,
+and so do the ratios of neighbouring chances. Nothing here reads data.
 """
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable
 from decimal import Decimal, localcontext
 from typing import NamedTuple
 
@@ -15,17 +16,18 @@ import numpy as np
 __all__ = ["WORDS", "Table", "draw", "tabulate"]
 
 WORDS = 3
-"""Uniform uint32 words that `draw` uses."""
+"""Number of uniform uint32 words that `draw` uses."""
 
 
 class Table(NamedTuple):
     """A law on the integers without its tails.
 
     smallest, largest
-        The counts in the table.
+        The range of the counts in the table.
     thresholds
-        P(count <= k) for each of them but the largest, in three uint32 words, the most
-        significant first, ``(3, largest - smallest)``.
+        P(count <= k) in units of 2^-96, for each count k in the table but the largest.
+        Each is given as three uint32 words, the most significant first, in an array
+        ``(3, largest - smallest)``.
     """
 
     smallest: int
@@ -33,45 +35,47 @@ class Table(NamedTuple):
     thresholds: np.ndarray
 
 
-def tabulate(
-    mode: int, above: Iterable[Decimal], below: Iterable[Decimal], tails: float
-) -> Table:
-    """Tabulate a law but for tails whose chance is `tails` at most.
+def tabulate(mode: int, ratio: Callable[[int], Decimal], tails: float) -> Table:
+    """Tabulate a law, leaving out tails whose probability is at most `tails`.
 
     Parameters
     ----------
-    above, below
-        From the mode upwards and downwards, the chance of each count over that of the
-        one before: generators, so that they compute in the precision that is set here.
+    mode
+        The most likely count.
+    ratio
+        ``k -> P(count = k) / P(count = k - 1)``, for k >= 1; zero above the largest
+        count of a bounded law. It is called while Decimal numbers have 50 digits.
+    tails
+        Bound on the probability of both tails together.
 
     Notes
     -----
-    As ratios fall, beyond a count of chance p whose neighbour has chance r p lies at
-    most r p / (1 - r).
+    Let p be the chance of a count, and r p that of its neighbour further from the mode.
+    As the ratios fall, the counts beyond the first one have at most the probability
+    r p / (1 - r).
     """
     with localcontext(prec=50):
         negligible = Decimal(tails) / 2
 
         def side(ratios):
-            """Chances over that of the mode, until the rest is negligible."""
+            """Chances in units of the mode's, until the rest is negligible."""
             chances, chance = [], Decimal(1)
-            for ratio in ratios:
-                if chance * ratio <= negligible * (1 - ratio):
+            for r in ratios:
+                if chance * r <= negligible * (1 - r):
                     break
-                chance *= ratio
+                chance *= r
                 chances.append(chance)
             return chances
 
-        higher, lower = side(above), side(below)
+        higher = side(ratio(k) for k in itertools.count(mode + 1))
+        lower = side(1 / ratio(k) for k in range(mode, 0, -1))
         chances = [*reversed(lower), Decimal(1), *higher]
         total = sum(chances)
-        reached, words = Decimal(0), []
-        for chance in chances[:-1]:
-            reached += chance
-            threshold = int(reached / total * 2**96)
-            words.append([threshold >> 64, threshold >> 32, threshold])
-    low_bits = np.array([[w % 2**32 for w in row] for row in words], np.uint32)
-    return Table(mode - len(lower), mode + len(higher), low_bits.reshape(-1, 3).T)
+        sums = itertools.accumulate(chances[:-1])
+        thresholds = [int(reached / total * 2**96) for reached in sums]
+    words = b"".join(threshold.to_bytes(12, "big") for threshold in thresholds)
+    table = np.frombuffer(words, ">u4").astype(np.uint32).reshape(-1, WORDS).T
+    return Table(mode - len(lower), mode + len(higher), table)
 
 
 def draw(words: jax.Array, table: Table) -> jax.Array:

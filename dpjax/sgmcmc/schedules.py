@@ -1,8 +1,9 @@
-"""Step sizes that decrease, as optax's schedules: ``count -> step size``.
+"""Step sizes that decrease, as functions of the number of steps made.
 
-Any schedule of optax will do, such as ``optax.cosine_decay_schedule`` with an ``alpha``
-above zero. A sum of step sizes costs the same privacy however it is spread, as long as
-none is large: see `dpjax.privacy.step_size`.
+They have the signature of optax's schedules, ``count -> step size``, and those of optax
+can be used as well, such as ``optax.cosine_decay_schedule`` with an ``alpha`` above
+zero. The privacy that a run costs depends on the sum of its step sizes only, as long as
+none of them is large: see `dpjax.privacy.step_size`.
 """
 
 from collections.abc import Callable
@@ -11,9 +12,9 @@ __all__ = ["power_decay"]
 
 
 def power_decay(init_value: float, exponent: float = 1 / 3) -> Callable:
-    """The schedule ``init_value * (count + 1)^-exponent``, counts from 0.
+    """The schedule ``init_value * (count + 1)^-exponent``, with counts from 0.
 
-    The exponent 1/3 minimises the bound on the mean square error of averages that Li et
-    al. 2019 take from Teh, Thiery and Vollmer 2016.
+    Li et al. 2019 take a bound on the mean square error of averages over the chain from
+    Teh, Thiery and Vollmer 2016. The exponent 1/3 minimises this bound.
     """
     return lambda count: init_value * (count + 1.0) ** -exponent

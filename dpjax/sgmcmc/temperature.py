@@ -1,4 +1,4 @@
-"""Whether a chain has its temperature, from what it released."""
+"""The temperature that a chain really had, estimated from what it released."""
 
 import math
 
@@ -9,23 +9,24 @@ __all__ = ["excess_temperature"]
 
 
 def excess_temperature(gradients, noise_sd) -> tuple[float, float]:
-    """How much the samples heated a chain: their variance over that of the noise.
+    """Variance that subsampling adds to the gradients, over the variance of the noise.
 
-    The temperature is 1 + this, about, times the nominal one. Reads a run's
-    ``infos.gradient`` and ``infos.noise_sd`` and nothing else, so it is free.
+    The chain's temperature is about one plus this number times the nominal temperature.
 
     Parameters
     ----------
     gradients
-        Noisy gradients of the steps that a run kept, a pytree of ``(chains, draws,
-        ...)``, of steps after one another: what the gradient changes between them, a
-        share of eta kappa after one step on a curvature of N kappa, counts as heat.
+        ``infos.gradient`` of a run: the noisy gradients, a pytree with leaves of shape
+        ``(chains, draws, ...)``. The steps must be successive ones. Otherwise the
+        gradient itself changes between two draws, and this change is counted as
+        variance too. After one step of size eta on a curvature of N kappa it changes by
+        a share of eta kappa.
     noise_sd
-        ``(chains, draws)``.
+        ``infos.noise_sd`` of the run, ``(chains, draws)``.
 
     Returns
     -------
-    The excess, and its standard error where components are independent.
+    The excess, and its standard error if the components are independent.
 
     Raises
     ------
@@ -34,8 +35,10 @@ def excess_temperature(gradients, noise_sd) -> tuple[float, float]:
 
     Notes
     -----
-    From half the mean square of successive differences [von Neumann 1941], over the
-    noise's variance, minus one.
+    The variance is estimated by half the mean square of successive differences (von
+    Neumann 1941).
+
+    *Formal guarantees.* Only released values are read, so the result costs no privacy.
     """
     leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(gradients)]
     flat = np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], -1)
@@ -44,5 +47,6 @@ def excess_temperature(gradients, noise_sd) -> tuple[float, float]:
     variance = np.asarray(noise_sd, np.float64) ** 2
     expected = variance[:, 1:] + variance[:, :-1]
     ratios = np.diff(flat, axis=1) ** 2 / expected[..., None]
-    # Differences that share a gradient are correlated: (1 + 2 / 4) times the variance.
+    # Successive differences share a gradient, so their correlation is -1/2 and that of
+    # their squares 1/4. The variance of the mean square is (1 + 2 / 4) times 2 / size.
     return float(ratios.mean() - 1), math.sqrt(3 / ratios.size)
