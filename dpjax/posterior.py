@@ -1,6 +1,5 @@
 """What is sampled, and the private data it depends on."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,10 +55,10 @@ class Posterior:
         leaves = jax.tree_util.tree_leaves_with_path(self.data)
         # JAX rebuilds dataclasses with placeholders that have no shape.
         if not all(hasattr(leaf, "shape") for _, leaf in leaves):
-            if not all(isinstance(leaf, (int, float, list)) for _, leaf in leaves):
+            if not all(isinstance(leaf, (int, float)) for _, leaf in leaves):
                 return
             raise ValueError("data must be a pytree of arrays, not of Python numbers")
-        if not (math.isfinite(self.tempering) and 0 < self.tempering <= 1):
+        if not 0 < self.tempering <= 1:
             raise ValueError(f"tempering must be in (0, 1], got {self.tempering}")
         sizes = {
             jax.tree_util.keystr(path) or "data": leaf.shape[0] if leaf.shape else None

@@ -94,7 +94,7 @@ def test_draws_are_the_same_on_eight_devices():
         "PYTHONPATH": os.getcwd(),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
     }
-    code = "from tests.test_devices import compare; compare()"
+    code = "from tests.runner.test_devices import compare; compare()"
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
