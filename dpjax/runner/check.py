@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.release import taint
-from dpjax.runner.loop import scan_steps
+from dpjax.runner.loop import initial, scan_steps
 
 __all__ = ["check_program"]
 
@@ -41,10 +41,11 @@ def check_program(algorithm_fn, posterior, positions) -> None:
         num_words = algorithm.transition.num_words(one_chain)
         words = jnp.zeros((1, num_chains, num_words), jnp.uint32)
         active = jnp.ones((1, num_chains), bool)
-        states, ((draws, infos), bits) = scan_steps(
-            algorithm_fn, posterior, states, words, active
+        chains, _ = initial(algorithm.transition, states)
+        (state, bits), draws = scan_steps(
+            algorithm_fn, posterior, chains, words, active
         )
-        public = dict(state=states, draws=draws, infos=infos, bits=bits)
+        public = dict(state=state, draws=draws.position, infos=draws.info, bits=bits)
         for name in ("logprior_fn", "constrain_fn"):
             if (function := getattr(posterior, name)) is not None:
                 public[name] = jax.vmap(function)(positions)

@@ -1,10 +1,9 @@
 """The sampling loop of `dpjax.run`: compiled chunks of active steps, checkpointed."""
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from dpjax.random import chacha
 from dpjax.runner.checkpoint import Checkpoint
 from dpjax.runner.plan import COINS_STREAM, NUM_CHUNKS, Plan
 
-__all__ = ["Recipe", "advance", "begin", "outline", "recipe", "sample", "scan_steps"]
+__all__ = ["advance", "begin", "initial", "recipe", "sample", "scan_steps"]
 
 MAX_CHAINS_AT_ONCE = 64
 """Chains that one call moves together; more are moved in groups, to bound memory."""
@@ -32,7 +31,6 @@ class Recipe:
     place of an argument in the other tuple is None.
     """
 
-    function: Callable = field(metadata=dict(static=True))
     structure: Any = field(metadata=dict(static=True))
     constants: tuple = field(metadata=dict(static=True))
     arrays: tuple
@@ -40,26 +38,39 @@ class Recipe:
     def __call__(self, posterior):
         pairs = zip(self.constants, self.arrays, strict=True)
         leaves = [constant if array is None else array for constant, array in pairs]
-        arguments, keywords = jax.tree.unflatten(self.structure, leaves)
-        return self.function(posterior, *arguments, **keywords)
+        return jax.tree.unflatten(self.structure, leaves)(posterior)
 
 
 def recipe(algorithm_fn: Callable) -> Recipe:
     """`algorithm_fn` in a form that equal ones share."""
-    # A partial of a partial is one partial, and that of a function has no arguments.
-    whole = functools.partial(algorithm_fn)
-    leaves, structure = jax.tree.flatten((whole.args, whole.keywords))
+    # Python merges a partial of a partial into one.
+    partial = functools.partial(algorithm_fn)
+    tree = jax.tree_util.Partial(partial.func, *partial.args, **partial.keywords)
+    leaves, structure = jax.tree.flatten(tree)
     is_array = [isinstance(leaf, (np.ndarray, jax.Array)) for leaf in leaves]
-    split = list(zip(leaves, is_array, strict=True))
-    return Recipe(
-        whole.func,
-        structure,
-        constants=tuple(None if array else leaf for leaf, array in split),
-        arrays=tuple(leaf if array else None for leaf, array in split),
-    )
+    pairs = list(zip(leaves, is_array, strict=True))
+    constants = tuple(None if traced else leaf for leaf, traced in pairs)
+    arrays = tuple(leaf if traced else None for leaf, traced in pairs)
+    return Recipe(structure, constants, arrays)
 
 
-def scan_steps(recipe, posterior, states, words, active):
+class Draw(NamedTuple):
+    """What a run keeps of a step, leaves ``(..., chains, ...)``.
+
+    position
+        Of the chains.
+    info
+        Of the step; None if the kernel accepts or rejects.
+    num_accepted
+        Steps that moved each chain so far; None if the kernel has no accept bits.
+    """
+
+    position: Any
+    info: Any
+    num_accepted: Any
+
+
+def scan_steps(recipe, posterior, chains, words, active):
     """Move the chains once for every row of `words`.
 
     Parameters
@@ -68,8 +79,9 @@ def scan_steps(recipe, posterior, states, words, active):
         ``posterior -> Algorithm``.
     posterior
         What to sample, and the data.
-    states
-        Of the chains, leaves ``(chains, ...)``.
+    chains
+        States of the kernel, leaves ``(chains, ...)``, and how many steps moved each
+        chain, as in `Draw`.
     words
         Uniform uint32, ``(steps, chains, words of a step)``.
     active
@@ -77,15 +89,15 @@ def scan_steps(recipe, posterior, states, words, active):
 
     Returns
     -------
-    states
+    chains
         After the last step.
     history
-        What a run keeps of every step, as `_kept` has it, leaves ``(steps, ...)``.
+        `Draw` of every step, leaves ``(steps, chains, ...)``.
     """
     transition = recipe(posterior).transition
 
     def step(carry, row):
-        states, memory = carry
+        (states, num_accepted), memory = carry
         words, active = row
         moved, info, memory = _over_chains(transition.move, words, states, memory)
 
@@ -94,12 +106,15 @@ def scan_steps(recipe, posterior, states, words, active):
             return jnp.where(mask, new, old)
 
         states = jax.tree.map(keep, moved, states)
-        draw, bit = _kept(states, info)
-        return (states, memory), (draw, None if bit is None else bit & active)
+        if num_accepted is not None:
+            num_accepted += info.is_accepted & active
+            info = None
+        chains = states, num_accepted
+        return (chains, memory), Draw(states.position, info, num_accepted)
 
-    memory = jax.vmap(transition.recall)(states)
-    (states, _), history = jax.lax.scan(step, (states, memory), (words, active))
-    return states, history
+    memory = jax.vmap(transition.recall)(chains[0])
+    (chains, _), history = jax.lax.scan(step, (chains, memory), (words, active))
+    return chains, history
 
 
 advance = jax.jit(scan_steps)
@@ -114,33 +129,24 @@ def _over_chains(function, *arguments):
     )
 
 
-def _kept(states, info):
-    """What a run keeps: position and info at draws, the accept bit of every step.
-
-    The info is None where there is a bit, and the bit is None where there is none.
-    """
+def initial(transition: Transition, states):
+    """The chains before the first step, as of `scan_steps`, and their `Draw`."""
+    info = jax.vmap(transition.stay)(states)
+    num_accepted = None
     if hasattr(info, "is_accepted"):
-        return (states.position, None), info.is_accepted
-    return (states.position, info), None
+        num_accepted = jnp.zeros(info.is_accepted.shape, jnp.int32)
+        info = None
+    return (states, num_accepted), Draw(states.position, info, num_accepted)
 
 
-def outline(transition: Transition, states):
-    """The structure of a checkpoint's progress, with one draw: the initial states."""
-    return states, *_kept(states, jax.vmap(transition.stay)(states))
-
-
-def begin(key: bytes, num_steps: int, outlined, plan: Plan) -> Checkpoint:
-    """The checkpoint of a run that has not made a step; `outlined` is of `outline`."""
-    states, draw, bit = outlined
-    num_draws, num_chains = plan.read_after.shape
-    # A draw that is read before the first active step is the initial state.
-    draws = jax.tree.map(
-        lambda leaf: np.array(np.broadcast_to(leaf, (num_draws, *leaf.shape))), draw
+def begin(key: bytes, num_steps: int, plan: Plan, initial) -> Checkpoint:
+    """The checkpoint of a run without a step; every reading is the `initial` one."""
+    chains, draw = initial
+    readings = len(plan.read_after)
+    read = jax.tree.map(
+        lambda leaf: np.repeat(np.asarray(leaf)[None], readings, 0), draw
     )
-    num_chunks = math.ceil(plan.num_active.max() / plan.chunk_size)
-    num_rows = num_chunks * plan.chunk_size + 1
-    bits = None if bit is None else np.zeros((num_rows, num_chains), bool)
-    return Checkpoint(key, num_steps, 0, (states, draws, bits))
+    return Checkpoint(key, num_steps, 0, (chains, read))
 
 
 def sample(
@@ -158,9 +164,10 @@ def sample(
     recipe, posterior
         As of `scan_steps`.
     checkpoint
-        Of `begin`, or of a run that was killed. Its draws and bits are filled in place.
+        The chains, and what was read of them so far: `Draw` with leaves
+        ``(draws + 1, chains, ...)``, which are filled in place.
     plan
-        Which steps are active, and where the draws lie.
+        Which steps are active, and after which of them the chains are read.
     save
         Called with the checkpoint after every chunk.
     verbose
@@ -171,26 +178,30 @@ def sample(
     positions
         Leaves ``(chains, draws, ...)``.
     acceptance_rate
-        ``(chains, draws)``, or None if the kernel has no accept bits.
+        ``(chains, draws)``: the share of the steps since the draw before that moved the
+        chain. None if the kernel has no accept bits.
     infos
-        Leaves ``(chains, draws, ...)``, or None if the kernel has accept bits.
+        Leaves ``(chains, draws, ...)``. None if the kernel accepts or rejects.
     """
-    states, draws, bits = checkpoint.progress
+    chains, read = checkpoint.progress
     transition = recipe(posterior).transition
-    num_words = transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
+    num_words = transition.num_words(jax.tree.map(lambda leaf: leaf[0], chains[0]))
     # The bar ends at a public number: how many steps were active is secret.
     done = min(checkpoint.start // plan.chunk_size, NUM_CHUNKS)
     with tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part") as bar:
         for start in range(checkpoint.start, plan.num_active.max(), plan.chunk_size):
             words, active = _inputs(checkpoint.key, plan, start, num_words)
-            states, history = advance(recipe, posterior, states, words, active)
-            _store(history, plan, start, draws, bits)
+            chains, history = advance(recipe, posterior, chains, words, active)
+            _store(history, plan, start, read)
             stop = start + plan.chunk_size
-            save(checkpoint._replace(start=stop, progress=(states, draws, bits)))
+            save(checkpoint._replace(start=stop, progress=(chains, read)))
             bar.update(min(1, NUM_CHUNKS - bar.n))
         bar.update(NUM_CHUNKS - bar.n)
-    positions, infos = jax.tree.map(lambda leaf: np.moveaxis(leaf, 0, 1), draws)
-    return positions, None if bits is None else _acceptance_rate(bits, plan), infos
+    drawn = jax.tree.map(lambda leaf: np.moveaxis(leaf[1:], 0, 1), read)
+    if drawn.num_accepted is None:
+        return drawn.position, None, drawn.info
+    num_moved = np.diff(read.num_accepted, axis=0).T
+    return drawn.position, num_moved / plan.num_between, None
 
 
 def _inputs(key: bytes, plan: Plan, start: int, num_words: int):
@@ -201,26 +212,13 @@ def _inputs(key: bytes, plan: Plan, start: int, num_words: int):
     return words, steps[:, None] < plan.num_active
 
 
-def _store(history, plan: Plan, start: int, draws, bits) -> None:
-    """Write the chunk after `start` active steps into the arrays of draws and bits.
+def _store(history: Draw, plan: Plan, start: int, read: Draw) -> None:
+    """Write what is read in the chunk after `start` active steps into `read`."""
+    step = plan.read_after - start - 1
+    row, chain = np.nonzero((0 <= step) & (step < plan.chunk_size))
+    step = step[row, chain]
 
-    Row k of `bits` is the accept bit of a chain's k-th active step; row 0 stays False.
-    """
-    found, accepted = history
-    first, last = start + 1, start + plan.chunk_size
-    if bits is not None:
-        bits[first : last + 1] = accepted
-    row, chain = np.nonzero((first <= plan.read_after) & (plan.read_after <= last))
-    step = plan.read_after[row, chain] - first
-    for stored, leaf in zip(
-        jax.tree.leaves(draws), jax.tree.leaves(found), strict=True
-    ):
+    def write(stored, leaf):
         stored[row, chain] = np.asarray(leaf)[step, chain]
 
-
-def _acceptance_rate(bits: np.ndarray, plan: Plan) -> np.ndarray:
-    """Share of the steps since the draw before that moved, ``(chains, draws)``."""
-    num_accepted = np.cumsum(bits, axis=0)
-    gained = np.take_along_axis(num_accepted, plan.read_after, 0)
-    gained -= np.take_along_axis(num_accepted, plan.counted_after, 0)
-    return gained.T / plan.num_counted
+    jax.tree.map(write, read, history)

@@ -32,12 +32,10 @@ class Plan(NamedTuple):
     num_active
         Active steps of every chain in the whole run, ``(chains,)``.
     read_after
-        Active steps that a chain has made when a draw is read, ``(draws, chains)``.
-    counted_after
-        Active steps that a chain has made when the acceptance rate of a draw begins to
-        count, ``(draws, chains)``: at the draw before, or at the start.
-    num_counted
-        Steps, active or not, that the acceptance rate of a draw covers, ``(draws,)``.
+        Active steps that a chain has made when it is read, ``(draws + 1, chains)``. The
+        first reading is no draw; the acceptance rate of the first draw counts from it.
+    num_between
+        Steps, active or not, from one reading to the next, ``(draws,)``.
     chunk_size
         Active steps in one chunk. This number is public, so runs of equal settings
         compile once whatever their coins are.
@@ -45,8 +43,7 @@ class Plan(NamedTuple):
 
     num_active: np.ndarray
     read_after: np.ndarray
-    counted_after: np.ndarray
-    num_counted: np.ndarray
+    num_between: np.ndarray
     chunk_size: int
 
 
@@ -78,12 +75,11 @@ def make_plan(
         words = chacha.tape(key, COINS_STREAM, (num_steps, num_chains, 2))
         is_active = np.asarray(bernoulli(jnp.asarray(words), laziness))
     num_active = np.cumsum(np.pad(is_active, ((1, 0), (0, 0))), axis=0)
-    drawn = np.arange(num_steps, num_discarded, -thinning)[::-1]
-    before = np.maximum(drawn - thinning, 0)
+    # One reading before the first draw, at the start of the run if need be.
+    read = np.arange(num_steps, num_discarded - thinning, -thinning)[::-1].clip(0)
     return Plan(
         num_active=num_active[-1],
-        read_after=num_active[drawn],
-        counted_after=num_active[before],
-        num_counted=drawn - before,
+        read_after=num_active[read],
+        num_between=np.diff(read),
         chunk_size=math.ceil(num_steps * laziness / NUM_CHUNKS),
     )

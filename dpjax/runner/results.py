@@ -152,15 +152,15 @@ class Run:
         statistics = _named(self.infos) or None
         if self.acceptance_rate is not None:
             statistics = {"acceptance_rate": self.acceptance_rate}
-        coords = dims = None
+        axes: dict[str, Any] = {}
         if component_names is not None:
-            coords, dims = {"component": component_names}, {"position": ["component"]}
+            axes["coords"] = {"component": component_names}
+            axes["dims"] = {"position": ["component"]}
         return arviz.from_dict(
             posterior=dict(positions),
             sample_stats=statistics,
             attrs=self.statement._asdict(),
-            coords=coords,
-            dims=dims,
+            **axes,
         )
 
     def summary(self):

@@ -126,31 +126,31 @@ def run(
     recipe = loop.recipe(algorithm_fn)
     settings = (recipe, num_steps, num_chains, budget, thinning, warmup_fraction)
     fingerprint = _fingerprint(settings, (recipe, states), rng_key, posterior)
-    outline = loop.outline(algorithm.transition, states)
-    progress = checkpoints.load(checkpoint, fingerprint, outline)
+    initial = loop.initial(algorithm.transition, states)
+    resumed = checkpoints.load(checkpoint, fingerprint, initial)
     cost_fn = functools.partial(_cost, algorithm, num_chains, budget)
-    if progress is not None:
-        num_steps = progress.num_steps
+    if resumed is not None:
+        num_steps = resumed.num_steps
     elif num_steps is None:
         num_steps = _affordable(cost_fn, num_chains, budget, ledger)
     num_discarded = math.floor(num_steps * warmup_fraction)
     events = cost_fn(num_steps)
-    if progress is None:
+    if resumed is None:
         _check_tuning(algorithm.transition.num_warmup, num_discarded, num_steps)
         _charge(events, budget, ledger)
     statement = _statement(events, budget, num_chains, num_steps, rng_key)
     if verbose:
         print(statement)
 
-    key = progress.key if progress else _secret_key(rng_key)
+    key = resumed.key if resumed else _secret_key(rng_key)
     laziness = algorithm.transition.laziness
     plan = make_plan(key, laziness, num_steps, num_chains, num_discarded, thinning)
     save = functools.partial(checkpoints.save, checkpoint, fingerprint)
-    if progress is None:
-        progress = loop.begin(key, num_steps, outline, plan)
-        save(progress)
+    if resumed is None:
+        resumed = loop.begin(key, num_steps, plan, initial)
+        save(resumed)
     positions, acceptance_rate, infos = loop.sample(
-        recipe, posterior, progress, plan, save, verbose
+        recipe, posterior, resumed, plan, save, verbose
     )
     if checkpoint is not None:
         os.remove(checkpoint)

@@ -64,8 +64,9 @@ def sent(kernel, posterior) -> list[int]:
     states = jax.vmap(algorithm.init)(STARTS)
     width = algorithm.transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
     words = np.zeros((1, len(STARTS), width), np.uint32)
+    chains, _ = loop.initial(algorithm.transition, states)
     lowered = loop.advance.lower(
-        recipe, posterior, states, words, np.ones((1, len(STARTS)), bool)
+        recipe, posterior, chains, words, np.ones((1, len(STARTS)), bool)
     )
     moves = r"= \w+\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
     shapes = re.findall(moves, lowered.compile().as_text())
