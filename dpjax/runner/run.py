@@ -190,10 +190,8 @@ def _check_densities(posterior, positions) -> None:
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a dpjax.Posterior, got {type(posterior).__name__}")
     # Only the shapes of the records are used.
-    position, record = jax.eval_shape(
-        lambda *trees: jax.tree.map(lambda leaf: leaf[0], trees),
-        *(positions, posterior.data),
-    )
+    first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
+    position, record = jax.eval_shape(first, (positions, posterior.data))
     densities = dict(logprior_fn=(position,), loglikelihood_fn=(position, record))
     for name, arguments in densities.items():
         try:
