@@ -1,6 +1,5 @@
-"""What is sampled, and the private data it depends on."""
+"""The density that is sampled, and the private data that it depends on."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,9 +16,9 @@ __all__ = ["Posterior"]
 class Posterior:
     """A posterior density and the records it conditions on.
 
-    It stands where BlackJAX takes a ``logdensity_fn``. Pass it through `jax.jit` as
-    an argument: the data are traced, the functions are static, and posteriors of
-    equal shapes and functions share one compilation.
+    It stands where BlackJAX takes a ``logdensity_fn``. Pass it to a `jax.jit` function
+    as an argument: then the data are traced and the functions are static, so posteriors
+    with equal shapes and functions share one compilation.
 
     Parameters
     ----------
@@ -33,13 +32,13 @@ class Posterior:
     tempering
         The power T in (0, 1] to which the likelihood is raised.
     constrain_fn
-        ``position -> parameters``: what runs return instead of positions. It must not
+        ``position -> parameters``, which runs return instead of positions. It must not
         read the data.
 
     Raises
     ------
     ValueError
-        If there is no record, leading axes differ, or `tempering` is out of range.
+        If there is no record, the leading axes differ, or `tempering` is out of range.
     """
 
     logprior_fn: Callable[[Any], jax.Array] = field(metadata=dict(static=True))
@@ -56,10 +55,10 @@ class Posterior:
         leaves = jax.tree_util.tree_leaves_with_path(self.data)
         # JAX rebuilds dataclasses with placeholders that have no shape.
         if not all(hasattr(leaf, "shape") for _, leaf in leaves):
-            if not all(isinstance(leaf, (int, float, list)) for _, leaf in leaves):
+            if not all(isinstance(leaf, (int, float)) for _, leaf in leaves):
                 return
             raise ValueError("data must be a pytree of arrays, not of Python numbers")
-        if not (math.isfinite(self.tempering) and 0 < self.tempering <= 1):
+        if not 0 < self.tempering <= 1:
             raise ValueError(f"tempering must be in (0, 1], got {self.tempering}")
         sizes = {
             jax.tree_util.keystr(path) or "data": leaf.shape[0] if leaf.shape else None
@@ -77,15 +76,19 @@ class Posterior:
 
     @property
     def num_records(self) -> int:
+        """Length of the leading axis of the data: secret under add/remove."""
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def constrain(self, draws):
-        """What `constrain_fn` makes of positions ``(chains, draws, ...)``, in NumPy."""
+        """Parameters for positions ``(chains, draws, ...)``, as NumPy arrays.
+
+        These are the positions themselves if there is no `constrain_fn`.
+        """
         if self.constrain_fn is not None:
             draws = jax.jit(jax.vmap(jax.vmap(self.constrain_fn)))(draws)
         return jax.tree.map(np.asarray, draws)
 
     def __call__(self, position) -> jax.Array:
-        """Exact log density, up to a constant: not private, for baselines only."""
+        """The exact log density, up to a constant. Not private: for baselines only."""
         loglikelihoods = jax.vmap(self.loglikelihood_fn, (None, 0))(position, self.data)
         return self.logprior_fn(position) + self.tempering * jnp.sum(loglikelihoods)

@@ -1,8 +1,14 @@
-"""Proposals that read no data: random walks, one component, guided walk.
+"""Proposals that read no data: random walks, one component at a time, the guided walk.
 
-Each moves the flattened position; `step_size` is a scalar, or a pytree like the
-position where it says so. `in_metric` lets any of them move in the units of an inverse
-mass matrix; `dpjax.fisher` has a proposal whose metric changes with the position.
+Each moves the flattened position. `step_size` is a scalar, or a pytree like the
+position where a proposal says so. `in_metric` lets any of them move in the units of an
+inverse mass matrix; `dpjax.fisher` has a proposal whose metric changes with the
+position.
+
+References
+----------
+Räisä (2021), Differentially Private Metropolis-Hastings Algorithms, section 3.2: one
+component at a time, and the guided walk.
 """
 
 from collections.abc import Callable
@@ -31,16 +37,16 @@ __all__ = [
 
 
 class Move(NamedTuple):
-    """A proposed position, and what is known of the way there. All public.
+    """A proposed position, and what is known of the way there; all of it is public.
 
     position
-        Where to, a pytree.
+        The proposal, a pytree.
     distance
-        How far, in the units of the proposal.
+        Distance from the old position, in the units of the proposal.
     walk_accepted, walk_rejected
-        The walk's memory after either answer.
+        Memory of the walk after the proposal was accepted, and after it was rejected.
     log_ratio
-        log q(old | new) - log q(new | old); zero for a symmetric proposal.
+        log q(old | new) - log q(new | old), which is zero for a symmetric proposal.
     """
 
     position: Any
@@ -54,13 +60,14 @@ class Proposal(NamedTuple):
     """How a Metropolis-Hastings kernel proposes.
 
     init
-        ``position -> walk``, the public memory of the walk.
+        ``position -> walk``, the public memory that a walk begins with.
     num_words
-        ``dimension -> int``, uniform words used by one proposal.
+        ``dimension -> int``, the number of uniform words that one proposal uses.
     propose
         ``(words, position, walk, step_size) -> Move``.
     longest
-        ``step_size -> float | None``: the distance moved if it is constant.
+        ``step_size -> float | None``: the distance of every move if all moves are as
+        long, else None.
     has_metric
         Whether the proposal brings a metric of its own.
     """
@@ -73,7 +80,7 @@ class Proposal(NamedTuple):
 
 
 def _scales(step_size, position):
-    """`step_size` for every component of the flattened position."""
+    """`step_size` for every component of the flattened position, or one for all."""
     leaves = jax.tree.leaves(step_size)
     if len(leaves) == 1 and jnp.ndim(leaves[0]) == 0:
         return leaves[0]
@@ -132,7 +139,7 @@ fixed_length = _memoryless(_fixed_length_jump, lambda dim: dim, _scalar)
 """Random walk in a uniform direction over exactly `step_size`, a scalar."""
 
 one_component = _memoryless(_one_component_jump, lambda dim: 2, lambda step_size: None)
-"""One uniformly chosen component moves by N(0, step_size^2) (thesis, section 3.2)."""
+"""One uniformly chosen component moves by N(0, step_size^2)."""
 
 guided_walk = Proposal(
     init=lambda position: jnp.ones_like(ravel_pytree(position)[0]),
@@ -140,12 +147,15 @@ guided_walk = Proposal(
     propose=_guided_walk,
     longest=lambda step_size: None,
 )
-"""One component moves by a half-normal step in its own direction, which turns round
-when the step is rejected (guided walk Metropolis-Hastings; thesis, section 3.2)."""
+"""One uniformly chosen component moves by a half-normal step in its own direction,
+which turns round when the step is rejected."""
 
 
 def square_root(inverse_mass_matrix):
-    """W with W W^T = `inverse_mass_matrix`, for `stretch`: a vector if diagonal."""
+    """W with W W^T = `inverse_mass_matrix`, for `stretch`.
+
+    Both are vectors if they are diagonal.
+    """
     inverse_mass_matrix = jnp.asarray(inverse_mass_matrix)
     if inverse_mass_matrix.ndim == 1:
         return jnp.sqrt(inverse_mass_matrix)
@@ -153,25 +163,31 @@ def square_root(inverse_mass_matrix):
 
 
 def stretch(root, vector):
-    """W z: a vector in units of the metric, in the units of the position."""
+    """W z: the vector z, in units of the metric, in the units of the position."""
     if root.ndim == 1:
         return root * vector
     return jnp.matmul(root, vector, precision="highest")
 
 
 def check_metric(inverse_mass_matrix) -> None:
-    """Refuse what is no covariance; a traced one cannot be checked."""
+    """Refuse what is no covariance matrix.
+
+    A traced matrix has no values to check, so it passes.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is neither a vector of positive numbers nor positive definite.
+    """
     if inverse_mass_matrix is None or isinstance(inverse_mass_matrix, Tracer):
         return
     matrix = np.asarray(inverse_mass_matrix, np.float64)
-    if matrix.ndim == 1:
-        valid = np.all(np.isfinite(matrix)) and np.all(matrix > 0)
-    elif matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
-        valid = np.all(np.isfinite(matrix)) and np.allclose(matrix, matrix.T)
-        valid = valid and np.all(np.linalg.eigvalsh(matrix) > 0)
-    else:
-        valid = False
-    if not valid:
+    is_finite = np.all(np.isfinite(matrix))
+    is_square = matrix.ndim == 2 and matrix.shape == matrix.T.shape
+    eigenvalues = matrix
+    if is_finite and is_square and np.allclose(matrix, matrix.T):
+        eigenvalues = np.linalg.eigvalsh(matrix)
+    if not (is_finite and eigenvalues.ndim == 1 and np.all(eigenvalues > 0)):
         raise ValueError(
             "inverse_mass_matrix must be a vector of positive numbers or a symmetric "
             f"positive definite matrix, got {inverse_mass_matrix}"
@@ -187,14 +203,19 @@ def in_metric(proposal: Proposal, inverse_mass_matrix) -> Proposal:
         One of this module.
     inverse_mass_matrix
         As in BlackJAX: ``(d,)`` or ``(d, d)``, approximately the posterior covariance
-        of the flattened position; None leaves the proposal as it is. It must not have
-        been computed from the data: expected Fisher information and released states
-        are public.
+        of the flattened position. None leaves the proposal as it is. The matrix must
+        not be computed from the data; the expected Fisher information and released
+        states are public.
 
     Returns
     -------
-    The proposal whose jump is W z, with z the jump of `proposal`, W W^T the matrix, and
-    the distance that of z.
+    The proposal whose jump is W z, where z is the jump of `proposal` and W W^T the
+    matrix. Its distance is the distance of z.
+
+    Raises
+    ------
+    ValueError
+        If the matrix is no covariance matrix, or `proposal` has a metric already.
     """
     if inverse_mass_matrix is None:
         return proposal

@@ -1,4 +1,4 @@
-"""What private samplers are compared with: BlackJAX's own, on the same Posterior.
+"""BlackJAX's samplers on a Posterior, to compare private samplers with.
 
 None of this is private: use it on generated or public data.
 """
@@ -29,26 +29,32 @@ def nuts(
 
     Parameters
     ----------
+    rng_key
+        A JAX key.
+    posterior
+        What to sample, and the data.
     num_steps
         Draws kept of every chain.
     initial_position
         Pytree whose leaves have an entry for every chain along the leading axis.
     num_warmup
-        Steps of adaptation before them, of every chain for itself.
+        Steps before the draws, in which every chain adapts on its own.
     target_acceptance_rate
-        What the step size is adapted to.
+        Acceptance rate in (0, 1) that the step size is adapted to.
 
     Returns
     -------
     Run
-        With the statement that it is not private.
+        Its statement says that it is not private.
     """
 
     def start(posterior, position, rng_key):
         adaptation = blackjax.window_adaptation(
             blackjax.nuts, posterior, target_acceptance_rate=target_acceptance_rate
         )
-        (state, parameters), _ = adaptation.run(rng_key, position, num_warmup)
+        # The type of `run` in BlackJAX leaves its number of steps out.
+        adapted = adaptation.run(rng_key, position, num_warmup)  # pyright: ignore[reportCallIssue]
+        (state, parameters), _ = adapted
         return blackjax.nuts(posterior, **parameters), state
 
     return _run(rng_key, posterior, num_steps, initial_position, start)
@@ -70,7 +76,7 @@ def hmc(
         algorithm = blackjax.hmc(
             posterior, step_size, inverse_mass_matrix, num_integration_steps
         )
-        return algorithm, algorithm.init(position)
+        return algorithm, algorithm.init(position, rng_key)
 
     return _run(rng_key, posterior, num_steps, initial_position, start)
 
@@ -88,26 +94,29 @@ def rmh(
     def start(posterior, position, rng_key):
         jump = blackjax.mcmc.random_walk.normal(step_size)
         algorithm = blackjax.additive_step_random_walk(posterior, jump)
-        return algorithm, algorithm.init(position)
+        return algorithm, algorithm.init(position, rng_key)
 
     return _run(rng_key, posterior, num_steps, initial_position, start)
 
 
 def _run(rng_key, posterior, num_steps, initial_position, start) -> Run:
-    """Run the algorithm and state that `start` gives for a position and a key."""
+    """Run chains of what `start` makes of a posterior, a position and a key.
+
+    `start` returns BlackJAX's algorithm and its first state.
+    """
 
     # The data are an argument: as constants they would be compiled into the program.
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def sample(posterior, position, rng_key):
-        first, second = jax.random.split(rng_key)
-        algorithm, state = start(posterior, position, first)
+        start_key, step_key = jax.random.split(rng_key)
+        algorithm, state = start(posterior, position, start_key)
 
         def step(state, rng_key):
             state, info = algorithm.step(rng_key, state)
             return state, (state.position, info.acceptance_rate)
 
-        return jax.lax.scan(step, state, jax.random.split(second, num_steps))[1]
+        return jax.lax.scan(step, state, jax.random.split(step_key, num_steps))[1]
 
     num_chains = jax.tree.leaves(initial_position)[0].shape[0]
     keys = jax.random.split(rng_key, num_chains)

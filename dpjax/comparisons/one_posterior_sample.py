@@ -1,19 +1,20 @@
 """One posterior sample, private because the posterior is wide, and SGLD from there.
 
-If every log-likelihood lies in an interval of length R, substitution of one record
-moves the tempered posterior density, its normalisation included, by a factor of at
-most e^(2 T R). One exact draw from it is (2 T R, 0)-differentially private; under
-ADD_OR_REMOVE_ONE (2 T B, 0), B the largest absolute value. To spend epsilon the
-posterior is tempered, T = epsilon / (2 R), and log-likelihoods are clipped to the
-interval, so that the bound holds whatever the records are. Further draws cost as much
-again: a chain's trajectory is not private.
+Let every log-likelihood lie in an interval of length R. Substituting one record then
+changes the tempered posterior density, with its normalisation, by a factor of at most
+e^(2 T R), where T is the tempering. One exact draw is therefore (2 T R, 0)-
+differentially private; under ADD_OR_REMOVE_ONE it is (2 T B, 0), where B is the largest
+absolute value in the interval. To spend epsilon, the posterior is tempered with
+T = epsilon / (2 R) or epsilon / (2 B), and log-likelihoods are clipped to the interval,
+so that the bound holds for any records. A further draw costs as much again: the
+trajectory of a chain is not private.
 
 The hybrid sampler of the same paper spends a part of the budget on such a draw, in
 place of a burn-in, and the rest on SGLD from there.
 
-What cannot be checked is that the draw is exact. It is the last state of a NUTS chain;
-if its law is a total variation d away from the tempered posterior, (1 + e^epsilon) d
-comes to delta. Nor is NUTS written for secrecy: its time depends on the data.
+No check can tell whether the draw is exact. It is the last state of a NUTS chain; if
+the law of that state is a total variation d away from the tempered posterior, delta is
+(1 + e^epsilon) d. Moreover, the time that NUTS takes depends on the data.
 
 Reference: Wang, Fienberg and Smola 2015, Theorem 1 (4 B for |log p| <= B) and
 Algorithm 3.
@@ -52,8 +53,8 @@ def tempered(
     epsilon
         Nats, positive.
     loglikelihood_range
-        (low, high), nats, chosen without the data; log-likelihoods of one record are
-        clipped to it.
+        (low, high), nats, chosen without looking at the data. The log-likelihood of one
+        record is clipped to it.
     neighboring_relation
         Which data sets are neighbours.
 
@@ -69,19 +70,19 @@ def tempered(
         )
     if not 0 < epsilon < np.inf:
         raise ValueError(f"epsilon must be positive and finite, got {epsilon}")
-    moved = high - low
+    sensitivity = high - low
     if neighboring_relation != NeighboringRelation.REPLACE_ONE:
-        moved = max(abs(low), abs(high))
+        sensitivity = max(abs(low), abs(high))
 
     def clipped(position, record):
         loglikelihood = posterior.loglikelihood_fn(position, record)
-        # What is no number must not spread to the others.
+        # A NaN of one record must not make the sum over all records NaN.
         return jnp.clip(jnp.nan_to_num(loglikelihood, nan=low), low, high)
 
     return dataclasses.replace(
         posterior,
         loglikelihood_fn=clipped,
-        tempering=min(posterior.tempering, epsilon / (2 * moved)),
+        tempering=min(posterior.tempering, epsilon / (2 * sensitivity)),
         constrain_fn=None,
     )
 
@@ -102,13 +103,13 @@ def one_posterior_sample(
     Parameters
     ----------
     rng_key
-        None takes a key from the operating system.
+        None takes 64 bits from the operating system.
     posterior, epsilon, loglikelihood_range, neighboring_relation
         As in `tempered`.
     initial_position
-        Pytree without an axis for chains.
+        Pytree of the start of the one chain, without an axis for chains.
     num_warmup, num_steps
-        Steps of NUTS that adapt it, and steps after those.
+        Steps of NUTS that adapt it, and the steps after those.
 
     Raises
     ------
@@ -117,20 +118,22 @@ def one_posterior_sample(
 
     Returns
     -------
-    A pytree like `initial_position`, on the unconstrained space.
+    A pytree like `initial_position`, in the unconstrained space.
 
     Notes
     -----
-    *Formal guarantees.* (epsilon, 0)-differential privacy of the draw, if it has
-    exactly the law of the tempered posterior: see the module's docstring.
+    *Formal guarantees.* The draw is (epsilon, 0)-differentially private if its law is
+    exactly the tempered posterior: see the docstring of the module.
     """
     target = tempered(posterior, epsilon, loglikelihood_range, neighboring_relation)
-    if rng_key is None:
-        entropy = np.frombuffer(secrets.token_bytes(8), np.uint32)
-        rng_key = jax.random.wrap_key_data(jnp.asarray(entropy), impl="threefry2x32")
-    start = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], initial_position)
+    entropy = np.frombuffer(secrets.token_bytes(8), np.uint32)
+    secret = jax.random.wrap_key_data(jnp.asarray(entropy), impl="threefry2x32")
     draws = baselines.nuts(
-        rng_key, target, num_steps, initial_position=start, num_warmup=num_warmup
+        secret if rng_key is None else rng_key,
+        target,
+        num_steps,
+        initial_position=jax.tree.map(lambda x: jnp.asarray(x)[None], initial_position),
+        num_warmup=num_warmup,
     )
     return jax.tree.map(lambda leaf: leaf[0, -1], draws.positions)
 
@@ -149,7 +152,7 @@ def hybrid(
     num_warmup: int = 1000,
     **options,
 ) -> Run:
-    """A run whose chains start at one posterior sample.
+    """Run chains that all start at one posterior sample.
 
     Parameters
     ----------
@@ -158,12 +161,12 @@ def hybrid(
     initial_position, num_warmup, loglikelihood_range
         As in `one_posterior_sample`.
     budget
-        Of the draw and the run together.
+        What the draw and the run together may spend.
     first_epsilon
-        What the draw may spend of it. The draw is one release that all chains share.
+        The part of the budget's epsilon that the draw spends, once for all chains.
     options
-        Further arguments of `dpjax.run`, except for a ledger or a checkpoint, which
-        know nothing of the draw.
+        Further arguments of `dpjax.run`. A ledger or a checkpoint is refused, because
+        it would not record the draw.
 
     Raises
     ------
@@ -172,8 +175,9 @@ def hybrid(
 
     Notes
     -----
-    *Formal guarantees.* (epsilon, delta) of the budget by adding up both parts, with
-    the assumption of `one_posterior_sample`.
+    *Formal guarantees.* The draw and the run together are (epsilon, delta)-
+    differentially private as the budget says, by adding up both parts, if the law of
+    the draw is exact as in `one_posterior_sample`.
     """
     if unknown := {"ledger", "checkpoint"} & set(options):
         raise ValueError(f"a hybrid run takes no {' or '.join(sorted(unknown))}")
@@ -191,21 +195,19 @@ def hybrid(
         num_warmup=num_warmup,
         neighboring_relation=budget.neighboring_relation,
     )
-    rest = dataclasses.replace(budget, epsilon=budget.epsilon - first_epsilon)
+    starts = jax.tree.map(lambda leaf: np.stack([leaf] * num_chains), start)
     found = run(
         second,
         algorithm_fn,
         posterior,
         num_steps,
-        initial_position=jax.tree.map(
-            lambda leaf: np.broadcast_to(leaf, (num_chains, *leaf.shape)), start
-        ),
+        initial_position=starts,
         num_chains=num_chains,
-        budget=rest,
+        budget=dataclasses.replace(budget, epsilon=budget.epsilon - first_epsilon),
         **options,
     )
-    statement = found.statement
     draw = f"1 x posterior sample, epsilon = {first_epsilon:g} if its law is exact"
+    statement = found.statement
     statement = statement._replace(
         epsilon=statement.epsilon + first_epsilon,
         epsilon_per_chain=statement.epsilon_per_chain + first_epsilon,

@@ -1,10 +1,20 @@
-"""How far draws are from the truth. Non-private: for synthetic data."""
+"""How far draws are from the truth. Not private: for synthetic data."""
 
 from dpjax.evaluation.mmd import median_bandwidth, mmd, mmd_squared, reference_bandwidth
 from dpjax.evaluation.symmetric_kl import histogram, symmetric_kl
-from dpjax.evaluation.tarp import coverage_rmse, noise_floor, tarp, tarp_marginal
+from dpjax.evaluation.tarp import (
+    coverage,
+    coverage_rmse,
+    noise_floor,
+    rmse_with_error,
+    shares,
+    shares_marginal,
+    tarp,
+    tarp_marginal,
+)
 
 __all__ = [
+    "coverage",
     "coverage_rmse",
     "histogram",
     "median_bandwidth",
@@ -12,6 +22,9 @@ __all__ = [
     "mmd_squared",
     "noise_floor",
     "reference_bandwidth",
+    "rmse_with_error",
+    "shares",
+    "shares_marginal",
     "symmetric_kl",
     "tarp",
     "tarp_marginal",

@@ -1,12 +1,12 @@
 """Maximum mean discrepancy with a Gaussian kernel.
 
-k(x, y) = exp(-||x - y||^2 / (2 sigma^2)). For iid draws of one law, the unbiased
-estimate of MMD^2 has mean zero and can be negative.
+The kernel is k(x, y) = exp(-||x - y||^2 / (2 sigma^2)). If both samples are iid draws
+of one law, the unbiased estimate of MMD^2 has mean zero and can be negative.
 
 References
 ----------
 Gretton et al. (2012), A Kernel Two-Sample Test, JMLR 13, equation 3. Räisä (2021),
-Differentially Private Metropolis-Hastings Algorithms, section 5.3.
+Differentially Private Metropolis-Hastings Algorithms, section 5.3: "the thesis" below.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ __all__ = ["median_bandwidth", "mmd", "mmd_squared", "reference_bandwidth"]
 
 
 def mmd(samples, reference, bandwidth, *, block_size=256) -> jax.Array:
-    """sqrt(|MMD^2|) with the unbiased estimate of MMD^2, the thesis's number.
+    """sqrt(|MMD^2|), with the unbiased estimate of MMD^2, as the thesis reports it.
 
     Parameters and errors are those of `mmd_squared`. Samples of the same law score
     about .02 against 1000 reference draws.
@@ -40,7 +40,7 @@ def mmd_squared(samples, reference, bandwidth, *, block_size=256) -> jax.Array:
     bandwidth
         sigma, a scalar in the units of the draws.
     block_size
-        Rows handled at a time: memory is ``block_size * max(num_draws,
+        Rows handled at a time. The memory is ``block_size * max(num_draws,
         num_reference)`` numbers.
 
     Returns
@@ -72,13 +72,13 @@ def median_bandwidth(rng_key, samples, reference, num_pairs=500) -> jax.Array:
     """The thesis's bandwidth: the median distance of random pairs across samples.
 
     Rows are drawn with replacement. The result depends on `samples`, so a chain far
-    from the reference is also measured with a wider kernel; `reference_bandwidth`
-    gives numbers that can be compared.
+    from the reference is also measured with a wider kernel. `reference_bandwidth` does
+    not, so its scores can be compared between chains.
 
     Parameters
     ----------
     rng_key
-        Key of the pairs.
+        A JAX key that the pairs are drawn from.
     samples, reference
         Shapes ``(num_draws, dim)`` and ``(num_reference, dim)``.
     num_pairs
@@ -135,14 +135,15 @@ def _mean_off_diagonal(points, block_size):
 
 
 def _kernel_row_means(left, right, block_size):
-    """Means over `right` of k(x, .), one per row x of `left`; the bandwidth is 1."""
+    """Means over `right` of k(x, .) with sigma = 1, one for every row x of `left`."""
 
     def add_component(squares, component):
         of_row, of_right = component
         return squares + (of_row - of_right) ** 2, None
 
     def row_mean(row):
-        # One component at a time: no (block, rows, dim) array, no cancellation.
+        # Components are added up one at a time, so no (block, rows, dim) array is made
+        # and no difference of large squares cancels.
         zeros = jnp.zeros_like(right[:, 0])
         squares, _ = jax.lax.scan(add_component, zeros, (row, right.T))
         return jnp.mean(jnp.exp(-0.5 * squares))

@@ -12,16 +12,16 @@ __all__ = ["histogram", "symmetric_kl"]
 
 
 def histogram(draws, low, high, num_bins=99) -> np.ndarray:
-    """Shares of the draws in the equal bins of a box, summing to at most 1.
+    """Shares of the draws in the bins of a box; all together are at most 1.
 
     Parameters
     ----------
     draws
-        Shape ``(num_draws, dim)``; those outside the box are in no bin.
+        Shape ``(num_draws, dim)``. A draw outside the box is in no bin.
     low, high
         Ends of the box, the same for every component.
     num_bins
-        Bins along every axis.
+        Number of bins of equal width along every axis.
 
     Returns
     -------
@@ -43,16 +43,16 @@ def histogram(draws, low, high, num_bins=99) -> np.ndarray:
 def symmetric_kl(shares, reference, floor=1e-13) -> float:
     """KL(p, q) + KL(q, p) = sum (p - q) log(p / q), with p and q at least `floor`.
 
-    An empty bin where the reference has mass m costs about m log(m / floor), so the
-    number falls with the number of draws even if they are exact: compare it with that
-    of independent draws of the same number.
+    An empty bin where the reference has mass m adds about m log(m / floor). The
+    divergence therefore falls as the number of draws grows, even if the draws are
+    exact: compare it with the divergence of as many independent exact draws.
 
     Parameters
     ----------
     shares, reference
         Probabilities of the same bins, any shape.
     floor
-        Positive; what empty bins are raised to.
+        Positive; smaller probabilities are raised to it.
 
     Raises
     ------

@@ -1,14 +1,15 @@
 """TARP: whether a posterior approximation covers the truth as often as it says.
 
-For draws i of truth, data and posterior samples, f_i is the share of the samples that
-are closer than the truth to a random reference point. If the samples come from the
-posterior, f is uniform whatever the reference, and the expected coverage
+Truth, data and posterior samples are drawn many times. For draw i, f_i is the share of
+the samples that are closer to a random reference point than the truth is. If the
+samples come from the posterior, f is uniform for any reference point, and the expected
+coverage
 
     C(l) = mean_i [f_i < l]
 
-is l at every credibility level l. Its root mean squared distance from l over 21 levels
-summarises the error: a posterior without it scores `noise_floor`, and one whose
-coverage is zero or one everywhere .5844.
+is l at every credibility level l. The root mean square of C(l) - l over 21 levels
+summarises the error. Exact posteriors score `noise_floor`; a coverage of zero at every
+level, or of one, scores .5844.
 
 References
 ----------
@@ -35,13 +36,13 @@ LEVELS = 1 - np.array([0.001, *np.linspace(0.05, 0.95, 19), 0.999])
 
 
 def shares(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
-    """f of every draw, by Euclidean distance of all components.
+    """f of every draw, by the Euclidean distance over all components.
 
     Parameters
     ----------
     rng
-        `numpy.random.Generator` of the reference points, which are uniform on
-        `center` +- 4 standard deviations of the samples, component by component.
+        `numpy.random.Generator` of the reference points. Each of their components is
+        uniform within 4 standard deviations of the samples around `center`.
     samples
         Posterior samples of every draw, ``(num_draws, num_samples, dim)``.
     truth
@@ -49,7 +50,7 @@ def shares(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
     center
         ``(num_draws, dim)``; may depend on the data but not on the truth.
     num_repeats
-        Times that the reference points are drawn anew.
+        How often the reference points are drawn.
 
     Returns
     -------
@@ -78,14 +79,12 @@ def shares_marginal(rng, samples, truth, center, num_repeats: int = 20) -> np.nd
     Parameters and errors are those of `shares`.
     """
     samples, truth, center = _checked(samples, truth, center)
-    return np.stack(
-        [
-            shares(
-                rng, samples[..., part], truth[:, part], center[:, part], num_repeats
-            )
-            for part in (slice(j, j + 1) for j in range(truth.shape[1]))
-        ]
-    )
+
+    def of_component(j):
+        parts = (array[..., j : j + 1] for array in (samples, truth, center))
+        return shares(rng, *parts, num_repeats=num_repeats)
+
+    return np.stack([of_component(j) for j in range(truth.shape[1])])
 
 
 def coverage(shares) -> np.ndarray:
@@ -121,8 +120,8 @@ def coverage_rmse(coverage) -> np.ndarray:
     Returns
     -------
     Array
-        ``(...)``. The sd over repeats is that of the reference points alone: it leaves
-        out that of the draws, which `noise_floor` has.
+        ``(...)``. Over repeats it varies with the reference points alone; `noise_floor`
+        also varies with the draws.
     """
     return np.sqrt(np.mean((np.asarray(coverage) - LEVELS) ** 2, axis=-1))
 
@@ -130,19 +129,19 @@ def coverage_rmse(coverage) -> np.ndarray:
 def noise_floor(rng, num_draws: int, num_repeats: int = 1000) -> np.ndarray:
     """`coverage_rmse` of exact posteriors, for which f is uniform, ``(num_repeats,)``.
 
-    For 500 draws .016 on average, and below .030 in 95 % of the cases.
+    For 500 draws it is .016 on average, and below .030 in 95 % of the cases.
     """
     uniform = rng.random((num_repeats, num_draws))
     return coverage_rmse(np.stack([coverage(row) for row in uniform]))
 
 
 def rmse_with_error(rng, shares, num_resamples: int = 200) -> tuple[float, float]:
-    """`coverage_rmse` and its sd, that of the draws included.
+    """`coverage_rmse` and its sd, which includes that of the draws.
 
     Parameters
     ----------
     rng
-        `numpy.random.Generator` that draws the draws with replacement.
+        `numpy.random.Generator` that resamples the draws with replacement.
     shares
         f, ``(num_repeats, num_draws)``.
 
@@ -151,8 +150,8 @@ def rmse_with_error(rng, shares, num_resamples: int = 200) -> tuple[float, float
     rmse
         Mean over the repeats.
     sd
-        Of the same for resampled draws. Near the `noise_floor` resamples score higher
-        on average than the draws themselves.
+        Standard deviation of that mean over resampled draws. Near the `noise_floor`,
+        resampled draws score higher on average than the draws themselves.
     """
     shares = np.asarray(shares)
     num_draws = shares.shape[1]

@@ -1,13 +1,13 @@
 """Data flow: what a program returns may depend on records only through a release.
 
-`released` marks what noise or an accept bit has made public. `tainted` follows records
-through a traced program: what is computed from them is tainted, what is marked is not,
-and nothing else clears a value. A loop or branch decided by a tainted value taints all
-that comes out of it; how long it takes is not looked at. `dpjax.run` checks the loop
-that it runs.
+`released` marks a value that noise or an accept bit has made public. `tainted` follows
+the records through a traced program. A value that is computed from a tainted value is
+tainted, unless it is marked; nothing else clears it. If a tainted value decides a loop
+or a branch, everything that comes out of it is tainted. How long a loop takes is not
+looked at. `dpjax.run` checks the loop that it runs.
 
-This says where the data go. That a mark stands where enough noise is added is for the
-accounting and its tests.
+The check says where the data go. Whether enough noise is added where a mark stands is a
+matter of the accounting and its tests.
 """
 
 import jax
@@ -22,7 +22,7 @@ CALLBACKS = ("debug_callback", "debug_print", "io_callback", "pure_callback")
 
 
 def released(value: jax.Array) -> jax.Array:
-    """`value`, marked as public: an accept bit, or a sum with its noise."""
+    """`value`, marked as public: an accept bit, or a sum with noise."""
     return checkpoint_name(value, RELEASED)
 
 
@@ -31,10 +31,13 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
 
     Parameters
     ----------
+    program
+        A traced program, of `jax.make_jaxpr`.
     inputs
         Which of its inputs are tainted.
     records
-        Arrays that are tainted where they are closed over, NumPy's in any view.
+        Arrays that are tainted where the program closes over them. A view of a NumPy
+        array counts as the array.
 
     Raises
     ------
@@ -126,7 +129,7 @@ def _split(inputs, first, second):
 
 
 def _settle(function, carry):
-    """The least fixed point above `carry`."""
+    """The least fixed point of `function` above `carry`: what a loop ends up with."""
     while True:
         moved = [a or b for a, b in zip(carry, function(carry), strict=True)]
         if moved == carry:

@@ -1,9 +1,9 @@
 """What a data set's releases have spent, in a file that survives the process.
 
-One JSON line a reservation, written and synced to disk before the first step of a run.
-Each line carries the hash of the line before it, so a damaged or edited file is
-refused; a torn last line is dropped, because its run never began. A reservation stays
-spent whether or not its run finished.
+A line of the file is one reservation in JSON. It is written and synced to disk before
+the first step of a run, and stays spent whether or not the run finishes. Each line
+carries the hash of the line before it, so a file that was damaged or edited is refused.
+A last line without its end is dropped, because the run that wrote it never began.
 """
 
 import fcntl
@@ -61,7 +61,7 @@ def read(path, relation: str) -> list:
     path
         The ledger file.
     relation
-        Name of the neighbouring relation that the reader accounts for.
+        Name of the neighbouring relation that the caller accounts for.
 
     Raises
     ------
@@ -86,7 +86,8 @@ def reserve(path, events, relation: str, approve) -> None:
     relation
         Name of the neighbouring relation of their sensitivities.
     approve
-        Called with the earlier pairs while the file is locked; raises to refuse.
+        Called with the pairs spent before, while the file is locked. It refuses the
+        reservation by raising an error, and then nothing is written.
 
     Raises
     ------

@@ -13,24 +13,27 @@ from dpjax import privacy
 
 __all__ = ["PrivacyStatement", "Run", "load_infos"]
 
+MAX_LISTED_EVENTS = 8
+"""Kinds of events that a statement lists; of more, only the first and the last."""
+
 
 class PrivacyStatement(NamedTuple):
     """What was released, and what the accountant says of it.
 
     epsilon, delta
-        Of the whole run: all the chains together.
+        Of the whole run, all chains together.
     epsilon_per_chain
         Of one chain, had the others not been released.
     neighboring_relation
         Name of the relation between data sets that the statement is about.
     num_chains, num_steps
-        Chains, and steps of each.
+        Number of chains, and of the steps of each.
     events
-        What all the chains released, as text.
+        What all chains together released, as text.
     accountant
         The method of `dpjax.privacy.accountant` that gave epsilon.
     randomness
-        Where it came from.
+        Where the random numbers came from.
     """
 
     epsilon: float
@@ -47,9 +50,18 @@ class PrivacyStatement(NamedTuple):
     def of(
         cls, events, budget: privacy.Budget, num_chains: int, num_steps: int, shared=()
     ):
-        """The statement of a run whose chains together release `events`.
+        """The statement of a run.
 
-        What is `shared` was released once for all of them, before.
+        Parameters
+        ----------
+        events
+            (event, count) pairs that all chains together release.
+        budget
+            Gives delta and the neighbouring relation.
+        num_chains, num_steps
+            Number of chains, and of the steps of each.
+        shared
+            (event, count) pairs released before the run, once for all chains.
         """
         one_chain = [*shared, *((event, n // num_chains) for event, n in events)]
         events = [*shared, *events]
@@ -87,10 +99,10 @@ class PrivacyStatement(NamedTuple):
 
 
 def _listed(events) -> str:
-    """As text; the first and the last of many, as of steps whose sizes decrease."""
+    """Events as text: all, or the first and the last if there are many kinds."""
     lines = [f"{count} x {event}" for event, count in events]
-    if len(lines) > 8:
-        lines = [lines[0], f"... {len(lines) - 2} other kinds ...", lines[-1]]
+    if len(lines) > MAX_LISTED_EVENTS:
+        lines[1:-1] = [f"... {len(lines) - 2} other kinds ..."]
     return "; ".join(lines)
 
 
@@ -99,16 +111,16 @@ class Run:
     """Draws of a private run.
 
     positions
-        Pytree of arrays ``(num_chains, num_draws, ...)``; parameters instead if the
-        posterior has a `constrain_fn`.
+        Pytree of arrays ``(num_chains, num_draws, ...)``: positions of the chains, or
+        parameters if the posterior has a `constrain_fn`.
     acceptance_rate
-        Share of the steps since the draw before that moved,
-        ``(num_chains, num_draws)``; None if steps are not accepted or rejected.
+        ``(num_chains, num_draws)``: the share of the steps since the draw before that
+        moved the chain. None if the kernel does not accept or reject.
     statement
-        What it cost.
+        What the run cost.
     infos
-        The infos of the steps of the draws if they are not accepted or rejected, such
-        as noisy gradients: leaves ``(num_chains, num_draws, ...)``. Otherwise None.
+        Infos of the steps that the draws are from, such as noisy gradients, leaves
+        ``(num_chains, num_draws, ...)``. None if the kernel accepts or rejects.
     """
 
     positions: Any
@@ -117,9 +129,10 @@ class Run:
     infos: Any = None
 
     def to_arviz(self, component_names: list[str] | None = None):
-        """The draws as `arviz.InferenceData`, the statement in its attributes.
+        """The draws as `arviz.InferenceData`, with the statement in its attributes.
 
-        Accept rates or infos are its `sample_stats`; `load_infos` reads the latter.
+        Acceptance rates, or else infos, are its `sample_stats`; `load_infos` reads the
+        infos from a file of it.
 
         Parameters
         ----------
@@ -133,20 +146,21 @@ class Run:
             positions = positions._asdict()
         if not isinstance(positions, Mapping):
             leaves = jax.tree.leaves(positions)
-            names = (
-                ["position"]
-                if len(leaves) == 1
-                else [f"position_{i}" for i in range(len(leaves))]
-            )
-            positions = dict(zip(names, leaves, strict=True))
+            positions = {f"position_{i}": leaf for i, leaf in enumerate(leaves)}
+            if len(leaves) == 1:
+                positions = {"position": leaves[0]}
+        statistics = _named(self.infos) or None
+        if self.acceptance_rate is not None:
+            statistics = {"acceptance_rate": self.acceptance_rate}
+        axes: dict[str, Any] = {}
+        if component_names is not None:
+            axes["coords"] = {"component": component_names}
+            axes["dims"] = {"position": ["component"]}
         return arviz.from_dict(
             posterior=dict(positions),
-            coords=None if component_names is None else {"component": component_names},
-            dims=None if component_names is None else {"position": ["component"]},
-            sample_stats=_named(self.infos)
-            if self.acceptance_rate is None
-            else {"acceptance_rate": self.acceptance_rate},
+            sample_stats=statistics,
             attrs=self.statement._asdict(),
+            **axes,
         )
 
     def summary(self):
@@ -165,22 +179,24 @@ def load_infos(path, kind: type):
     path
         What `Run.to_arviz` was written to, such as the draws.nc of ``dpjax run``.
     kind
-        Class of the infos, such as `dpjax.vi.dpvi.DPVIInfo`.
+        Class of the infos, a NamedTuple such as `dpjax.vi.dpvi.DPVIInfo`.
 
     Raises
     ------
     ValueError
-        If the file has no infos of this kind, or their parts are not in dicts.
+        If the file has no infos of this kind, or a part of them is not an array or a
+        dict of arrays.
     """
     import arviz
+    from arviz.rcparams import rc_context
 
-    with arviz.rc_context({"data.load": "eager"}):
+    with rc_context({"data.load": "eager"}):
         draws = arviz.from_netcdf(path)
     found = {}
     for name, values in getattr(draws, "sample_stats", {}).items():
-        *within, last = _keys(name)
+        *outer, last = _path(name)
         part = found
-        for key in within:
+        for key in outer:
             part = part.setdefault(key, {})
         part[last] = values.to_numpy()
     if not found or not found.keys() <= set(kind._fields):
@@ -191,19 +207,18 @@ def load_infos(path, kind: type):
     return kind(**{name: found.get(name) for name in kind._fields})
 
 
-def _named(infos) -> dict[str, Any] | None:
-    """Leaves by what follows ``infos.`` in Python, ``"gradient['rho']"``."""
+def _named(infos) -> dict[str, Any]:
+    """Leaves by the text that follows ``infos.`` in Python, ``"gradient['rho']"``."""
     leaves = jax.tree_util.tree_leaves_with_path(infos)
-    found = {jax.tree_util.keystr(path)[1:]: leaf for path, leaf in leaves}
-    return found or None
+    return {jax.tree_util.keystr(path)[1:]: leaf for path, leaf in leaves}
 
 
-def _keys(name: str) -> list:
-    """The field and the keys in one of these names."""
+def _path(name: str) -> list:
+    """The field and the keys in such a text."""
     node, keys = ast.parse(name, mode="eval").body, []
     while isinstance(node, ast.Subscript):
         keys.append(ast.literal_eval(node.slice))
         node = node.value
     if not isinstance(node, ast.Name):
-        raise ValueError(f"{name} is not a part of infos in dicts")
+        raise ValueError(f"{name} is not an array, or one in dicts, of the infos")
     return [node.id, *reversed(keys)]

@@ -64,8 +64,9 @@ def sent(kernel, posterior) -> list[int]:
     states = jax.vmap(algorithm.init)(STARTS)
     width = algorithm.transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
     words = np.zeros((1, len(STARTS), width), np.uint32)
+    chains, _ = loop.initial(algorithm.transition, states)
     lowered = loop.advance.lower(
-        recipe, posterior, states, words, np.ones((1, len(STARTS)), bool)
+        recipe, posterior, chains, words, np.ones((1, len(STARTS)), bool)
     )
     moves = r"= \w+\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
     shapes = re.findall(moves, lowered.compile().as_text())
@@ -94,7 +95,7 @@ def test_draws_are_the_same_on_eight_devices():
         "PYTHONPATH": os.getcwd(),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
     }
-    code = "from tests.test_devices import compare; compare()"
+    code = "from tests.runner.test_devices import compare; compare()"
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )

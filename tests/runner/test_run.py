@@ -119,7 +119,7 @@ def test_chains_in_groups_give_the_same_draws(posterior, monkeypatch):
     options = dict(num_chains=5, initial_position=STARTS[:5], num_steps=17)
     whole = go(posterior, **options)
     jax.clear_caches()
-    monkeypatch.setattr(loop, "CHAINS_AT_ONCE", 2)
+    monkeypatch.setattr(loop, "MAX_CHAINS_AT_ONCE", 2)
     np.testing.assert_array_equal(go(posterior, **options).positions, whole.positions)
     jax.clear_caches()
 
