@@ -114,6 +114,8 @@ def run(
     """
     num_chains = check_count("num_chains", num_chains)
     thinning = check_count("thinning", thinning)
+    if num_steps is not None:
+        num_steps = check_count("num_steps", num_steps)
     _check_length(num_steps, warmup_fraction, budget)
     positions = _check_positions(initial_position, num_chains)
     _check_densities(posterior, positions)
@@ -162,9 +164,7 @@ def run(
 def _check_length(num_steps, warmup_fraction, budget) -> None:
     if not (budget is None or isinstance(budget, privacy.Budget)):
         raise TypeError(f"expected a dpjax.Budget, got {type(budget).__name__}")
-    if num_steps is not None:
-        check_count("num_steps", num_steps)
-    elif budget is None:
+    if num_steps is None and budget is None:
         raise ValueError("without a budget, num_steps must be given")
     if not 0 <= warmup_fraction < 1:
         raise ValueError(f"warmup_fraction must be in [0, 1), got {warmup_fraction}")
