@@ -13,7 +13,7 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.numpyro.fisher import initial_position
 from dpjax.posterior import Posterior
-from dpjax.runner.check import check_program
+from dpjax.runner.program import check_algorithm
 from dpjax.runner.results import PrivacyStatement
 
 __all__ = ["KernelState", "MCMCKernel"]
@@ -150,7 +150,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
             starts = init_params
             if is_one:
                 starts = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], starts)
-            check_program(self._algorithm_fn, self._posterior, starts)
+            check_algorithm(self._algorithm_fn, self._posterior, starts)
         begin = self._begin if is_one else jax.vmap(self._begin)
         return begin(init_params, rng_key)
 

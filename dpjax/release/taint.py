@@ -15,7 +15,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-__all__ = ["released", "tainted"]
+__all__ = ["is_one_of", "released", "tainted"]
 
 RELEASED = "dpjax_released"
 CALLBACKS = ("debug_callback", "debug_print", "io_callback", "pure_callback")
@@ -51,7 +51,7 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
             jaxpr, consts = program.jaxpr, program.consts
         known = dict(zip(jaxpr.invars, inputs, strict=True))
         known |= {
-            variable: any(_is_same(value, array) for array in records)
+            variable: is_one_of(value, records)
             for variable, value in zip(jaxpr.constvars, consts, strict=True)
         }
 
@@ -115,9 +115,14 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
     return follow(program, inputs)
 
 
-def _is_same(value, array) -> bool:
-    on_device = isinstance(value, jax.Array) or isinstance(array, jax.Array)
-    return value is array if on_device else np.may_share_memory(value, array)
+def is_one_of(value, arrays) -> bool:
+    """Whether a value is one of these arrays, or shares memory with one of NumPy's."""
+
+    def is_same(array):
+        on_device = isinstance(value, jax.Array) or isinstance(array, jax.Array)
+        return value is array if on_device else np.may_share_memory(value, array)
+
+    return any(is_same(array) for array in arrays)
 
 
 def _is_program(value) -> bool:

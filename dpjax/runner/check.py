@@ -1,64 +1,67 @@
 """The check that a run's program lets records out through releases only."""
 
 import jax
-import jax.numpy as jnp
 
 from dpjax.release import taint
-from dpjax.runner.loop import initial, scan_steps
 
-__all__ = ["check_program"]
+__all__ = ["check_loop", "check_start"]
 
 
-def check_program(algorithm_fn, posterior, positions) -> None:
-    """Refuse a program whose results depend on records other than by a release.
-
-    The program is one step of the loop that `dpjax.run` compiles. It is traced, not
-    executed, so the data are not read.
+def check_loop(traced, arrays, data) -> None:
+    """Refuse a loop whose results depend on records other than by a release.
 
     Parameters
     ----------
-    algorithm_fn
-        ``posterior -> Algorithm``.
-    posterior
-        What to sample; of the data only the shapes are used, and the identity of the
-        arrays, to find functions that close over them.
-    positions
-        Where the chains start, ``(chains, ...)``; only the shapes are used.
+    traced
+        JAX's `Traced` of the loop that a run compiles. Its first arguments are `arrays`
+        and `data`; the others are not secret, or are not to be followed.
+    arrays
+        Of the algorithm's parameters.
+    data
+        The records. Only the identity of the arrays is used, to find functions that
+        close over them.
 
     Raises
     ------
     ValueError
         If states, draws, infos or accept bits depend on the data by more than the
-        kernel releases, the prior or `constrain_fn` reads records, or a callback would
-        see them (`dpjax.release.taint`).
+        kernel releases, or a callback would see them (`dpjax.release.taint`).
+    """
+    records = jax.tree.leaves(data)
+    inputs = [taint.is_one_of(array, records) for array in arrays]
+    inputs += [True] * len(records)
+    inputs += [False] * (len(traced.jaxpr.in_avals) - len(inputs))
+    depends = taint.tainted(traced.jaxpr, inputs, records)
+    structure = jax.tree.structure(traced.out_info)
+    (state, bits), draws = jax.tree.unflatten(structure, depends)
+    _refuse(dict(state=state, bits=bits, draws=draws.position, infos=draws.info))
+
+
+def check_start(algorithm_fn, posterior, positions) -> None:
+    """Refuse an initial state, a prior or a `constrain_fn` that reads records.
+
+    The functions are traced, not executed. Errors are those of `check_loop`.
     """
 
     def results(posterior, positions):
-        algorithm = algorithm_fn(posterior)
-        states = jax.vmap(algorithm.init)(positions)
-        num_chains = len(jax.tree.leaves(positions)[0])
-        one_chain = jax.tree.map(lambda leaf: leaf[0], states)
-        num_words = algorithm.transition.num_words(one_chain)
-        words = jnp.zeros((1, num_chains, num_words), jnp.uint32)
-        active = jnp.ones((1, num_chains), bool)
-        chains, _ = initial(algorithm.transition, states)
-        (state, bits), draws = scan_steps(
-            algorithm_fn, posterior, chains, words, active
+        functions = dict(
+            init=algorithm_fn(posterior).init,
+            logprior_fn=posterior.logprior_fn,
+            constrain_fn=posterior.constrain_fn or (lambda position: position),
         )
-        public = dict(state=state, draws=draws.position, infos=draws.info, bits=bits)
-        for name in ("logprior_fn", "constrain_fn"):
-            if (function := getattr(posterior, name)) is not None:
-                public[name] = jax.vmap(function)(positions)
-        return public
+        return {name: jax.vmap(f)(positions) for name, f in functions.items()}
 
     program, shapes = jax.make_jaxpr(results, return_shape=True)(posterior, positions)
     records = jax.tree.leaves(posterior)
     inputs = [True] * len(records) + [False] * len(jax.tree.leaves(positions))
     depends = taint.tainted(program, inputs, records)
-    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(shapes)]
+    _refuse(jax.tree.unflatten(jax.tree.structure(shapes), depends))
+
+
+def _refuse(depends) -> None:
     leaks = [
         jax.tree_util.keystr(path, simple=True, separator=".")
-        for path, leaks in zip(paths, depends, strict=True)
+        for path, leaks in jax.tree_util.tree_leaves_with_path(depends)
         if leaks
     ]
     if leaks:

@@ -5,6 +5,7 @@ ends. Nothing is released before then, and a resumed run goes on with the same
 randomness, so it gives the draws that the uninterrupted run would have given.
 """
 
+import contextlib
 import json
 import os
 from typing import Any, NamedTuple
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-__all__ = ["Checkpoint", "CheckpointError", "load", "save"]
+__all__ = ["Checkpoint", "CheckpointError", "check", "load", "save"]
 
 
 class CheckpointError(ValueError):
@@ -30,37 +31,45 @@ class Checkpoint(NamedTuple):
         Active steps that are done (`dpjax.runner.plan`).
     progress
         Pytree of arrays: the chains' states, and the draws and accept bits so far.
+    settings
+        What the run was called with, as `save` wrote it; empty before.
     """
 
     key: bytes
     num_steps: int
     start: int
     progress: Any
+    settings: dict = {}  # noqa: RUF012
 
 
-def save(path, fingerprint: str, checkpoint: Checkpoint) -> None:
+def save(path, settings: dict, checkpoint: Checkpoint) -> None:
     """Replace the file at `path` in one step; without a path, do nothing.
 
     Parameters
     ----------
     path
         The file, or None.
-    fingerprint
-        Names the run, by everything public that its draws depend on.
+    settings
+        All that the draws and the cost of the run depend on, in JSON, by name.
     checkpoint
         What to write.
     """
     if path is None:
         return
     header = dict(
-        fingerprint=fingerprint,
+        settings=settings,
         key=checkpoint.key.hex(),
         num_steps=checkpoint.num_steps,
         start=checkpoint.start,
     )
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(checkpoint.progress)]
     partial = f"{os.fspath(path)}.partial"
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    # What a killed run left is removed. A file or link that somebody else puts there in
+    # the meantime is an error, as the file holds the key.
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(partial)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    descriptor = os.open(partial, flags, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         np.savez(file, *leaves, header=json.dumps(header))
         file.flush()
@@ -68,31 +77,49 @@ def save(path, fingerprint: str, checkpoint: Checkpoint) -> None:
     os.replace(partial, path)
 
 
-def load(path, fingerprint: str, template) -> Checkpoint | None:
+def load(path, template) -> Checkpoint | None:
     """The checkpoint at `path`, or None if there is no path or no file.
 
     Parameters
     ----------
-    path, fingerprint
-        As in `save`; the fingerprint is that of the run that wants to resume.
+    path
+        The file, or None.
     template
         A pytree of the structure of the progress.
 
     Raises
     ------
     CheckpointError
-        If the file belongs to a run with other settings.
+        If the file is that of a run with other states.
     """
     if path is None or not os.path.exists(path):
         return None
     with np.load(path) as stored:
         header = json.loads(str(stored["header"]))
         leaves = [stored[f"arr_{i}"] for i in range(len(stored.files) - 1)]
-    if header.pop("fingerprint") != fingerprint:
-        raise CheckpointError(
-            f"{path} is the checkpoint of a run with other settings; resume that run, "
-            "or delete the file: what the run was charged stays spent"
-        )
+    structure = jax.tree.structure(template)
+    if structure.num_leaves != len(leaves):
+        raise CheckpointError(_refusal(path, ["the kernel's state"]))
     header["key"] = bytes.fromhex(header["key"])
-    progress = jax.tree.unflatten(jax.tree.structure(template), leaves)
-    return Checkpoint(**header, progress=progress)
+    return Checkpoint(**header, progress=jax.tree.unflatten(structure, leaves))
+
+
+def check(path, checkpoint: Checkpoint, settings: dict) -> None:
+    """Refuse to resume a run with other settings.
+
+    Raises
+    ------
+    CheckpointError
+        If any differ; it says which.
+    """
+    names = [name for name in settings if checkpoint.settings[name] != settings[name]]
+    if names:
+        raise CheckpointError(_refusal(path, names))
+
+
+def _refusal(path, names) -> str:
+    return (
+        f"{path} is the checkpoint of a run with other settings ({', '.join(names)} "
+        "differ); resume that run, or delete the file: what the run was charged stays "
+        "spent"
+    )

@@ -15,7 +15,7 @@ import numpy as np
 from dpjax.algorithm import bernoulli
 from dpjax.random import chacha
 
-__all__ = ["COINS_STREAM", "NUM_CHUNKS", "Plan", "make_plan"]
+__all__ = ["COINS_STREAM", "NUM_CHUNKS", "Plan", "chunk_size", "make_plan"]
 
 NUM_CHUNKS = 20
 """Chunks that a run is expected to take: exactly so many unless the kernel is lazy or
@@ -45,6 +45,11 @@ class Plan(NamedTuple):
     read_after: np.ndarray
     num_between: np.ndarray
     chunk_size: int
+
+
+def chunk_size(num_steps: int, laziness: float) -> int:
+    """Active steps of one chunk, a public number."""
+    return math.ceil(num_steps * laziness / NUM_CHUNKS)
 
 
 def make_plan(
@@ -81,5 +86,5 @@ def make_plan(
         num_active=num_active[-1],
         read_after=num_active[read],
         num_between=np.diff(read),
-        chunk_size=math.ceil(num_steps * laziness / NUM_CHUNKS),
+        chunk_size=chunk_size(num_steps, laziness),
     )

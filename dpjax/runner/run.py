@@ -1,14 +1,13 @@
 """Run chains within a privacy budget: the one place where steps and chains multiply."""
 
 import functools
-import hashlib
+import hmac
 import math
 import os
-import re
 import secrets
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,8 +21,9 @@ from dpjax.random import chacha
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop
-from dpjax.runner.check import check_program
-from dpjax.runner.plan import make_plan
+from dpjax.runner import program as programs
+from dpjax.runner.check import check_start
+from dpjax.runner.plan import chunk_size, make_plan
 from dpjax.runner.results import PrivacyStatement, Run
 
 __all__ = ["run"]
@@ -122,37 +122,72 @@ def run(
     algorithm = algorithm_fn(posterior)
     states = jax.vmap(algorithm.init)(positions)
     if budget is not None:
-        check_program(algorithm_fn, posterior, positions)
+        check_start(algorithm_fn, posterior, positions)
         _warn_of_large_delta(budget, posterior)
 
-    recipe = loop.recipe(algorithm_fn)
-    settings = (recipe, num_steps, num_chains, budget, thinning, warmup_fraction)
-    fingerprint = _fingerprint(settings, (recipe, states), rng_key, posterior)
-    initial = loop.initial(algorithm.transition, states)
-    resumed = checkpoints.load(checkpoint, fingerprint, initial)
-    cost_fn = functools.partial(_cost, algorithm, num_chains, budget)
-    if resumed is not None:
-        num_steps = resumed.num_steps
-    elif num_steps is None:
-        num_steps = _affordable(cost_fn, num_chains, budget, ledger)
-    num_discarded = math.floor(num_steps * warmup_fraction)
-    events = cost_fn(num_steps)
-    if resumed is None:
-        _check_tuning(algorithm.transition.num_warmup, num_discarded, num_steps)
-        _charge(events, budget, ledger)
-    statement = _statement(events, budget, num_chains, num_steps, rng_key)
+    initial = programs.initial(algorithm.transition, states)
+    stored = checkpoints.load(checkpoint, initial)
+    if stored is not None:
+        length = stored.num_steps
+    elif num_steps is not None:
+        length = num_steps
+    else:
+        cost_fn = functools.partial(_cost, algorithm, num_chains, budget)
+        length = _affordable(cost_fn, num_chains, budget, ledger)
+    num_discarded = math.floor(length * warmup_fraction)
+    outline_fn = functools.partial(_outline, num_chains, budget, length)
+    outline = outline_fn(algorithm)
+    _check_tuning(outline.num_warmup, num_discarded, length)
+    program = programs.trace(
+        algorithm_fn,
+        posterior,
+        initial[0],
+        programs.num_words_of(algorithm.transition, initial[0]),
+        chunk_size=chunk_size(length, outline.laziness),
+        is_private=budget is not None,
+        outline_fn=outline_fn,
+    )
+    if program.outline != outline:
+        raise ValueError(
+            "algorithm_fn made two different algorithms of one posterior, so what "
+            "would run is not what would be charged: it must depend on its argument "
+            "alone"
+        )
+
+    key = stored.key if stored else _secret_key(rng_key)
+    settings = dict(
+        num_steps=num_steps,
+        num_chains=num_chains,
+        thinning=thinning,
+        warmup_fraction=warmup_fraction,
+        budget=budget and [budget.epsilon, budget.delta],
+        neighboring_relation=budget and budget.neighboring_relation.name,
+        ledger=ledger and os.path.realpath(ledger),
+        cost=[[event.to_json(), count] for event, count in outline.events],
+        program=program.text_hash,
+        rng_key=rng_key is not None and jax.random.key_data(rng_key).tolist(),
+        software=[jax.__version__, jax.default_backend()],
+    )
+    if checkpoint is not None:
+        settings |= dict(
+            parameters=_keyed_hash(key, (programs.arrays_of(algorithm_fn), states)),
+            data=_keyed_hash(key, posterior.data),
+        )
+    if stored is None:
+        _charge(outline.events, budget, ledger)
+    else:
+        checkpoints.check(checkpoint, stored, settings)
+    statement = _statement(outline.events, budget, num_chains, length, rng_key)
     if verbose:
         print(statement)
 
-    key = resumed.key if resumed else _secret_key(rng_key)
-    laziness = algorithm.transition.laziness
-    plan = make_plan(key, laziness, num_steps, num_chains, num_discarded, thinning)
-    save = functools.partial(checkpoints.save, checkpoint, fingerprint)
-    if resumed is None:
-        resumed = loop.begin(key, num_steps, plan, initial)
-        save(resumed)
+    plan = make_plan(key, outline.laziness, length, num_chains, num_discarded, thinning)
+    save = functools.partial(checkpoints.save, checkpoint, settings)
+    if stored is None:
+        stored = loop.begin(key, length, plan, initial)
+        save(stored)
     positions, acceptance_rate, infos = loop.sample(
-        recipe, posterior, resumed, plan, save, verbose
+        program, stored, plan, save, verbose
     )
     if checkpoint is not None:
         os.remove(checkpoint)
@@ -222,18 +257,29 @@ def _warn_of_large_delta(budget, posterior) -> None:
         )
 
 
-def _fingerprint(settings, arrays, rng_key, posterior) -> str:
-    """Names a run by everything public that its draws depend on."""
-    shapes = jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), posterior.data)
-    seed = None if rng_key is None else jax.random.key_data(rng_key).tolist()
-    target = (posterior.logprior_fn, posterior.loglikelihood_fn, posterior.tempering)
-    # Addresses in the text of functions change between processes.
-    text = re.sub(r" at 0x[0-9a-f]+", "", repr((settings, shapes, seed, target)))
-    # The text of a large array leaves most of it out.
-    contents = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(arrays)]
-    x64 = jax.config.read("jax_enable_x64")
-    software = (jax.__version__, jax.default_backend(), x64)
-    return hashlib.sha256(repr((text, contents, software)).encode()).hexdigest()
+def _keyed_hash(key: bytes, arrays) -> str:
+    """A hash of the contents of arrays, which tells nothing to who lacks the key."""
+    found = hmac.new(key, digestmod="sha256")
+    for leaf in map(np.asarray, jax.tree.leaves(arrays)):
+        found.update(repr((leaf.shape, leaf.dtype.str)).encode())
+        found.update(np.ascontiguousarray(leaf).data)
+    return found.hexdigest()
+
+
+class _Outline(NamedTuple):
+    """What a run needs to know of its algorithm: the cost of all chains, the chance
+    that a step is active, and the steps that tune."""
+
+    events: list
+    laziness: float
+    num_warmup: int
+
+
+def _outline(num_chains: int, budget, num_steps: int, algorithm: Algorithm):
+    events = _cost(algorithm, num_chains, budget, num_steps)
+    return _Outline(
+        events, algorithm.transition.laziness, algorithm.transition.num_warmup
+    )
 
 
 def _cost(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> list:

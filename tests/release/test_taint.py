@@ -17,7 +17,7 @@ from dpjax.ep import sites
 from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.models.probit import probit_regression
 from dpjax.release import accept_bit, gaussian, taint
-from dpjax.runner.check import check_program
+from dpjax.runner.program import check_algorithm
 
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(64, 2)), jnp.float32)
 POSITIONS = jnp.zeros((3, 2))
@@ -99,7 +99,7 @@ def kernel(name):
 
 
 def check(algorithm_fn, posterior=POSTERIOR, positions=POSITIONS):
-    check_program(algorithm_fn, posterior, positions)
+    check_algorithm(algorithm_fn, posterior, positions)
 
 
 @pytest.mark.parametrize("name", KERNELS)

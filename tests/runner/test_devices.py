@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 import dpjax
-from dpjax.runner import loop
+from dpjax.runner import program
 
 STARTS = np.zeros((4, 3), np.float32)
 KERNELS = {
@@ -59,15 +59,18 @@ def draws(kernel, data):
 
 def sent(kernel, posterior) -> list[int]:
     """Numbers in each exchange between the devices, of one step of all chains."""
-    recipe = loop.recipe(kernel)
-    algorithm = recipe(posterior)
-    states = jax.vmap(algorithm.init)(STARTS)
-    width = algorithm.transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
+
+    @jax.jit
+    def advance(posterior, chains, words):
+        active = jnp.ones((1, len(STARTS)), bool)
+        return program.scan_steps(kernel(posterior).transition, chains, words, active)
+
+    transition = kernel(posterior).transition
+    states = jax.vmap(kernel(posterior).init)(STARTS)
+    chains, _ = program.initial(transition, states)
+    width = program.num_words_of(transition, chains)
     words = np.zeros((1, len(STARTS), width), np.uint32)
-    chains, _ = loop.initial(algorithm.transition, states)
-    lowered = loop.advance.lower(
-        recipe, posterior, chains, words, np.ones((1, len(STARTS)), bool)
-    )
+    lowered = advance.lower(posterior, chains, words)
     moves = r"= \w+\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
     shapes = re.findall(moves, lowered.compile().as_text())
     return [int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes]

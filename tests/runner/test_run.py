@@ -10,7 +10,7 @@ import pytest
 
 import dpjax
 from dpjax import privacy
-from dpjax.runner import checkpoint, loop
+from dpjax.runner import checkpoint, loop, program
 from dpjax.runner import ledger as ledgers
 
 
@@ -119,16 +119,9 @@ def test_chains_in_groups_give_the_same_draws(posterior, monkeypatch):
     options = dict(num_chains=5, initial_position=STARTS[:5], num_steps=17)
     whole = go(posterior, **options)
     jax.clear_caches()
-    monkeypatch.setattr(loop, "MAX_CHAINS_AT_ONCE", 2)
+    monkeypatch.setattr(program, "MAX_CHAINS_AT_ONCE", 2)
     np.testing.assert_array_equal(go(posterior, **options).positions, whole.positions)
     jax.clear_caches()
-
-
-def test_equal_runs_compile_once(posterior):
-    go(posterior)
-    before = loop.advance._cache_size()
-    go(posterior, functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.05))
-    assert loop.advance._cache_size() == before
 
 
 def test_budget_is_for_all_chains_together(posterior):

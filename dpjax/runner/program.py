@@ -1,0 +1,302 @@
+"""The compiled loop of a run, which is the loop that was checked and charged for.
+
+A Python function can change between two runs of one process: a likelihood, or what
+makes the algorithm, may read a variable of a notebook. JAX tells programs apart by the
+identity of functions, so it would go on with the program of the first run. Here every
+run traces its loop afresh. The algorithm that was traced states what is charged, and
+runs whose loops have the same text share one compiled program.
+"""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from dpjax.algorithm import Transition
+from dpjax.posterior import Posterior
+from dpjax.runner.check import check_loop, check_start
+
+__all__ = [
+    "Draw",
+    "Program",
+    "arrays_of",
+    "check_algorithm",
+    "initial",
+    "num_words_of",
+    "scan_steps",
+    "trace",
+]
+
+MAX_CHAINS_AT_ONCE = 64
+"""Chains that one call moves together; more are moved in groups, to bound memory."""
+
+MAX_PROGRAMS = 64
+"""Compiled loops that a process keeps."""
+
+_traces = itertools.count(1)
+# JAX keeps the traces of nested jitted functions by this context as well, so that
+# a function jitted by the user is traced again too.
+_trace_number = jax.make_user_context(0)
+_loops: OrderedDict[str, "_Loop"] = OrderedDict()
+
+
+class Draw(NamedTuple):
+    """What a run keeps of a step, leaves ``(..., chains, ...)``.
+
+    position
+        Of the chains.
+    info
+        Of the step; None if the kernel accepts or rejects.
+    num_accepted
+        Steps that moved each chain so far; None if the kernel has no accept bits.
+    """
+
+    position: Any
+    info: Any
+    num_accepted: Any
+
+
+def scan_steps(transition: Transition, chains, words, active):
+    """Move the chains once for every row of `words`.
+
+    Parameters
+    ----------
+    transition
+        The step, of an algorithm for the posterior that is sampled.
+    chains
+        States of the kernel, leaves ``(chains, ...)``, and how many steps moved each
+        chain, as in `Draw`.
+    words
+        Uniform uint32, ``(steps, chains, words of a step)``.
+    active
+        Which chains a step moves, ``(steps, chains)``.
+
+    Returns
+    -------
+    chains
+        After the last step.
+    history
+        `Draw` of every step, leaves ``(steps, chains, ...)``.
+    """
+
+    def step(carry, row):
+        (states, num_accepted), memory = carry
+        words, active = row
+        moved, info, memory = _over_chains(transition.move, words, states, memory)
+
+        def keep(new, old):
+            mask = active.reshape(active.shape + (1,) * (new.ndim - 1))
+            return jnp.where(mask, new, old)
+
+        states = jax.tree.map(keep, moved, states)
+        if num_accepted is not None:
+            num_accepted += info.is_accepted & active
+            info = None
+        chains = states, num_accepted
+        return (chains, memory), Draw(states.position, info, num_accepted)
+
+    memory = jax.vmap(transition.recall)(chains[0])
+    (chains, _), history = jax.lax.scan(step, (chains, memory), (words, active))
+    return chains, history
+
+
+def _over_chains(function, *arguments):
+    """`jax.vmap`, in groups of chains so that peak memory stays bounded."""
+    if len(arguments[0]) <= MAX_CHAINS_AT_ONCE:
+        return jax.vmap(function)(*arguments)
+    return jax.lax.map(
+        lambda chain: function(*chain), arguments, batch_size=MAX_CHAINS_AT_ONCE
+    )
+
+
+def initial(transition: Transition, states):
+    """The chains before the first step, as of `scan_steps`, and their `Draw`."""
+    # A loop whose chains have weak types would be traced again for those it returns.
+    states = jax.tree.map(
+        lambda leaf: lax.convert_element_type(leaf, leaf.dtype), states
+    )
+    info = jax.vmap(transition.stay)(states)
+    num_accepted = None
+    if hasattr(info, "is_accepted"):
+        num_accepted = jnp.zeros(info.is_accepted.shape, jnp.int32)
+        info = None
+    return (states, num_accepted), Draw(states.position, info, num_accepted)
+
+
+class Program(NamedTuple):
+    """A loop, and what one run of it releases.
+
+    outline
+        What `outline_fn` says of the algorithm whose steps were traced.
+    num_words
+        Uniform words of one step.
+    text_hash
+        SHA-256 of the program, in hex. The program holds shapes and constants, not the
+        data.
+    advance
+        `scan_steps`, compiled, without its first argument.
+    """
+
+    outline: Any
+    num_words: int
+    text_hash: str
+    advance: Callable
+
+
+class _Retraced(Exception):
+    """JAX has dropped the trace of a loop."""
+
+
+class _Loop:
+    """A jitted loop that is traced once, so that what runs is what was traced."""
+
+    def __init__(self, algorithm_fn: Callable, posterior: Posterior, outline_fn):
+        self.number = next(_traces)
+        self.outline = None
+        self._sources = algorithm_fn, posterior, outline_fn
+        self._jitted = jax.jit(self._steps)
+
+    def _steps(self, arrays, data, chains, words, active):
+        if self._sources is None:
+            raise _Retraced
+        algorithm_fn, posterior, outline_fn = self._sources
+        posterior = dataclasses.replace(posterior, data=data)
+        algorithm = with_arrays(algorithm_fn, arrays)(posterior)
+        self.outline = outline_fn(algorithm)
+        return scan_steps(algorithm.transition, chains, words, active)
+
+    def trace(self, *arguments):
+        """JAX's `Traced` of the loop."""
+        with _trace_number(self.number):
+            traced = self._jitted.trace(*arguments)
+        self._sources = None
+        return traced
+
+    def __call__(self, *arguments):
+        with _trace_number(self.number):
+            return self._jitted(*arguments)
+
+
+def trace(
+    algorithm_fn: Callable,
+    posterior: Posterior,
+    chains,
+    num_words: int,
+    *,
+    chunk_size: int,
+    is_private: bool,
+    outline_fn: Callable = lambda algorithm: None,
+) -> Program:
+    """Trace the loop of `chunk_size` steps; the data are not read.
+
+    Parameters
+    ----------
+    algorithm_fn
+        ``posterior -> Algorithm``. Arrays among the arguments of a
+        `functools.partial` are arguments of the program, not constants in it.
+    posterior
+        What to sample, and the data.
+    chains
+        As in `scan_steps`.
+    num_words
+        Uniform words of one step of one chain, `num_words_of` the transition.
+    chunk_size
+        Steps of the loop.
+    is_private
+        Whether to refuse a loop that lets records out by more than releases.
+    outline_fn
+        ``Algorithm -> anything``: what the caller wants to know of the algorithm that
+        is traced, such as its cost.
+
+    Raises
+    ------
+    ValueError
+        If it does: see `check.check_loop`.
+    """
+    states, _ = chains
+    num_chains = len(jax.tree.leaves(states)[0])
+    words = jax.ShapeDtypeStruct((chunk_size, num_chains, num_words), jnp.uint32)
+    active = jax.ShapeDtypeStruct((chunk_size, num_chains), bool)
+    arrays = arrays_of(algorithm_fn)
+    loop = _Loop(algorithm_fn, posterior, outline_fn)
+    traced = loop.trace(arrays, posterior.data, chains, words, active)
+    if is_private:
+        check_loop(traced, arrays, posterior.data)
+    text = traced.lower().as_text()
+    if "callback" in text:
+        # The text of a callback names an object of this process, and no more.
+        text += str(loop.number)
+    text_hash = hashlib.sha256(text.encode()).hexdigest()
+
+    def advance(chains, words, active):
+        shared = _loops.setdefault(text_hash, loop)
+        _loops.move_to_end(text_hash)
+        if len(_loops) > MAX_PROGRAMS:
+            _loops.popitem(last=False)
+        arguments = arrays, posterior.data, chains, words, active
+        try:
+            return shared(*arguments)
+        except _Retraced:
+            _loops[text_hash] = loop
+            return loop(*arguments)
+
+    return Program(loop.outline, num_words, text_hash, advance)
+
+
+def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> None:
+    """Refuse an algorithm that lets records out by more than releases.
+
+    Parameters
+    ----------
+    algorithm_fn, posterior
+        As in `trace`.
+    positions
+        Where the chains start, ``(chains, ...)``.
+
+    Raises
+    ------
+    ValueError
+        As `trace` and `check.check_start`.
+    """
+    check_start(algorithm_fn, posterior, positions)
+    algorithm = algorithm_fn(posterior)
+    chains, _ = initial(algorithm.transition, jax.vmap(algorithm.init)(positions))
+    num_words = num_words_of(algorithm.transition, chains)
+    trace(algorithm_fn, posterior, chains, num_words, chunk_size=1, is_private=True)
+
+
+def num_words_of(transition: Transition, chains) -> int:
+    """Uniform words of one step of one chain."""
+    states, _ = chains
+    return transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
+
+
+def arrays_of(algorithm_fn: Callable) -> list:
+    """Arrays among the arguments of a `functools.partial`."""
+    leaves = jax.tree.leaves(_arguments(algorithm_fn))
+    return [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, jax.Array))]
+
+
+def with_arrays(algorithm_fn: Callable, arrays: list) -> Callable:
+    """`algorithm_fn` with `arrays` in the place of its `arrays_of`."""
+    rest = iter(arrays)
+    args, keywords = jax.tree.map(
+        lambda leaf: next(rest) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf,
+        _arguments(algorithm_fn),
+    )
+    function = getattr(algorithm_fn, "func", algorithm_fn)
+    return functools.partial(function, *args, **keywords)
+
+
+def _arguments(algorithm_fn):
+    if isinstance(algorithm_fn, functools.partial):
+        return algorithm_fn.args, algorithm_fn.keywords
+    return (), {}
