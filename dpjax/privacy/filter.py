@@ -48,7 +48,7 @@ class RdpFilter:
         self.epsilon, self.delta = check_epsilon(epsilon), check_delta(delta)
         self.max_steps = check_count("max_steps", max_steps)
         typical_step = check_events(typical_step)
-        self._most = self.max_steps * accountant.total_variation(typical_step)
+        self._most = self.max_steps * accountant.numerical_error(typical_step)
         reserve = accountant.numerical_delta(self._most, self.epsilon)
         self._delta = self.delta - reserve
         if not self._delta > 0:
@@ -102,7 +102,7 @@ class RdpFilter:
         """
         events = check_events(events)
         cost = sum(count * self._cost(_rounded_up(event)) for event, count in events)
-        error = self._error + accountant.total_variation(events)
+        error = self._error + accountant.numerical_error(events)
         spent = self._spent + cost
         if not (spent <= self._limit and error <= self._most * (1 + 1e-9)):
             return False

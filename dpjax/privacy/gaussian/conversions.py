@@ -6,12 +6,13 @@ from collections.abc import Callable
 import numpy as np
 from dp_accounting import GaussianDpEvent
 from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
-from scipy import special
+from scipy import optimize, special
 
 __all__ = [
     "ORDERS",
     "gaussian_rdp",
     "gdp_delta",
+    "gdp_mu",
     "invert_delta",
     "rdp_delta",
     "rdp_epsilon",
@@ -54,6 +55,16 @@ def gdp_delta(mu_squared: float, epsilon: float) -> float:
     # Rounded up: z^2 / 2 carries z^2 ulps, the difference some ulps of its terms.
     value = (lower - upper) * (1 + 1e-15 * (10 + z**2)) + 2e-15 * lower
     return _check_number(min(max(value, 0.0), 1.0))
+
+
+def gdp_mu(epsilon: float, delta: float) -> float:
+    """mu of the Gaussian mechanism that spends a budget, in [1e-12, 100]."""
+    found = optimize.root_scalar(
+        lambda log_mu: gdp_delta(math.exp(2 * log_mu), epsilon) - delta,
+        bracket=(math.log(1e-12), math.log(100)),
+        method="brentq",
+    )
+    return math.exp(found.root)
 
 
 def zcdp_delta(rho: float, epsilon: float) -> float:
