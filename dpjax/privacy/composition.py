@@ -139,7 +139,7 @@ def _inverted(delta: Callable[[float], float]) -> Bound:
 
 def _tv(events) -> Bound:
     """Total variation of the unbounded events, added to the delta of all others."""
-    lost = total_variation.compose([pair for pair in events if _is_unbounded(pair[0])])
+    lost = total_variation.compose(events)
     rest = tuple(pair for pair in events if not _is_unbounded(pair[0]))
     if not rest:
         return Bound(lambda _: lost, lambda delta: 0.0 if lost <= delta else math.inf)
