@@ -12,8 +12,8 @@ with kappa >= 0, so for the order (p, q)
 and the order (q, p) has k q - w p in place of the last term. Call this last term the
 pair's line. A pair dominates another one if its line is the higher wherever the line of
 the other exceeds (k - w)_+. That is where k/w lies between the two likelihood ratios of
-the other. A pair also dominates one that is narrower, because W is convex. So l may also
-move by less than D.
+the other. A pair also dominates one that is narrower, because W is convex. So l may
+also move by less than D.
 
 *Cells.* On a cell of l of width omega, both lines are at most a mixture of those at the
 two ends, plus omega^2 / 8 times a bound on their second derivative in l. Let g bound
