@@ -55,9 +55,10 @@ def spent(
             for s, n in step_size.round_down(noise)
         ]
     else:
-        events = step_size.releases(
-            noise, sampling_prob=sampling_prob, neighboring_relation=relation
-        )
+        events = [
+            (privacy.PoissonGaussianRelease(s, sampling_prob, relation), n)
+            for s, n in step_size.round_down(noise)
+        ]
     return privacy.epsilon(events, delta)
 
 
@@ -286,7 +287,7 @@ def test_a_narrow_window_keeps_an_upper_bound(monkeypatch):
     event = privacy.PoissonGaussianRelease(0.6, 0.01, ADD)
     epsilon = np.array([0.0, 0.5, 2.0])
     exact = pld.compose(((event, 100),)).delta(epsilon)
-    monkeypatch.setattr(convolution, "TAIL", 1e-5)
+    monkeypatch.setattr(convolution, "MAX_TAIL", 1e-5)
     pld.compose.cache_clear()
     loose = pld.compose(((event, 100),)).delta(epsilon)
     pld.compose.cache_clear()
