@@ -13,7 +13,7 @@ import dpjax
 from dpjax import bounds, cli, config, fisher, privacy, proposals
 from dpjax.adaptation import adapted
 from dpjax.config import model
-from dpjax.models.banana import Information
+from dpjax.models.banana import FisherInformation
 
 ROOT = Path(__file__).parents[1]
 
@@ -105,12 +105,12 @@ start = [0.2, 2.8]
 seed = 4
 """
 
-INFORMATION = Information(2000, curvature=5.0, tempering=0.5)
+FISHER_INFORMATION = FisherInformation(2000, curvature=5.0, tempering=0.5)
 
 
 def covariance():
     with jax.enable_x64(True):
-        return np.linalg.inv(np.asarray(INFORMATION(jax.numpy.array([0.2, 2.8]))))
+        return np.linalg.inv(np.asarray(FISHER_INFORMATION(jax.numpy.array([0.2, 2.8]))))
 
 
 METRIC = covariance()
@@ -168,7 +168,7 @@ JOBS = {
             step_size=0.05,
             clip_bound=0.05,
             test_noise_multiplier=60.0,
-            proposal=fisher.geodesic(INFORMATION),
+            proposal=fisher.geodesic(FISHER_INFORMATION),
         ),
     ),
     "barker adapted": (

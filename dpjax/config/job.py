@@ -228,7 +228,7 @@ def _algorithm(table, model, start):
             )
         options["inverse_mass_matrix"] = matrix
     if "metric" in table:
-        options |= _metric(table, model.information_fn, start)
+        options |= _metric(table, model.fisher_information, start)
     return sampler, options
 
 
@@ -249,9 +249,9 @@ def _public_bound(table, bounds):
     return Lipschitz(bounds.lipschitz)
 
 
-def _metric(table, information_fn, start):
+def _metric(table, fisher_information, start):
     kind = choice(table["metric"], ("fisher", "geodesic"), "[algorithm] metric")
-    if information_fn is None:
+    if fisher_information is None:
         raise ConfigError(
             "[algorithm] metric: of this model no Fisher information is at hand (for "
             "logistic_regression it is an expectation over features, of which no "
@@ -270,9 +270,9 @@ def _metric(table, information_fn, start):
             raise ConfigError(
                 "[algorithm] takes proposal or metric = 'geodesic', not both"
             )
-        return {"proposal": fisher.geodesic(information_fn)}
+        return {"proposal": fisher.geodesic(fisher_information)}
     with jax.enable_x64(True):
-        information = np.asarray(information_fn(jax.tree.map(jnp.asarray, start)))
+        information = np.asarray(fisher_information(jax.tree.map(jnp.asarray, start)))
     return {"inverse_mass_matrix": np.linalg.inv(information)}
 
 

@@ -12,13 +12,13 @@ import numpy as np
 from dpjax import bounds
 from dpjax.config.keys import ConfigError, choice, keywords, only
 from dpjax.datasets import adult, mnist
-from dpjax.models.banana import Information as BananaInformation
+from dpjax.models.banana import FisherInformation as BananaInformation
 from dpjax.models.banana import banana
 from dpjax.models.banana import simulate as simulate_banana
-from dpjax.models.circle import Information as CircleInformation
+from dpjax.models.circle import FisherInformation as CircleInformation
 from dpjax.models.circle import circle
 from dpjax.models.circle import simulate as simulate_circle
-from dpjax.models.gaussian import Information as GaussianInformation
+from dpjax.models.gaussian import FisherInformation as GaussianInformation
 from dpjax.models.gaussian import correlated_gaussian
 from dpjax.models.gaussian import simulate as simulate_gaussian
 from dpjax.models.logistic import logistic_regression
@@ -52,7 +52,7 @@ class Model(NamedTuple):
     load
         Reads the data; returns the posterior, the parameters' names, and a held-out
         test set of records or None.
-    information_fn
+    fisher_information
         ``position -> (d, d)`` as in `dpjax.fisher`, or None.
     dim
         d.
@@ -66,7 +66,7 @@ class Model(NamedTuple):
 
     outline: Posterior
     load: Callable
-    information_fn: Callable | None
+    fisher_information: Callable | None
     dim: int
     bounds: Any = None
     initial_position_fn: Callable | None = None
@@ -108,11 +108,11 @@ def _generated(name, options, source):
     if build is gaussian_mixture:
         constants = {key: options[key] for key in options if key != "tempering"}
         public = bounds.GaussianMixture(**constants)
-    information_fn = None
+    fisher_information = None
     if information is not None:
-        information_fn = information(source["num_records"], **options)
+        fisher_information = information(source["num_records"], **options)
     outline = build(_zeros(*shape), **options)
-    return Model(outline, generate, information_fn, dim, public)
+    return Model(outline, generate, fisher_information, dim, public)
 
 
 def _adult(build, source):
