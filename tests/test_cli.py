@@ -109,7 +109,9 @@ FISHER_INFORMATION = FisherInformation(2000, curvature=5.0, tempering=0.5)
 
 def covariance():
     with jax.enable_x64(True):
-        return np.linalg.inv(np.asarray(FISHER_INFORMATION(jax.numpy.array([0.2, 2.8]))))
+        return np.linalg.inv(
+            np.asarray(FISHER_INFORMATION(jax.numpy.array([0.2, 2.8])))
+        )
 
 
 METRIC = covariance()

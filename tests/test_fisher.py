@@ -49,7 +49,9 @@ def test_the_bananas_prior_enters_as_its_curvature():
     # On the ridge the second derivative of u has no weight.
     position = jnp.array([0.4, -3.0 * 0.4**2, 1.0])
     expected = -jax.hessian(posterior.logprior_fn)(position)
-    np.testing.assert_allclose(fisher_information(position), expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        fisher_information(position), expected, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_simulated_gaussian():

@@ -2,34 +2,22 @@
 
 import numpy as np
 
-from dpjax import fisher, proposals
+from dpjax import comparisons, fisher, mcmc, proposals
 from dpjax.algorithm import Sampler
-from dpjax.comparisons.fast_mh_published import fast_mh_published
-from dpjax.comparisons.tuna import tuna
 from dpjax.config import sgmcmc, vi
 from dpjax.config.keys import ConfigError, check_keys, choice, keywords, without
 from dpjax.config.model import Model
 from dpjax.config.run import Run
-from dpjax.mcmc.barker import barker
-from dpjax.mcmc.fast_mh import fast_mh
-from dpjax.mcmc.hmc import hmc
-from dpjax.mcmc.minibatch_barker import minibatch_barker
-from dpjax.mcmc.minibatch_penalty import minibatch_penalty
-from dpjax.mcmc.penalty import penalty
 from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
 
 __all__ = ["ADAPTABLE", "read"]
 
+PRIVATE = "barker penalty hmc minibatch_penalty minibatch_barker fast_mh".split()
+COMPARISONS = ["fast_mh_published", "tuna"]
 ADAPTABLE = {
-    "barker": barker,
-    "penalty": penalty,
-    "hmc": hmc,
-    "minibatch_penalty": minibatch_penalty,
-    "minibatch_barker": minibatch_barker,
-    "fast_mh": fast_mh,
-    "fast_mh_published": fast_mh_published,
-    "tuna": tuna,
+    **{name: getattr(mcmc, name) for name in PRIVATE},
+    **{name: getattr(comparisons, name) for name in COMPARISONS},
 }
 """Samplers with accept bits, for which there may be an ``[adaptation]``."""
 

@@ -8,10 +8,7 @@ from dpjax import privacy
 from dpjax.config.keys import check_keys, choice, keywords, planned_steps, without
 from dpjax.config.model import Model
 from dpjax.config.run import Run
-from dpjax.sgmcmc import schedules
-from dpjax.sgmcmc.sghmc import sghmc
-from dpjax.sgmcmc.sgld import sgld
-from dpjax.sgmcmc.sgnht import sgnht
+from dpjax.sgmcmc import schedules, sghmc, sgld, sgnht
 
 __all__ = ["SAMPLERS", "read"]
 

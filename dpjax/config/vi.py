@@ -15,7 +15,7 @@ from dpjax.config.keys import (
 )
 from dpjax.config.model import Model
 from dpjax.config.run import Run
-from dpjax.vi.dpvi import dpvi
+from dpjax.vi import dpvi
 from dpjax.vi.guides import FullRank, LowRank, MeanField
 from dpjax.vi.optimizers import noise_scaled_sgd
 

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 
-from dpjax.algorithm import Algorithm, Transition, take_step
+from dpjax.algorithm import Algorithm, Transition
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_precision, whitening
 from dpjax.posterior import Posterior
@@ -131,6 +131,9 @@ def curvature(
         values = jnp.where(jnp.abs(values - 1) > threshold, values, 1.0)
         return (vectors * values) @ vectors.T
 
+    def init(position, rng_key=None):
+        return CurvatureState(jax.tree.map(jnp.asarray, position))
+
     def move(words, state, memory):
         return state, CurvatureInfo(correction(words, state.position)), memory
 
@@ -139,15 +142,7 @@ def curvature(
 
     transition = Transition(
         num_words=lambda state: release.num_words(size, posterior.num_records),
-        recall=lambda state: None,
         move=move,
         stay=lambda state: CurvatureInfo(jnp.eye(dim)),
     )
-    return Algorithm(
-        init=lambda position, rng_key=None: CurvatureState(
-            jax.tree.map(jnp.asarray, position)
-        ),
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-    )
+    return Algorithm.of(init, transition, steps)

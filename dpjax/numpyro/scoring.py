@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpjax.algorithm import Algorithm, Transition, take_step
+from dpjax.algorithm import Algorithm, Transition
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import whitening
 from dpjax.posterior import Posterior
@@ -130,16 +130,10 @@ def scoring(
         num_words=lambda state: (
             KEY_WORDS + release.num_words(dim, posterior.num_records)
         ),
-        recall=lambda state: None,
         move=move,
         stay=lambda state: ScoringInfo(jnp.zeros(dim)),
     )
-    return Algorithm(
-        init=init,
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-    )
+    return Algorithm.of(init, transition, steps)
 
 
 def noise_sd(posterior: Posterior, noise_multiplier: float) -> float:
