@@ -414,3 +414,10 @@ def test_missing_files_are_refused(capsys):
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=str)
 def test_shipped_configurations_load(path):
     assert config.load(path).run["num_chains"] >= 1
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"dpjax {dpjax.__version__}\n"

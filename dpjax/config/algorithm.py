@@ -5,7 +5,7 @@ import numpy as np
 from dpjax import comparisons, fisher, mcmc, proposals
 from dpjax.algorithm import Sampler
 from dpjax.config import sgmcmc, vi
-from dpjax.config.keys import ConfigError, check_keys, choice, keywords, without
+from dpjax.config.keys import ConfigError, check_keys, choice, keywords, named, without
 from dpjax.config.model import Model
 from dpjax.config.run import Run
 from dpjax.privacy import Budget
@@ -36,8 +36,7 @@ def read(table, model: Model, run: Run, budget: Budget) -> tuple[Sampler, dict]:
         If there are unknown or invalid keys.
     """
     names = (*ADAPTABLE, *BY_GRADIENTS)
-    name = choice(table.get("name"), names, "[algorithm] name")
-    table = without(table, "name")
+    name, table = named(table, "name", names, "[algorithm]")
     if name in BY_GRADIENTS:
         return BY_GRADIENTS[name].read(name, table, model, run, budget)
     sampler = ADAPTABLE[name]

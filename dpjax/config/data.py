@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.config.keys import ConfigError, check_keys, choice, positive_integer
+from dpjax.config.keys import ConfigError, check_keys, choice, named, positive_integer
 from dpjax.datasets import adult, mnist
 from dpjax.models.shared import Family
 
@@ -45,8 +45,8 @@ class Records(NamedTuple):
 def generated(source, family: Family, constants: dict, is_vector: bool) -> Records:
     """Records that `family` simulates with its `constants`: vectors, or numbers."""
     sizes = ["num_records", "dim"] if is_vector else ["num_records"]
-    check_keys(source, "[data]", ["source", "seed", *sizes])
-    choice(source["source"], ("generated",), "[data] source")
+    _, source = named(source, "source", ("generated",), "[data]")
+    check_keys(source, "[data]", ["seed", *sizes])
     shape = [positive_integer(source[size], f"[data] {size}") for size in sizes]
     dim = source.get("dim", 2)
     accepted = inspect.signature(family.simulate).parameters
@@ -63,14 +63,14 @@ def generated(source, family: Family, constants: dict, is_vector: bool) -> Recor
 
 def labelled(source) -> Records:
     """Pairs of features and labels, from Adult or MNIST."""
-    check_keys(source, "[data]", ["source"], [key for key in source if key != "source"])
     kinds = {"adult": _adult, "mnist": _mnist}
-    return kinds[choice(source["source"], tuple(kinds), "[data] source")](source)
+    kind, options = named(source, "source", tuple(kinds), "[data]")
+    return kinds[kind](options)
 
 
-def _adult(source):
-    check_keys(source, "[data]", ["source"], ["columns"])
-    columns = source.get("columns", "compact")
+def _adult(options):
+    check_keys(options, "[data]", optional=["columns"])
+    columns = options.get("columns", "compact")
     dim = ADULT_DIMS[choice(columns, tuple(ADULT_DIMS), "[data] columns")]
 
     def load():
@@ -82,11 +82,11 @@ def _adult(source):
     return _pairs(ADULT_RECORDS, dim, load, has_unit_rows=True)
 
 
-def _mnist(source):
-    check_keys(source, "[data]", ["source", "digits"], ["features"])
-    kind = source.get("features", "cosine")
+def _mnist(options):
+    check_keys(options, "[data]", ["digits"], ["features"])
+    kind = options.get("features", "cosine")
     choice(kind, ("cosine", "published"), "[data] features")
-    digits = source["digits"]
+    digits = options["digits"]
     if len(digits) != 2 or len(set(digits) & set(range(10))) != 2:
         raise ConfigError(f"[data] digits must be two digits, got {digits}")
 

@@ -154,9 +154,6 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
     """
     required = ("model", "data", "privacy", "run")
     check_keys(tables, "the file", required, ("algorithm", "adaptation"))
-    for key, table in tables.items():
-        if not isinstance(table, dict):
-            raise ConfigError(f"[{key}] must be a table")
     try:
         if "numpyro" in tables["model"]:
             model = numpyro.read(tables["model"], tables["data"], folder)
@@ -178,16 +175,8 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name}: {error}") from error
     options = {**run.options, "ledger": ledger}
-    return Job(
-        name,
-        algorithm_fn,
-        budget,
-        options,
-        run.seed,
-        model.outline,
-        model.load,
-        sample_fn,
-    )
+    outline, load = model.outline, model.load
+    return Job(name, algorithm_fn, budget, options, run.seed, outline, load, sample_fn)
 
 
 def _algorithm_fn(tables, model, run, budget):

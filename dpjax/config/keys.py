@@ -1,12 +1,14 @@
 """Checks of the keys and values in configuration files."""
 
 import inspect
+from typing import Any
 
 __all__ = [
     "ConfigError",
     "check_keys",
     "choice",
     "keywords",
+    "named",
     "planned_steps",
     "positive_integer",
     "without",
@@ -30,13 +32,20 @@ def check_keys(table, where: str, required=(), optional=()) -> None:
         raise ConfigError(f"{where} lacks the key {missing[0]!r}")
 
 
-def choice(value, allowed, where: str):
+def choice(value, allowed, where: str) -> Any:
     """`value`, if it is one of those allowed."""
     if value not in allowed:
         raise ConfigError(
             f"{where} must be one of {', '.join(map(str, allowed))}, got {value!r}"
         )
     return value
+
+
+def named(table, key: str, allowed, where: str) -> tuple[Any, dict]:
+    """The value of `key`, if it is one of those allowed, and the rest of the table."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table")
+    return choice(table.get(key), allowed, f"{where} {key}"), without(table, key)
 
 
 def positive_integer(value, where: str) -> int:

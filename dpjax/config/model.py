@@ -8,7 +8,7 @@ import jax
 
 from dpjax import bounds
 from dpjax.config import data
-from dpjax.config.keys import check_keys, choice, keywords, without
+from dpjax.config.keys import check_keys, keywords, named, without
 from dpjax.models.banana import BANANA
 from dpjax.models.circle import CIRCLE
 from dpjax.models.gaussian import GAUSSIAN
@@ -65,9 +65,8 @@ def read(model, source) -> Model:
     ConfigError
         If there are unknown or invalid keys.
     """
-    allowed = (*FAMILIES, "logistic_regression")
-    name = choice(model.get("name"), allowed, "[model] name")
-    constants = without(model, "name")
+    names = (*FAMILIES, "logistic_regression")
+    name, constants = named(model, "name", names, "[model]")
     family = FAMILIES.get(name)
     build = logistic_regression if family is None else family.build
     check_keys(constants, "[model]", *keywords(build))

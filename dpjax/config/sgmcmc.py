@@ -5,7 +5,7 @@ import functools
 import optax
 
 from dpjax import privacy
-from dpjax.config.keys import check_keys, choice, keywords, planned_steps, without
+from dpjax.config.keys import check_keys, keywords, named, planned_steps
 from dpjax.config.model import Model
 from dpjax.config.run import Run
 from dpjax.sgmcmc import schedules, sghmc, sgld, sgnht
@@ -47,9 +47,8 @@ def _step_size_fn(value):
     if not value:
         return functools.partial(float)
     where = "[algorithm] step_size"
-    name = choice(value.get("schedule"), tuple(SCHEDULES), f"{where} schedule")
+    name, settings = named(value, "schedule", tuple(SCHEDULES), where)
     schedule, keys = SCHEDULES[name]
-    settings = without(value, "schedule")
     check_keys(settings, where, optional=["init_value", *keys])
     if "init_value" in settings:
         return schedule(**settings)

@@ -8,10 +8,9 @@ from dpjax import privacy
 from dpjax.config.keys import (
     ConfigError,
     check_keys,
-    choice,
     keywords,
+    named,
     planned_steps,
-    without,
 )
 from dpjax.config.model import Model
 from dpjax.config.run import Run
@@ -49,17 +48,15 @@ def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
 
 
 def _guide(table, dim):
-    check_keys(table, "[algorithm] guide", ["name"], ["init_scale", "rank"])
-    guide = GUIDES[choice(table["name"], tuple(GUIDES), "[algorithm] guide name")]
-    return guide(dim, **without(table, "name"))
+    where = "[algorithm] guide"
+    name, settings = named(table, "name", tuple(GUIDES), where)
+    check_keys(settings, where, optional=["init_scale", "rank"])
+    return GUIDES[name](dim, **settings)
 
 
 def _optimizer(table, run):
     where = "[algorithm] optimizer"
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table")
-    name = choice(table.get("name"), OPTIMIZERS, f"{where} name")
-    settings = without(table, "name")
+    name, settings = named(table, "name", OPTIMIZERS, where)
     if name != "noise_scaled_sgd":
         check_keys(settings, where, ["learning_rate"])
         return getattr(optax, name)(**settings)

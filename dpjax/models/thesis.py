@@ -77,20 +77,18 @@ class ThesisModel:
         """The thesis's delta, 0.1 / n."""
         return 0.1 / self.num_records
 
-    def simulate(self, dtype=None, seed=None) -> jax.Array:
+    def simulate(self, seed=None) -> jax.Array:
         """The thesis's data: shape ``(n, d)``, or ``(n,)`` radii for the circle.
 
         Parameters
         ----------
-        dtype
-            Type of the result; JAX's default float if None.
         seed
             Seed of other data from the same law; None draws the thesis's data.
         """
         with _as_thesis():
             key = self._data_key() if seed is None else jax.random.key(seed)
             data = np.asarray(self._family.simulate(key, self.num_records))
-        return jnp.asarray(data, dtype or float)
+        return jnp.asarray(data, float)
 
     def posterior(self, data=None) -> Posterior:
         """The posterior given `data`, by default the thesis's."""
@@ -111,16 +109,16 @@ class ThesisModel:
             rng_key, data, num_samples, tempering=self.tempering, **self._constants
         )
 
-    def reference(self, num_samples=1000, dtype=None) -> jax.Array:
-        """The thesis's reference sample, ``(num_samples, d)``; not private.
+    def reference(self) -> jax.Array:
+        """The thesis's reference sample, ``(1000, d)``; not private.
 
         The thesis has none for the circle: that one is from the exact sampler here.
         """
         with _as_thesis():
             rng_key = jax.random.key(self._reference_seed)
             data = self._family.simulate(self._data_key(), self.num_records)
-            draws = np.asarray(self.exact_sample(rng_key, data, num_samples))
-        return jnp.asarray(draws, dtype or float)
+            draws = np.asarray(self.exact_sample(rng_key, data, 1000))
+        return jnp.asarray(draws, float)
 
     def starts(self, reference, num_chains=20) -> jax.Array:
         """Starting points ``(num_chains, d)`` around `start_centre`; not private.
