@@ -7,6 +7,7 @@ import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -106,7 +107,8 @@ def write_run(job: config.Job, out: Path) -> None:
         result = run(key, job.algorithm_fn, posterior, **options)
     draws = result.to_arviz(names)
     draws.to_netcdf(str(out / "draws.nc"))
-    summary = result.summary()
+    # By its type it may also be a data set of arrays; as called there, it is a table.
+    summary: Any = result.summary()
     if names is not None:
         summary.index = names
     summary.to_csv(out / "summary.csv")
@@ -114,9 +116,9 @@ def write_run(job: config.Job, out: Path) -> None:
     print(summary.to_string())
     if result.acceptance_rate is not None:
         print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")
-    if (r_hat := np.max(summary.get("r_hat", 0.0))) > MAX_R_HAT:
+    if "r_hat" in summary and summary["r_hat"].max() > MAX_R_HAT:
         print(
-            f"R-hat is up to {r_hat:.2f}: the chains have not mixed. "
+            f"R-hat is up to {summary['r_hat'].max():.2f}: the chains have not mixed. "
             "The budget pays for too few steps, or the step size does not fit; do not "
             "read the spread of the draws as the posterior's."
         )

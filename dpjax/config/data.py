@@ -79,7 +79,8 @@ def _adult(options):
         test = adult.adult_features(splits["test"], columns)[:2]
         return (jnp.asarray(features), jnp.asarray(labels)), names, test
 
-    return _pairs(ADULT_RECORDS, dim, load, has_unit_rows=True)
+    outline = _zeros(ADULT_RECORDS, dim), _zeros(ADULT_RECORDS)
+    return Records(outline, load, dim, has_unit_rows=True)
 
 
 def _mnist(options):
@@ -106,12 +107,8 @@ def _mnist(options):
         return (jnp.asarray(features), jnp.asarray(labels)), _numbered(MNIST_DIM), test
 
     num_records = sum(MNIST_RECORDS[digit] for digit in digits)
-    return _pairs(num_records, MNIST_DIM, load, has_unit_rows=kind == "cosine")
-
-
-def _pairs(num_records, dim, load, has_unit_rows):
-    outline = (_zeros(num_records, dim), _zeros(num_records))
-    return Records(outline, load, dim, has_unit_rows)
+    outline = _zeros(num_records, MNIST_DIM), _zeros(num_records)
+    return Records(outline, load, MNIST_DIM, has_unit_rows=kind == "cosine")
 
 
 def _numbered(dim):

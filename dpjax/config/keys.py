@@ -9,7 +9,6 @@ __all__ = [
     "choice",
     "keywords",
     "named",
-    "planned_steps",
     "positive_integer",
     "without",
 ]
@@ -53,15 +52,6 @@ def positive_integer(value, where: str) -> int:
     if not (isinstance(value, int) and value > 0):
         raise ConfigError(f"{where} must be a positive integer, got {value!r}")
     return value
-
-
-def planned_steps(run: dict, missing: str) -> int:
-    """The number of steps on which the budget is spent if the key `missing` is."""
-    if "num_steps" not in run:
-        raise ConfigError(
-            f"[algorithm] needs {missing}, or [run] num_steps to spend the budget on"
-        )
-    return run["num_steps"]
 
 
 def without(table: dict, *keys: str) -> dict:

@@ -65,17 +65,14 @@ def read(model, source, folder: Path) -> Model:
 
 def _source(source, folder: Path):
     """A function that reads the records, records of their shapes, and a design."""
+    keys = ["file", "columns"] if "file" in source else ["function", "example"]
+    check_keys(source, "[data] (of a file or a function)", ["num_records", *keys])
+    num_records = positive_integer(source["num_records"], "[data] num_records")
     if "file" in source:
-        check_keys(source, "[data]", ["file", "columns", "num_records"])
-        num_records = positive_integer(source["num_records"], "[data] num_records")
         columns, path = source["columns"], folder / source["file"]
         tables.check(columns)
-        outline = tables.zeros(columns, num_records)
-        design = tables.example(columns)
+        outline, design = tables.zeros(columns, num_records), tables.example(columns)
         return lambda: tables.read(path, columns, num_records), outline, design
-    keys = ["function", "example", "num_records"]
-    check_keys(source, "[data] (or file)", keys)
-    num_records = positive_integer(source["num_records"], "[data] num_records")
     load = _function(source["function"], folder, "[data] function")
     example = _function(source["example"], folder, "[data] example")()
     outline = {

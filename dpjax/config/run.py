@@ -6,8 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.algorithm import Algorithm
 from dpjax.config.keys import ConfigError, check_keys, positive_integer, without
 from dpjax.config.model import Model
+from dpjax.privacy import Budget
 
 __all__ = ["Run", "read", "read_without_algorithm"]
 
@@ -26,6 +28,23 @@ class Run(NamedTuple):
     options: dict[str, Any]
     seed: int | None
     start: Any = None
+
+    def released(self, algorithm: Algorithm, budget: Budget, missing: str) -> list:
+        """``[(event, count), ...]`` of all steps of all chains, to calibrate `missing`.
+
+        Raises
+        ------
+        ConfigError
+            If there is no number of steps.
+        """
+        if "num_steps" not in self.options:
+            raise ConfigError(
+                f"[algorithm] needs {missing}, or [run] num_steps to spend the budget "
+                "on"
+            )
+        num_steps, num_chains = self.options["num_steps"], self.options["num_chains"]
+        events = algorithm.privacy(num_steps, budget.neighboring_relation)
+        return [(event, count * num_chains) for event, count in events]
 
 
 def read(table, model: Model) -> Run:

@@ -5,7 +5,7 @@ import functools
 import optax
 
 from dpjax import privacy
-from dpjax.config.keys import check_keys, keywords, named, planned_steps
+from dpjax.config.keys import check_keys, keywords, named
 from dpjax.config.model import Model
 from dpjax.config.run import Run
 from dpjax.sgmcmc import schedules, sghmc, sgld, sgnht
@@ -57,14 +57,10 @@ def _step_size_fn(value):
 
 def _first_step_size(sampler, options, step_size_fn, model, run, budget) -> float:
     """The size of the first step that spends the budget on the steps of all chains."""
-    num_steps = planned_steps(run.options, "a step_size")
 
     def events(size):
         given = {**options, "step_size": step_size_fn(size)}
-        algorithm = sampler(model.outline, **given)
-        released = algorithm.privacy(num_steps, budget.neighboring_relation)
-        num_chains = run.options["num_chains"]
-        return [(event, count * num_chains) for event, count in released]
+        return run.released(sampler(model.outline, **given), budget, "a step_size")
 
     def fits(size):
         return privacy.delta(events(size), budget.epsilon) < budget.delta

@@ -1,17 +1,9 @@
 """The table ``[algorithm]`` of variational inference: see `dpjax.config.job`."""
 
-import functools
-
 import optax
 
 from dpjax import privacy
-from dpjax.config.keys import (
-    ConfigError,
-    check_keys,
-    keywords,
-    named,
-    planned_steps,
-)
+from dpjax.config.keys import ConfigError, check_keys, keywords, named
 from dpjax.config.model import Model
 from dpjax.config.run import Run
 from dpjax.vi import dpvi
@@ -68,16 +60,14 @@ def _optimizer(table, run):
 
 def _noise_multiplier(options, model, run, budget) -> float:
     """The noise that spends the budget on the steps of all chains."""
-    num_steps = planned_steps(run.options, "noise_multiplier")
-    algorithm_fn = functools.partial(dpvi, model.outline, **options)
 
-    def step_events(noise_multiplier):
-        algorithm = algorithm_fn(noise_multiplier=noise_multiplier)
-        return algorithm.privacy(run.options["num_chains"], budget.neighboring_relation)
+    def events(noise_multiplier):
+        algorithm = dpvi(model.outline, **options, noise_multiplier=noise_multiplier)
+        return run.released(algorithm, budget, "noise_multiplier")
 
     return privacy.calibrate(
-        step_events,
-        num_steps=num_steps,
+        events,
+        num_steps=1,
         epsilon=budget.epsilon,
         delta=budget.delta,
         bracket=BRACKET,

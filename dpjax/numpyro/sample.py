@@ -276,26 +276,21 @@ def sample(
     """
     first, second = (None, None) if rng_key is None else jax.random.split(rng_key)
     with tempfile.TemporaryDirectory() as folder:
-        ledger = ledger or Path(folder) / "ledger.jsonl"
-        sampler = tuned(
-            first,
-            posterior,
+        common: dict[str, Any] = dict(
             budget=budget,
             num_chains=num_chains,
-            num_steps=num_steps,
-            ledger=ledger,
+            ledger=ledger or Path(folder) / "ledger.jsonl",
         )
+        sampler = tuned(first, posterior, num_steps=num_steps, **common)
         result = run(
             second,
             sampler.algorithm_fn,
             posterior,
             initial_position=sampler.initial_position,
-            num_chains=num_chains,
-            budget=budget,
             thinning=thinning,
             warmup_fraction=WARMUP,
-            ledger=ledger,
             verbose=verbose,
+            **common,
         )
     num_steps = result.statement.num_steps
     step = sampler.algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
