@@ -1,6 +1,5 @@
 """The table ``[data]`` of the models of `dpjax.models`: see `dpjax.config.job`."""
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,13 +48,10 @@ def generated(source, family: Family, constants: dict, is_vector: bool) -> Recor
     check_keys(source, "[data]", ["seed", *sizes])
     shape = [positive_integer(source[size], f"[data] {size}") for size in sizes]
     dim = source.get("dim", 2)
-    accepted = inspect.signature(family.simulate).parameters
-    settings = {"dim": dim, **constants}
-    settings = {key: settings[key] for key in settings if key in accepted}
 
     def load():
         key = jax.random.key(source["seed"])
-        records = family.simulate(key, source["num_records"], **settings)
+        records = family.generate(key, source["num_records"], dim=dim, **constants)
         return (records,), _numbered(dim), None
 
     return Records((_zeros(*shape),), load, dim)

@@ -1,5 +1,6 @@
 """What several models share: how one is described, a prior, and checks of arguments."""
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,8 @@ class Family(NamedTuple):
     build
         ``(data, **constants) -> Posterior``.
     simulate
-        ``(rng_key, num_records) -> data``.
+        ``(rng_key, num_records, **settings) -> data``; the settings are ``dim`` or
+        constants of the model, or there are none.
     exact_sample
         ``(rng_key, data, num_samples, **constants) -> draws``; not private.
     fisher_information
@@ -34,6 +36,12 @@ class Family(NamedTuple):
     simulate: Callable[..., jax.Array]
     exact_sample: Callable[..., jax.Array]
     fisher_information: Callable[..., Callable[[Any], jax.Array]] | None = None
+
+    def generate(self, rng_key, num_records: int, **settings) -> jax.Array:
+        """What `simulate` returns with those of the settings that it takes."""
+        taken = inspect.signature(self.simulate).parameters
+        settings = {key: settings[key] for key in settings if key in taken}
+        return self.simulate(rng_key, num_records, **settings)
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,12 @@ class ThesisModel:
         """
         with _as_thesis():
             key = self._data_key() if seed is None else jax.random.key(seed)
-            data = np.asarray(self._family.simulate(key, self.num_records))
+            data = np.asarray(self._generate(key))
         return jnp.asarray(data, float)
+
+    def _generate(self, key):
+        num_records, dim = self.num_records, self.dim
+        return self._family.generate(key, num_records, dim=dim, **self._constants)
 
     def posterior(self, data=None) -> Posterior:
         """The posterior given `data`, by default the thesis's."""
@@ -116,7 +120,7 @@ class ThesisModel:
         """
         with _as_thesis():
             rng_key = jax.random.key(self._reference_seed)
-            data = self._family.simulate(self._data_key(), self.num_records)
+            data = self._generate(self._data_key())
             draws = np.asarray(self.exact_sample(rng_key, data, 1000))
         return jnp.asarray(draws, float)
 
@@ -154,49 +158,23 @@ def thesis_model(key: str) -> ThesisModel:
     return THESIS_MODELS[key]
 
 
-def _banana(key, name, dim, num_records, tempering=1.0, curvature=20.0):
-    theta = (0.0, 3.0) + (0.0,) * (dim - 2)
+def _model(
+    family, data_key, reference_seed, key, name, dim, num_records, tempering=1.0,
+    theta=None, centre=None, **constants,
+):  # fmt: skip
+    theta = theta or (0.0, 3.0) + (0.0,) * (dim - 2)
     return ThesisModel(
-        key,
-        name,
-        dim,
-        num_records,
-        tempering,
-        true_theta=theta,
-        start_centre=theta,
-        _family=BANANA._replace(simulate=partial(BANANA.simulate, dim=dim)),
-        _constants=dict(curvature=curvature, prior_precision=0.001),
-        _data_key=lambda: jax.random.key(43247),
-        _reference_seed=56437,
-    )
+        key, name, dim, num_records, tempering, theta, centre or theta,
+        family, constants, data_key, reference_seed,
+    )  # fmt: skip
 
 
-_CORRELATED = ThesisModel(
-    "hard-gauss-2d",
-    "Correlated Gauss",
-    dim=2,
-    num_records=200_000,
-    tempering=1.0,
-    true_theta=(0.0, 3.0),
-    start_centre=(0.0, 3.0),
-    _family=GAUSSIAN,
-    _constants={},
-    _data_key=lambda: jax.random.key(46283648),
-    _reference_seed=434927,
+_banana = partial(
+    _model, BANANA, lambda: jax.random.key(43247), 56437, prior_precision=0.001
 )
-
-_CIRCLE = ThesisModel(
-    "circle",
-    "Circle",
-    dim=2,
-    num_records=100_000,
-    tempering=1.0,
-    true_theta=(0.0, 0.0),
-    start_centre=(0.0, 1.0),
-    _family=CIRCLE,
-    _constants={},
-    _data_key=lambda: jax.random.split(jax.random.key(742983))[1],
-    _reference_seed=56437,
+_gaussian = partial(_model, GAUSSIAN, lambda: jax.random.key(46283648), 434927)
+_circle = partial(
+    _model, CIRCLE, lambda: jax.random.split(jax.random.key(742983))[1], 56437
 )
 
 THESIS_MODELS = {
@@ -208,8 +186,8 @@ THESIS_MODELS = {
         _banana("tempered-10d", "Tempered banana d=10", 10, 200_000, 0.005),
         _banana("gauss-30d", "High dimensional Gauss", 30, 200_000, curvature=0.0),
         _banana("hard-2d", "Narrow banana", 2, 150_000, curvature=350.0),
-        _CORRELATED,
-        _CIRCLE,
+        _gaussian("hard-gauss-2d", "Correlated Gauss", 2, 200_000),
+        _circle("circle", "Circle", 2, 100_000, theta=(0.0, 0.0), centre=(0.0, 1.0)),
     )
 }
 """The models by key, in the order of table 5.1."""
