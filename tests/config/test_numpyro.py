@@ -1,6 +1,7 @@
 """A NumPyro model and a file of one's own, run from one TOML."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import arviz
@@ -122,7 +123,7 @@ def test_records_are_encoded_by_public_rules(folder):
         np.testing.assert_allclose(data["y"][i], float(score), rtol=1e-6)
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), data)
     assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), job.outline.data)
-    design = tables.example(config.tomllib.loads(TOML)["data"]["columns"])
+    design = tables.example(tomllib.loads(TOML)["data"]["columns"])
     assert set(design) == {"x", "group"}
     assert np.ptp(design["x"], axis=0).min() > 0.99
 

@@ -73,7 +73,7 @@ def information():
 def scores(noise_multiplier):
     return functools.partial(
         scoring,
-        information_fn=information(),
+        fisher_information=information(),
         noise_multiplier=noise_multiplier,
         rate=0.5,
         largest_move=np.full(3, 0.5),
