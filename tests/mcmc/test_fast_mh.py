@@ -173,11 +173,13 @@ def smallest_pvalue(algorithm_fn, tempering):
     return min(stats.kstest(u, "uniform").pvalue for u in uniforms.T)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_keep_the_posterior(name):
     assert smallest_pvalue(KERNELS[name], tempering=0.5) > FALSE_ALARM
 
 
+@pytest.mark.thorough
 def test_the_wrong_posterior_is_detected():
     algorithm_fn = KERNELS["centred"]
 

@@ -97,11 +97,12 @@ def test_chains_run_and_are_constrained(num_chains, method, bar, capsys):
     assert "scale" in printed and "twice" not in printed
 
 
+@pytest.mark.thorough
 def test_chains_run_in_parallel_on_devices():
     code = (
         "import numpyro; numpyro.set_host_device_count(2)\n"
         "import numpy as np\n"
-        "from tests.test_numpyro_kernel import sampled\n"
+        "from tests.numpyro.test_kernel import sampled\n"
         "mcmc = sampled(2, 'parallel', bar=True)\n"
         "assert mcmc.get_samples(group_by_chain=True)['mean'].shape == (2, 30)\n"
         "try:\n"
