@@ -14,6 +14,9 @@ from dpjax import bounds, cli, config, fisher, privacy, proposals
 from dpjax.adaptation import adapted
 from dpjax.config import data, model
 from dpjax.models.banana import FisherInformation
+from tests.tiers import tiered
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 ROOT = Path(__file__).parents[1]
 
@@ -209,7 +212,9 @@ def written(name, lines):
     return f'{SMALL}[algorithm]\nname = "{name}"\nstep_size = 0.05\n{lines}\n'
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    "job", tiered(JOBS, ["hmc", "penalty geodesic", "minibatch_penalty adapted fisher"])
+)
 def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
     """Same seed, same draws, same price as the call that the file stands for."""
     lines, algorithm_fn = JOBS[job]

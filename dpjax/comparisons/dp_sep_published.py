@@ -112,7 +112,11 @@ def as_top_level_api(
 
         places = jnp.arange(num_records, dtype=jnp.uint32)
         theta, _ = jax.lax.scan(body, state.position, (order, places))
-        return SharedSiteState(theta, state.num_steps + 1), SharedSiteInfo(theta), memory
+        return (
+            SharedSiteState(theta, state.num_steps + 1),
+            SharedSiteInfo(theta),
+            memory,
+        )
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if noise_multiplier == 0:

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 MODEL = """
 import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 def model(x, group, y):
     slope = numpyro.sample("slope", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
     with numpyro.plate("groups", 3):
@@ -78,6 +80,7 @@ def folder(tmp_path):
         yield tmp_path
 
 
+@pytest.mark.thorough
 def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
     folder, monkeypatch, capsys
 ):

@@ -11,6 +11,8 @@ from dpjax import fisher, proposals
 from dpjax.models.banana import FisherInformation
 from dpjax.release import accept_bit
 
+pytestmark = pytest.mark.thorough
+
 # No log ratio of a record of these posteriors is larger, so none is clipped.
 CLIP = 30.0
 # The metric of the banana in conftest. It is far from constant over the posterior.

@@ -97,6 +97,7 @@ def test_chains_run_and_are_constrained(num_chains, method, bar, capsys):
     assert "scale" in printed and "twice" not in printed
 
 
+@pytest.mark.thorough
 def test_chains_run_in_parallel_on_devices():
     code = (
         "import numpyro; numpyro.set_host_device_count(2)\n"

@@ -193,6 +193,7 @@ def test_the_clip_bound_follows_the_models_tails_and_reads_no_data():
     assert found * 50 == pytest.approx(3.29, abs=0.4)
 
 
+@pytest.mark.thorough
 def test_draws_are_the_posteriors_and_spend_the_budget(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     result = sample(
