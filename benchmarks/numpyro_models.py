@@ -26,7 +26,8 @@ from jax.flatten_util import ravel_pytree
 import dpjax
 from dpjax import config
 from dpjax.comparisons import baselines
-from dpjax.numpyro import clip_per_step, fisher_metric, initial_position, sample
+from dpjax.fisher import inverse_fisher_information
+from dpjax.numpyro import clip_per_step, fisher_information, initial_position, sample
 
 CONFIGS = Path(__file__).parents[1] / "configs/numpyro"
 GROUPS = 1.0 + 0.7 * np.random.default_rng(1).normal(size=20)
@@ -91,7 +92,8 @@ def by_component(positions):
 
 def non_private_clipped(posterior, positions) -> float:
     """Share of the records that a step from `positions`, unconstrained, clips."""
-    metric = fisher_metric(posterior, positions)
+    information = fisher_information(posterior, positions)
+    metric = inverse_fisher_information(information, positions)
     bound = clip_per_step(posterior, positions, metric)
     flat, unravel = ravel_pytree(positions)
     rng, shares = np.random.default_rng(0), []

@@ -136,9 +136,9 @@ def main():
     for name, (model, *others, data) in models(options.records).items():
         target = posterior(model, data, plate="data")
         rng = np.random.default_rng(1)
-        shapes = jax.eval_shape(target.logprior_fn.__self__.draw, jax.random.key(0))
         position = jax.tree.map(
-            lambda leaf, rng=rng: jnp.asarray(0.3 * rng.normal(size=leaf.shape)), shapes
+            lambda leaf, rng=rng: jnp.asarray(0.3 * rng.normal(size=leaf.shape)),
+            target.model.outline,
         )
         calls = [
             jax.jit(jax.vmap(jax.grad(function), (None, 0)))

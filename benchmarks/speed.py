@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import dpjax
 from benchmarks import by_hand, timing
 from dpjax.models import banana, logistic_regression
-from dpjax.models.banana import Information, simulate
+from dpjax.models.banana import FisherInformation, simulate
 
 CHAINS = 20
 
@@ -96,16 +96,16 @@ def random_walks(posterior, start, ratios, length, constant, num_steps):
 def banana_walks():
     posterior, start = banana_data(100_000, 2)
     table = random_walks(posterior, start, by_hand.banana_ratios, 0.0112, 2.0, 1000)
-    information = Information(posterior.num_records)
+    fisher_information = FisherInformation(posterior.num_records)
     # One posterior standard deviation, and a bound of four in a record's ratio.
     walk = functools.partial(
         dpjax.barker, step_size=1.0, clip_bound=4 / posterior.num_records**0.5
     )
     table.kernels["barker geodesic"] = functools.partial(
-        walk, proposal=dpjax.fisher.geodesic(information)
+        walk, proposal=dpjax.fisher.geodesic(fisher_information)
     )
     table.kernels["barker metric"] = functools.partial(
-        walk, inverse_mass_matrix=jnp.linalg.inv(information(start))
+        walk, inverse_mass_matrix=jnp.linalg.inv(fisher_information(start))
     )
     return table
 

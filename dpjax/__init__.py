@@ -1,5 +1,7 @@
 """Posterior samples under differential privacy, in JAX."""
 
+from importlib.metadata import version as _version
+
 from dpjax import acceptance, adaptation, fisher, privacy, proposals
 from dpjax.algorithm import Algorithm
 from dpjax.comparisons import baselines
@@ -60,3 +62,5 @@ __all__ = [
     "sgnht",
     "tuna",
 ]
+
+__version__ = _version("dpjax")

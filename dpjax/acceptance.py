@@ -1,9 +1,9 @@
 """Acceptance functions a(l) of Metropolis-Hastings steps, and the draw of the bit.
 
-Each is *balanced*, a(l) = e^l a(-l), so a chain that accepts with probability a(l)
-of the log Metropolis-Hastings ratio l keeps its target exactly. What a step releases
-about the data is one Bernoulli(c a(l)) bit, with c the laziness; `dpjax.privacy`
-charges for that bit.
+Each acceptance function is *balanced*, a(l) = e^l a(-l). So a chain that accepts with
+probability a(l), with l the log Metropolis-Hastings ratio, keeps its target exactly. A
+step releases one Bernoulli(c a(l)) bit about the data, with c the laziness, and
+`dpjax.privacy` charges for that bit.
 """
 
 import math
@@ -27,20 +27,19 @@ __all__ = [
 ]
 
 TOTAL_VARIATION = 2e-15
-"""Bound on |P(bit = 1) - c a(l)| of `draw` for one bit.
+"""Bound on |P(bit = 1) - c a(l)| of the bit that `dpjax.release.accept_bit` draws.
 
-Rounding of a(l) in float64 (tested against 50 digits), of the 63-bit threshold, and
-of the log ratio itself, whose relative error of 2^-53 moves a(l) by at most
-sup |l a'(l)| 2^-53.
+It covers three roundings: of a(l) in float64, which is tested against 50 digits; of the
+63-bit threshold; and of the log ratio, whose relative error of 2^-53 moves a(l) by at
+most sup |l a'(l)| 2^-53.
 """
 
+MAX_NOISE_SD = 64.0
+"""Largest standard deviation s of the penalty's noise, nats. The rounding of the log
+ratio moves a(l) by up to 0.2 s 2^-53, which `TOTAL_VARIATION` covers up to this s."""
 
-LOUDEST = 64.0
-"""Most nats of penalty noise s. The rounding of the log ratio moves the probability by
-up to 0.2 s 2^-53, the rest of `TOTAL_VARIATION` does not grow with s."""
-
-FAR = 10.0
-"""Arguments of Mills' ratio from which on its continued fraction is used."""
+MIN_MILLS_ARGUMENT = 10.0
+"""Smallest argument at which Mills' ratio is computed by its continued fraction."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,15 @@ class Acceptance:
         + e^l Phi(-l/s - s/2), the law of the penalty method's bit; or
         ``"metropolis"``, a(l) = min(1, e^l), for which no privacy is claimed.
     noise_sd
-        s in nats, for the penalty family only.
+        s in (0, 64] nats, for the penalty family only.
     laziness
-        c in (0, 1]: the chance that a step does anything, tossed in secret before
-        the data are read.
+        c in (0, 1]: the chance that a step does anything. The coin is tossed in secret,
+        before the data are read.
+
+    Raises
+    ------
+    ValueError
+        If the family is unknown or a number is out of range.
     """
 
     family: Literal["barker", "penalty", "metropolis"]
@@ -69,10 +73,11 @@ class Acceptance:
             raise ValueError(f"unknown acceptance family {self.family!r}")
         if self.family != "penalty" and self.noise_sd != 0:
             raise ValueError("noise_sd belongs to the penalty family only")
-        if self.family == "penalty" and not 0 < self.noise_sd <= LOUDEST:
+        if self.family == "penalty" and not 0 < self.noise_sd <= MAX_NOISE_SD:
             raise ValueError(
-                f"noise_sd must be positive and at most {LOUDEST} nats, where no move "
-                f"is accepted that gains less than 1000 nats, got {self.noise_sd}"
+                f"noise_sd must be positive and at most {MAX_NOISE_SD} nats, where no "
+                "move is accepted that gains less than 1000 nats, got "
+                f"{self.noise_sd}"
             )
         if not 0 < self.laziness <= 1:
             raise ValueError(f"laziness must be in (0, 1], got {self.laziness}")
@@ -88,12 +93,8 @@ class Acceptance:
             case "penalty":
                 s = self.noise_sd
                 x = log_ratio / s - s / 2
-                return np.minimum(
-                    np.logaddexp(
-                        special.log_ndtr(x), log_ratio + special.log_ndtr(-x - s)
-                    ),
-                    0.0,
-                )
+                other = log_ratio + special.log_ndtr(-x - s)
+                return np.minimum(np.logaddexp(special.log_ndtr(x), other), 0.0)
 
     def log_reject(self, log_ratio: np.ndarray) -> np.ndarray:
         """log(1 - a(l)) in float64 on the host, without the laziness."""
@@ -105,44 +106,56 @@ class Acceptance:
             case "barker":
                 return -np.logaddexp(0.0, log_ratio)
             case "penalty":
-                # 1 - a = phi(x) (M(x) - M(x + s)), M Mills' ratio, where x > 0.
+                # Where x > 0, 1 - a = phi(x) (M(x) - M(x + s)) with Mills' ratio M.
                 s = self.noise_sd
                 x = log_ratio / s - s / 2
                 y = np.maximum(x, 0.0) / np.sqrt(2)
                 gap = special.erfcx(y) - special.erfcx(y + s / np.sqrt(2))
+                log_a = self.log_accept(np.minimum(log_ratio, s**2 / 2))
                 with np.errstate(divide="ignore"):
                     upper = np.log(gap / 2) - y**2
-                    lower = np.log(
-                        -np.expm1(self.log_accept(np.minimum(log_ratio, s**2 / 2)))
-                    )
+                    lower = np.log(-np.expm1(log_a))
                 return np.where(x > 0, upper, lower)
 
 
 def barker(laziness: float = 1.0) -> Acceptance:
-    """Barker's acceptance function 1 / (1 + e^-l); pure differential privacy."""
+    """Barker's acceptance function 1 / (1 + e^-l), which is purely private."""
     return Acceptance("barker", laziness=laziness)
 
 
 def penalty(noise_sd: float, laziness: float = 1.0) -> Acceptance:
-    """The penalty method's: the ratio gets N(-s^2/2, s^2) noise, s = `noise_sd`."""
+    """The penalty method's acceptance function.
+
+    It is the chance that Metropolis's test accepts after N(-s^2/2, s^2) noise was added
+    to the log ratio, with s = `noise_sd`.
+    """
     return Acceptance("penalty", noise_sd=noise_sd, laziness=laziness)
 
 
 def metropolis() -> Acceptance:
-    """min(1, e^l). Not private: a rejection can be impossible on one data set."""
+    """Metropolis's acceptance function min(1, e^l).
+
+    It is not private, because a rejection can be impossible on one data set.
+    """
     return Acceptance("metropolis")
 
 
 def probability(family: str, log_ratio, noise_sd=0.0) -> jax.Array:
-    """a(l), traced, in float64; call it under `jax.enable_x64(True)`."""
+    """a(l), without the laziness, in traced float64.
+
+    Call it under `jax.enable_x64(True)`. `noise_sd` may be traced too; where it is
+    above `MAX_NOISE_SD` the probability is 0.
+    """
     match family:
         case "metropolis":
             return jnp.exp(jnp.minimum(log_ratio, 0.0))
         case "barker":
             return jax.nn.sigmoid(log_ratio)
         case "penalty":
-            # Louder noise, of a far proposal: a = 0 is balanced, hence exact, too.
-            return jnp.where(noise_sd <= LOUDEST, _penalty(log_ratio, noise_sd), 0.0)
+            # Noise above the bound belongs to a proposal far away. To reject it keeps
+            # the target exactly, because a = 0 is balanced too.
+            allowed = noise_sd <= MAX_NOISE_SD
+            return jnp.where(allowed, _penalty(log_ratio, noise_sd), 0.0)
         case _:
             raise ValueError(f"unknown acceptance family {family!r}")
 
@@ -150,22 +163,27 @@ def probability(family: str, log_ratio, noise_sd=0.0) -> jax.Array:
 def _penalty(log_ratio, noise_sd):
     """a(l) = Phi(x) + e^l Phi(-y), x = l/s - s/2, y = l/s + s/2, to 1e-15 for any s.
 
-    Where y is large the second term is phi(x) R(y) with Mills' ratio R, as e^l and
-    Phi(-y) would lose their last digits.
+    Where y is large, the second term is computed as phi(x) M(y) with Mills' ratio M,
+    because the product of e^l and Phi(-y) would lose their last digits.
     """
-    # The square of s with all its digits: x may be a small difference.
+    # x may be a small difference of l/s and s/2, so s^2 is needed with all its digits.
+    # s = high + low, and high^2 is exact.
     high = lax.reduce_precision(jnp.asarray(noise_sd, jnp.float64), 11, 23)
     low = noise_sd - high
     x = ((log_ratio - high**2 / 2) - low * (high + noise_sd) / 2) / noise_sd
     y = x + noise_sd
     # l = (y^2 - x^2) / 2 is below 50 there.
     near = jnp.exp(jnp.minimum(log_ratio, 50.0)) * ndtr(-y)
-    far = jnp.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * _mills(jnp.maximum(y, FAR))
-    return jnp.minimum(ndtr(x) + jnp.where(y < FAR, near, far), 1.0)
+    mills = _mills_tail(jnp.maximum(y, MIN_MILLS_ARGUMENT))
+    far = jnp.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * mills
+    return jnp.minimum(ndtr(x) + jnp.where(y < MIN_MILLS_ARGUMENT, near, far), 1.0)
 
 
-def _mills(y):
-    """Phi(-y) / phi(y) for y >= `FAR`, to 2e-17, by Laplace's continued fraction."""
+def _mills_tail(y):
+    """Mills' ratio Phi(-y) / phi(y) to 2e-17, by Laplace's continued fraction.
+
+    For y >= `MIN_MILLS_ARGUMENT`.
+    """
     fraction = y
     for k in range(12, 0, -1):
         fraction = y + k / fraction

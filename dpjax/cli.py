@@ -1,11 +1,13 @@
-"""``dpjax run CONFIG.toml`` and ``dpjax account CONFIG.toml``."""
+"""The commands ``dpjax run CONFIG.toml`` and ``dpjax account CONFIG.toml``."""
 
 import argparse
 import json
 import sys
 import time
 import warnings
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -15,16 +17,23 @@ from dpjax.runner.run import run
 
 __all__ = ["cost_table", "main", "predictive", "write_run"]
 
-MIXED = 1.1
-"""R-hat above which the chains disagree."""
+MAX_R_HAT = 1.1
+"""Bound on the R-hat of chains that have mixed."""
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Budgets in the table of `cost_table`, beside that of the job."""
+
+MAX_PLOTTED = 6
+"""Number of parameters in the plots, which leave the others out."""
 
 
 def main(arguments=None) -> int:
     """Entry point; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="dpjax", description="Posterior samples under differential privacy."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"dpjax {version('dpjax')}"
     )
     commands = parser.add_subparsers(dest="command", required=True)
     runs = commands.add_parser("run", help="draw samples and write them to a folder")
@@ -50,7 +59,7 @@ def main(arguments=None) -> int:
 
 
 def cost_table(job: config.Job) -> str:
-    """Steps that a budget pays, for one chain and for the job's number of chains."""
+    """The steps that budgets pay for, of one chain and of all; no data are read."""
     budget, chains = job.budget, job.run["num_chains"]
     if job.algorithm_fn is None:
         return (
@@ -81,22 +90,25 @@ def cost_table(job: config.Job) -> str:
 def write_run(job: config.Job, out: Path) -> None:
     """Run the job; write draws.nc, summary.csv, privacy.json and plots to `out`.
 
-    The infos of a run without accept bits are in draws.nc, for `results.load_infos`.
-    A run that was killed goes on from the checkpoint it left in `out`.
+    The infos of a run without accept bits are in draws.nc, where
+    `dpjax.runner.load_infos` finds them. A run that was killed continues from the
+    checkpoint that it left in `out`.
     """
     posterior, names, test = job.load()
     out.mkdir(parents=True, exist_ok=True)
     ledger = job.run["ledger"] or out / "ledger.jsonl"
     key = None if job.seed is None else jax.random.key(job.seed)
     options = {**job.run, "ledger": ledger, "budget": job.budget}
-    if job.algorithm_fn is None:
+    if job.sample_fn is not None:
         result = job.sample_fn(key, posterior, **options)
     else:
+        assert job.algorithm_fn is not None
         options["checkpoint"] = out / "checkpoint.npz"
         result = run(key, job.algorithm_fn, posterior, **options)
     draws = result.to_arviz(names)
-    draws.to_netcdf(out / "draws.nc")
-    summary = result.summary()
+    draws.to_netcdf(str(out / "draws.nc"))
+    # By its type it may also be a data set of arrays; as called there, it is a table.
+    summary: Any = result.summary()
     if names is not None:
         summary.index = names
     summary.to_csv(out / "summary.csv")
@@ -104,7 +116,7 @@ def write_run(job: config.Job, out: Path) -> None:
     print(summary.to_string())
     if result.acceptance_rate is not None:
         print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")
-    if "r_hat" in summary and summary["r_hat"].max() > MIXED:
+    if "r_hat" in summary and summary["r_hat"].max() > MAX_R_HAT:
         print(
             f"R-hat is up to {summary['r_hat'].max():.2f}: the chains have not mixed. "
             "The budget pays for too few steps, or the step size does not fit; do not "
@@ -140,7 +152,7 @@ def _plot(draws, names, out: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         shown = arviz.from_dict(
-            {name: flat[..., i] for i, name in enumerate(names[:6])}
+            {name: flat[..., i] for i, name in enumerate(names[:MAX_PLOTTED])}
         )
         axes = arviz.plot_trace(shown, compact=False)
         axes.ravel()[0].figure.tight_layout()

@@ -1,21 +1,24 @@
-"""Expected Fisher information: a metric of the model that reads no data, and its paths.
+"""Expected Fisher information, which reads no data, and steps in its metric.
 
-A step delta changes one record's log-likelihood by about sqrt(delta' F delta), F the
-information of one record, so steps measured in G = T n F (T the tempering) need a clip
-bound of a few ``h / sqrt(T n)`` for steps of h posterior standard deviations, whatever
-the scales, the correlations and the dimension. F is an expectation over records drawn
-from the *model* at a public position, never over the data, so it costs no privacy.
+A step delta changes one record's log-likelihood by about sqrt(delta' F delta), with F
+the Fisher information of one record. Let T be the tempering, n the number of records
+and G = T n F. A step whose length in the metric G is h, about h posterior standard
+deviations, therefore needs a clip bound of a few h / sqrt(T n), whatever the scales,
+the correlations and the dimension of the parameters. F is an expectation over records
+drawn from the *model* at a public position, never over the data, so it costs no
+privacy.
 
-Where G hardly changes over the posterior, its inverse at one public position is an
-``inverse_mass_matrix``. Where it does, `geodesic` walks along its geodesics.
+Where G hardly changes over the posterior, its inverse at one public position is a good
+``inverse_mass_matrix``. Where it does change, `geodesic` proposes steps along the
+geodesics of G.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
@@ -23,75 +26,55 @@ from dpjax.posterior import Posterior
 from dpjax.proposals import Move, Proposal
 from dpjax.random.variates import normal
 
-__all__ = ["Information", "geodesic", "information"]
+__all__ = ["fisher_information", "geodesic", "inverse_fisher_information"]
 
-SPREAD = 0.1
-"""Standard deviation of the logarithm of a geodesic step's length. A fixed length would
-be missed by the error of the integrator on the way back."""
+LOG_LENGTH_SD = 0.1
+"""Standard deviation of the logarithm of a geodesic step's length. With a fixed length,
+the error of the integrator would make the way back miss the start."""
 
-LARGEST_UNROLLED = 16
-"""Unknowns of a system that is solved in as many lines of code."""
+MAX_UNROLLED_DIM = 16
+"""Largest linear system whose elimination is unrolled."""
 
-NEWTON_STEPS, CLOSURE = 4, 1e-6
-"""Iterations of the midpoint equation, and how far in step lengths the way back may end
-from the start before the proposal is given up."""
+NEWTON_STEPS = 4
+"""Iterations for the implicit midpoint equation."""
 
-
-@dataclass(frozen=True)
-class Information:
-    """``position -> (d, d)``: the information of all records; see `information`."""
-
-    loglikelihood_fn: Callable[[Any, Any], jax.Array]
-    simulate_fn: Callable[[jax.Array, Any], Any]
-    num_records: int
-    tempering: float
-    prior_precision: float
-    num_simulated: int
-    seed: int
-
-    def __call__(self, position) -> jax.Array:
-        flat, unravel = ravel_pytree(position)
-
-        def score(rng_key):
-            record = jax.lax.stop_gradient(self.simulate_fn(rng_key, position))
-            return jax.grad(lambda x: self.loglikelihood_fn(unravel(x), record))(flat)
-
-        keys = jax.random.split(jax.random.key(self.seed), self.num_simulated)
-        scores = jax.vmap(score)(keys)
-        product = jnp.matmul(scores.T, scores, precision="highest")
-        weight = self.tempering * self.num_records / self.num_simulated
-        return weight * product + self.prior_precision * jnp.eye(flat.size)
+MAX_RETURN_ERROR = 1e-6
+"""Distance from the start, in step lengths, beyond which the way back has failed."""
 
 
-def information(
+def fisher_information(
     posterior: Posterior,
     simulate_fn: Callable[[jax.Array, Any], Any],
     *,
     prior_precision: float = 0.0,
     num_simulated: int = 1000,
     seed: int = 0,
-) -> Information:
-    """Fisher information of the model, from records simulated by it.
+) -> Callable[[Any], jax.Array]:
+    """Expected Fisher information of all records, estimated from simulated records.
 
     Parameters
     ----------
     posterior
-        Its log-likelihood, tempering and number of records are used, not its data.
+        Supplies log-likelihood, tempering and number of records, but no data.
     simulate_fn
-        ``(rng_key, position) -> record``: one record of the model, with regressors
-        from a public range or design. It must not read the data.
+        ``(rng_key, position) -> record``: draws one record of the model at the
+        position, with regressors from a public range or design. It must not read the
+        data.
     prior_precision
-        Added to the diagonal; positive where records alone may not inform a direction.
+        Number that is added to the diagonal. It must be positive if records alone leave
+        a direction undetermined.
     num_simulated
-        Records simulated, a few times the number of parameters or more. The error
-        this makes leaves chains exact: the same records are drawn at every position.
+        Number of records to simulate, at least a few times the number of parameters.
+        The same random numbers are used at every position. So the result is a smooth
+        function of the position, and its simulation error leaves chains exact.
     seed
-        Of their randomness.
+        Seed of the simulated records.
 
     Returns
     -------
-    ``position -> (d, d)`` over the flattened position, for `geodesic`; its
-    inverse at one public position is an ``inverse_mass_matrix``.
+    Callable
+        ``position -> (d, d)`` over the flattened position, for `geodesic` and
+        `inverse_fisher_information`.
 
     Raises
     ------
@@ -107,39 +90,72 @@ def information(
         raise ValueError(f"num_simulated must be a positive integer, {num_simulated=}")
     if not prior_precision >= 0:
         raise ValueError(f"prior_precision must not be negative, {prior_precision=}")
-    return Information(
-        posterior.loglikelihood_fn,
-        simulate_fn,
-        posterior.num_records,
-        posterior.tempering,
-        prior_precision,
-        num_simulated,
-        seed,
-    )
+    weight = posterior.tempering * posterior.num_records / num_simulated
+    loglikelihood_fn = posterior.loglikelihood_fn
+
+    def of_all_records(position):
+        flat, unravel = ravel_pytree(position)
+
+        def score(rng_key):
+            record = jax.lax.stop_gradient(simulate_fn(rng_key, position))
+            return jax.grad(lambda x: loglikelihood_fn(unravel(x), record))(flat)
+
+        scores = jax.vmap(score)(jax.random.split(jax.random.key(seed), num_simulated))
+        product = jnp.matmul(scores.T, scores, precision="highest")
+        return weight * product + prior_precision * jnp.eye(flat.size)
+
+    return of_all_records
 
 
-def geodesic(information_fn: Callable[[Any], jax.Array]) -> Proposal:
-    """Random walk along geodesics of the metric G = `information_fn`.
-
-    A uniform direction, and a length within about a tenth of ``step_size`` in units of
-    G: of one posterior standard deviation where G is the Fisher information.
+def inverse_fisher_information(
+    fisher_information: Callable[[Any], jax.Array], position
+) -> np.ndarray:
+    """Inverse of the information at one public position, an ``inverse_mass_matrix``.
 
     Parameters
     ----------
-    information_fn
-        ``position -> (d, d)``, public, differentiable and positive definite. Any such
-        function leaves chains exact.
+    fisher_information
+        ``position -> (d, d)``.
+    position
+        Where it is evaluated.
+
+    Returns
+    -------
+    np.ndarray
+        Shape ``(d, d)``, float64: approximately the posterior covariance of the
+        flattened position.
+    """
+    with jax.enable_x64(True):
+        information = jax.jit(lambda at: fisher_information(at))(position)
+        inverse = np.linalg.inv(np.asarray(information, np.float64))
+    return (inverse + inverse.T) / 2
+
+
+def geodesic(fisher_information: Callable[[Any], jax.Array]) -> Proposal:
+    """Random walk along geodesics of the metric G = `fisher_information`.
+
+    The direction of a step is uniform with respect to G. Its length in G varies by
+    about a tenth around ``step_size``. Where G is the Fisher information, a length of
+    one is about one posterior standard deviation.
+
+    Parameters
+    ----------
+    fisher_information
+        ``position -> (d, d)``, public, differentiable and positive definite. Chains
+        stay exact with any such function.
 
     Notes
     -----
-    One step of the implicit midpoint rule for K = p' G(theta)^-1 p / 2 over unit time,
-    from p of length r in G^-1: a symplectic and reversible map, which on a flat metric
-    in curved coordinates, such as a banana's, is the geodesic itself. With lengths of
-    density g, p has density g(r) r^(1-d) |G|^(-1/2) up to a constant, whose ratio at
-    the two ends is the proposal ratio. A proposal whose way back does not lead to the
-    start is given up: it is rejected with certainty, whatever the data. The walk that
-    Girolami and Calderhead (2011, section 5) take by explicit Euler steps; the check
-    is that of Zappa, Holmes-Cerf and Goodman (2018).
+    A step is one step of the implicit midpoint rule over unit time, for the Hamiltonian
+    K = p' G(theta)^-1 p / 2 and from a momentum p whose length in G^-1 is r. This map
+    is symplectic and reversible. If G is a flat metric in curved coordinates, as the
+    banana's is, the step is the geodesic itself. If r has the density g, then p has the
+    density g(r) r^(1-d) |G|^(-1/2) up to a constant, and the ratio of these densities
+    at the two ends is the proposal ratio. If the step back does not lead to the start,
+    the proposal is rejected with certainty, whatever the data.
+
+    Girolami and Calderhead (2011, section 5) take explicit Euler steps for the same
+    walk. The check of the way back is that of Zappa, Holmes-Cerf and Goodman (2018).
     """
 
     def propose(words, position, walk, step_size):
@@ -148,10 +164,10 @@ def geodesic(information_fn: Callable[[Any], jax.Array]) -> Proposal:
             flat, unravel = ravel_pytree(wide)
 
             def metric(theta):
-                return information_fn(unravel(theta))
+                return fisher_information(unravel(theta))
 
             numbers = normal(words, flat.dtype)
-            length = step_size * jnp.exp(SPREAD * numbers[0])
+            length = step_size * jnp.exp(LOG_LENGTH_SD * numbers[0])
             direction = numbers[1:] / jnp.linalg.norm(numbers[1:])
             root = jnp.linalg.cholesky(metric(flat))
             momentum = length * root @ direction
@@ -169,7 +185,7 @@ def geodesic(information_fn: Callable[[Any], jax.Array]) -> Proposal:
             )
             forward = _log_density(length, root, step_size)
             backward = _log_density(length_there, root_there, step_size)
-            closed = jnp.linalg.norm(error) <= CLOSURE * step_size
+            closed = jnp.linalg.norm(error) <= MAX_RETURN_ERROR * step_size
             usable = closed & jnp.isfinite(backward - forward)
             proposed = unravel(jnp.where(usable, end, flat))
             log_ratio = jnp.where(usable, backward - forward, -jnp.inf)
@@ -189,28 +205,28 @@ def geodesic(information_fn: Callable[[Any], jax.Array]) -> Proposal:
 
 
 def _log_density(length, root, step_size):
-    """Of a momentum of this length in the metric, at its place, up to a constant."""
-    deviation = jnp.log(length / step_size) / SPREAD
+    """Log density of a momentum of this length, up to a constant; root root' = G."""
+    deviation = jnp.log(length / step_size) / LOG_LENGTH_SD
     log_volume = len(root) * jnp.log(length) + jnp.sum(jnp.log(jnp.diag(root)))
     return -0.5 * deviation**2 - log_volume
 
 
-def _momenta(information_fn, theta, velocity):
-    """Momenta at either end of the step from theta to theta + velocity."""
+def _momenta(metric, theta, velocity):
+    """Momenta at the two ends of the step from theta to theta + velocity."""
 
     def lagrangian(middle, velocity):
-        return velocity @ information_fn(middle) @ velocity / 2
+        return velocity @ metric(middle) @ velocity / 2
 
     middle = theta + velocity / 2
     force, momentum = jax.grad(lagrangian, (0, 1))(middle, velocity)
     return momentum - force / 2, momentum + force / 2
 
 
-def _walk(information_fn, theta, root, momentum):
-    """Position and momentum after unit time, by Newton's method for the velocity."""
+def _walk(metric, theta, root, momentum):
+    """Position and momentum after unit time; Newton's method finds the velocity."""
 
     def residual(velocity):
-        return _momenta(information_fn, theta, velocity)[0] - momentum
+        return _momenta(metric, theta, velocity)[0] - momentum
 
     def newton(_, velocity):
         slope = jax.jacfwd(residual)(velocity)
@@ -218,15 +234,16 @@ def _walk(information_fn, theta, root, momentum):
 
     straight = cho_solve((root, True), momentum)
     velocity = jax.lax.fori_loop(0, NEWTON_STEPS, newton, straight)
-    return theta + velocity, _momenta(information_fn, theta, velocity)[1]
+    return theta + velocity, _momenta(metric, theta, velocity)[1]
 
 
 def _solve(matrix, vector):
-    """Solution of a small system, by elimination without pivots.
+    """Solution of a small linear system, by elimination without pivots.
 
-    XLA calls LAPACK for `jnp.linalg.solve`, which takes ten times as long.
+    XLA calls LAPACK for `jnp.linalg.solve`, which takes ten times as long on such a
+    system.
     """
-    if len(vector) > LARGEST_UNROLLED:
+    if len(vector) > MAX_UNROLLED_DIM:
         return jnp.linalg.solve(matrix, vector)
     rows = jnp.concatenate([matrix, vector[:, None]], axis=1)
     for k in range(len(vector)):

@@ -4,6 +4,7 @@ Reuse of keys, which does not depend on the precision, is looked for in 64 bits.
 """
 
 import os
+import tempfile
 
 import jax
 import pytest
@@ -15,9 +16,27 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", X64)
 
 
+def pytest_configure(config):
+    """Keep compiled programs in a folder that all workers of this run share.
+
+    JAX_COMPILATION_CACHE_DIR names a folder that outlives the run. Workers and
+    subprocesses inherit the environment of the process that starts them.
+    """
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = tempfile.TemporaryDirectory(prefix="dpjax-programs-")
+        config.add_cleanup(folder.cleanup)
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+    for name, kind in (
+        ("JAX_COMPILATION_CACHE_DIR", str),
+        ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", float),
+    ):
+        jax.config.update(name.lower(), kind(os.environ[name]))
+
+
 @pytest.fixture(autouse=True, scope="module")
 def programs():
-    """Compiled programs are kept for a file: those of a session fill gigabytes."""
+    """Programs stay in memory for one file: those of a session fill gigabytes."""
     yield
     jax.clear_caches()
 

@@ -12,7 +12,7 @@ from dpjax import acceptance
 from dpjax.acceptance import TOTAL_VARIATION
 from dpjax.release import accept_bit
 
-NOISE = [0.05, 0.5, 1, 2, 5, 8.7, 10, 15.3, 63.7, acceptance.LOUDEST]
+NOISE = [0.05, 0.5, 1, 2, 5, 8.7, 10, 15.3, 63.7, acceptance.MAX_NOISE_SD]
 CASES = [("barker", 0.0), ("metropolis", 0.0)] + [("penalty", s) for s in NOISE]
 WORDS = 2**32 - 1
 
@@ -24,7 +24,7 @@ def grid(noise_sd):
         np.linspace(-800, 800, 21),
         s**2 / 2 + s * np.linspace(-6, 6, 30),
         np.linspace(-3, 3, 12),
-        s * (acceptance.FAR - s / 2) + np.array([-1e-9, 1e-9]),
+        s * (acceptance.MIN_MILLS_ARGUMENT - s / 2) + np.array([-1e-9, 1e-9]),
     )
     return np.concatenate(parts)
 
@@ -174,7 +174,7 @@ def test_bad_parameters_raise(arguments):
 
 
 def test_louder_noise_is_refused_and_never_accepts():
-    louder = acceptance.LOUDEST * 1.01
+    louder = acceptance.MAX_NOISE_SD * 1.01
     with pytest.raises(ValueError, match="at most 64"):
         acceptance.penalty(louder)
     assert np.all(traced("penalty", louder, grid(louder)) == 0)

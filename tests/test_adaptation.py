@@ -13,7 +13,7 @@ import dpjax
 from dpjax import adaptation, privacy, proposals
 from dpjax.models import correlated_gaussian
 from dpjax.release import accept_bit
-from dpjax.runner import loop
+from dpjax.runner import ledger, loop
 
 N, CHAINS = 200, 32
 COVARIANCE = ((1.0, 0.99), (0.99, 1.0))
@@ -215,7 +215,7 @@ def test_one_call_charges_warmup_and_sampling(posterior, tmp_path):
     run = dpjax.run(jax.random.key(0), learner, posterior, 30, ledger=path, **options)
     events = dpjax.barker(posterior, 1.0, **settings).privacy(2 * 30)
     assert run.statement.epsilon == privacy.epsilon(events, BUDGET.delta)
-    assert privacy.ledger.read(path, "REPLACE_ONE") == events
+    assert ledger.read(path, "REPLACE_ONE") == events
     assert run.positions.shape == (2, 15, 2)
 
 

@@ -12,8 +12,11 @@ import pytest
 import dpjax
 from dpjax import bounds, cli, config, fisher, privacy, proposals
 from dpjax.adaptation import adapted
-from dpjax.config import model
-from dpjax.models.banana import Information
+from dpjax.config import data, model
+from dpjax.models.banana import FisherInformation
+from tests.tiers import tiered
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,10 +74,9 @@ def test_account_prints_the_table_without_data(toml, monkeypatch, capsys):
     def touched(*args, **kwargs):
         raise AssertionError("data were read")
 
-    banana, _, information = model.GENERATED["banana"]
-    touchy = (banana, touched, information)
-    monkeypatch.setitem(model.GENERATED, "banana", touchy)
-    monkeypatch.setattr(model.adult, "load_adult", touched)
+    touchy = model.FAMILIES["banana"]._replace(simulate=touched)
+    monkeypatch.setitem(model.FAMILIES, "banana", touchy)
+    monkeypatch.setattr(data.adult, "load_adult", touched)
     with pytest.raises(AssertionError, match="data were read"):
         config.load(toml).load()
     assert cli.main(["account", str(toml)]) == 0
@@ -105,12 +107,14 @@ start = [0.2, 2.8]
 seed = 4
 """
 
-INFORMATION = Information(2000, curvature=5.0, tempering=0.5)
+FISHER_INFORMATION = FisherInformation(2000, curvature=5.0, tempering=0.5)
 
 
 def covariance():
     with jax.enable_x64(True):
-        return np.linalg.inv(np.asarray(INFORMATION(jax.numpy.array([0.2, 2.8]))))
+        return np.linalg.inv(
+            np.asarray(FISHER_INFORMATION(jax.numpy.array([0.2, 2.8])))
+        )
 
 
 METRIC = covariance()
@@ -168,7 +172,7 @@ JOBS = {
             step_size=0.05,
             clip_bound=0.05,
             test_noise_multiplier=60.0,
-            proposal=fisher.geodesic(INFORMATION),
+            proposal=fisher.geodesic(FISHER_INFORMATION),
         ),
     ),
     "barker adapted": (
@@ -208,7 +212,9 @@ def written(name, lines):
     return f'{SMALL}[algorithm]\nname = "{name}"\nstep_size = 0.05\n{lines}\n'
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(
+    "job", tiered(JOBS, ["hmc", "penalty geodesic", "minibatch_penalty adapted fisher"])
+)
 def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
     """Same seed, same draws, same price as the call that the file stands for."""
     lines, algorithm_fn = JOBS[job]
@@ -392,7 +398,7 @@ def test_the_information_of_logistic_regression_is_refused(tmp_path, capsys):
         ("delta = 1e-5", "delta = 1.0", "delta"),
         ("clip_bound = 0.05", "clip_bound = -0.05", "clip_bound must be positive"),
         ("clip_bound = 0.05", "", "clip_bound or clip_per_distance"),
-        ("num_records = 2000", "num_records = 0", "positive integers"),
+        ("num_records = 2000", "num_records = 0", "num_records must be a positive"),
         ("num_chains = 2", "num_chains = 0", "num_chains"),
         ("[0.0, 3.0]", "[0.0]", "start must be a list of 2 numbers"),
         ("step_size = 0.05", "step_size = 0.05\nlaziness = 2.0", "laziness"),
@@ -413,3 +419,10 @@ def test_missing_files_are_refused(capsys):
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=str)
 def test_shipped_configurations_load(path):
     assert config.load(path).run["num_chains"] >= 1
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"dpjax {dpjax.__version__}\n"

@@ -8,9 +8,9 @@ from scipy import stats
 
 from dpjax import fisher
 from dpjax.models import banana, correlated_gaussian, logistic_regression
-from dpjax.models.banana import Information as BananaInformation
+from dpjax.models.banana import FisherInformation as BananaInformation
 from dpjax.models.gaussian import CORRELATED
-from dpjax.models.gaussian import Information as GaussianInformation
+from dpjax.models.gaussian import FisherInformation as GaussianInformation
 from dpjax.random import chacha
 
 SIMULATED = 40_000
@@ -33,7 +33,7 @@ def test_simulated_banana():
         sd = jnp.array([20**0.5, 2.5**0.5, 1.0])
         return mean + sd * jax.random.normal(rng_key, (3,))
 
-    found = fisher.information(
+    found = fisher.fisher_information(
         posterior, simulate, prior_precision=0.001, num_simulated=SIMULATED
     )
     exact = BananaInformation(50, curvature=3.0, tempering=0.5)
@@ -44,12 +44,14 @@ def test_simulated_banana():
 
 
 def test_the_bananas_prior_enters_as_its_curvature():
-    information = BananaInformation(0, curvature=3.0, prior_precision=0.1)
+    fisher_information = BananaInformation(0, curvature=3.0, prior_precision=0.1)
     posterior = banana(jnp.zeros((1, 3)), curvature=3.0, prior_precision=0.1)
     # On the ridge the second derivative of u has no weight.
     position = jnp.array([0.4, -3.0 * 0.4**2, 1.0])
     expected = -jax.hessian(posterior.logprior_fn)(position)
-    np.testing.assert_allclose(information(position), expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(
+        fisher_information(position), expected, rtol=1e-5, atol=1e-7
+    )
 
 
 def test_simulated_gaussian():
@@ -59,7 +61,7 @@ def test_simulated_gaussian():
     def simulate(rng_key, position):
         return position + factor @ jax.random.normal(rng_key, (2,))
 
-    found = fisher.information(posterior, simulate, num_simulated=SIMULATED)
+    found = fisher.fisher_information(posterior, simulate, num_simulated=SIMULATED)
     position = jnp.array([1.0, 2.0])
     assert_equal_in_metric(found(position), GaussianInformation(50)(position))
 
@@ -74,7 +76,7 @@ def test_logistic_regression_on_a_public_design():
         chance = jax.nn.sigmoid(jnp.dot(position, features))
         return features, (jax.random.uniform(label_key) < chance).astype(float)
 
-    found = fisher.information(
+    found = fisher.fisher_information(
         posterior, simulate, prior_precision=1.0, num_simulated=SIMULATED
     )
     corners = np.array([[a, b] for a in (-1, 1) for b in (-1, 1)])
@@ -89,7 +91,7 @@ def test_other_data_give_the_same_metric():
         return position + jax.random.normal(rng_key, (2,))
 
     metrics = [
-        fisher.information(correlated_gaussian(data), simulate, num_simulated=10)
+        fisher.fisher_information(correlated_gaussian(data), simulate, num_simulated=10)
         for data in (jnp.zeros((5, 2)), jnp.full((5, 2), 1e3))
     ]
     position = jnp.array([1.0, 2.0])
@@ -102,20 +104,20 @@ def test_other_data_give_the_same_metric():
 def test_refuses_bad_arguments(wrong):
     posterior = correlated_gaussian(jnp.zeros((5, 2)))
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        fisher.information(posterior, lambda key, position: position, **wrong)
+        fisher.fisher_information(posterior, lambda key, position: position, **wrong)
 
 
-def propose(information_fn, position, step_size, count=400):
-    proposal = fisher.geodesic(information_fn)
+def propose(fisher_information, position, step_size, count=400):
+    proposal = fisher.geodesic(fisher_information)
     words = chacha.tape(bytes(range(32)), 0, (count, position.size + 1))
     step = jax.jit(jax.vmap(lambda w: proposal.propose(w, position, (), step_size)))
     return step(jnp.asarray(words))
 
 
 def test_the_bananas_geodesics_are_straight_where_it_is():
-    information = BananaInformation(100_000, curvature=350.0)
+    fisher_information = BananaInformation(100_000, curvature=350.0)
     start = jnp.array([0.05, 3.0 - 350 * 0.05**2, 1.0])
-    move = propose(information, start, 2.0)
+    move = propose(fisher_information, start, 2.0)
     assert np.all(np.isfinite(move.log_ratio))
     np.testing.assert_allclose(move.log_ratio, 0.0, atol=1e-4)
     position = np.asarray(move.position, np.float64)
@@ -124,7 +126,7 @@ def test_the_bananas_geodesics_are_straight_where_it_is():
     sd = (100_000 * np.array([0.05, 0.4, 1]) + 0.001) ** -0.5
     jump = (straight - [0.05, 3.0, 1.0]) / sd
     np.testing.assert_allclose(np.linalg.norm(jump, axis=1), move.distance, rtol=2e-3)
-    log_length = np.log(np.asarray(move.distance) / 2.0) / fisher.SPREAD
+    log_length = np.log(np.asarray(move.distance) / 2.0) / fisher.LOG_LENGTH_SD
     assert stats.kstest(log_length, "norm").pvalue > 1e-7
     share = jump[:, 0] ** 2 / np.asarray(move.distance) ** 2
     assert stats.kstest(share, stats.beta(0.5, 1).cdf).pvalue > 1e-7

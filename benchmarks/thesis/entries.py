@@ -132,11 +132,11 @@ def algorithm(model, posterior, name, settings, step_size):
             settings.get("clip_in_sds", 0.0)
             / math.sqrt(model.tempering * model.num_records),
         )
-        information = model.information()
+        fisher_information = model.fisher_information()
         if settings["metric"] == "geodesic":
-            proposal, metric = fisher.geodesic(information), None
+            proposal, metric = fisher.geodesic(fisher_information), None
         else:
-            at_centre = information(jnp.asarray(model.start_centre))
+            at_centre = fisher_information(jnp.asarray(model.start_centre))
             proposal = proposals.fixed_length
             metric = np.linalg.inv(np.asarray(at_centre, np.float64))
         algorithm_fn = functools.partial(

@@ -4,14 +4,16 @@ All are for noise of variance eta / N (`step_size.langevin_noise` at temperature
 `step_size.max_step_size` says what is sound.
 
 Theorems 3 and 4 of Li et al. 2019 rest on the moments bound of Abadi et al. 2016, Lemma
-3: for sigma >= 1 and q < 1 / (16 sigma), and for orders lambda <= sigma^2 log(1 / (q
-sigma)), alpha(lambda) is about q^2 lambda^2 / sigma^2. It holds for adding or removing
-a record, while the paper defines neighbours by replacing one. Their proof drops a
-factor q^2 from sigma_t^2 = q^2 N / (eta_t L^2), so that the printed side conditions,
-eta_t <= N / L^2 and eta_t > q^2 N / (256 L^2), are not those of the lemma, and leaves
-out the condition on the order, here 2 log(1/delta) / epsilon. The conditions below are
-the lemma's. Where one is broken the step size may be unsafe, and is so in the paper's
-own examples; under REPLACE_ONE it is unsafe even where all hold.
+3, by which alpha(lambda) is about q^2 lambda^2 / sigma^2. That lemma needs sigma >= 1,
+q < 1 / (16 sigma), and orders lambda <= sigma^2 log(1 / (q sigma)). It holds for adding
+or removing a record, while the paper defines neighbours by replacing one.
+
+The printed side conditions of the theorems, eta_t <= N / L^2 and eta_t > q^2 N / (256
+L^2), are not those of the lemma, because the proof drops a factor q^2 from sigma_t^2 =
+q^2 N / (eta_t L^2). The proof also leaves out the condition on the order, which here is
+2 log(1/delta) / epsilon. This module checks the conditions of the lemma. Where one of
+them is broken the step size may be unsafe, and in the paper's own examples it is. Under
+REPLACE_ONE it is unsafe even where all conditions hold.
 
 References: Li, Chen, Liu and Carin 2019, section 3.1 and appendices A and D; Wang,
 Fienberg and Smola 2015, Theorem 2.
@@ -31,9 +33,10 @@ class PublishedStepSize(NamedTuple):
     """A claimed bound on the step size.
 
     step_size
-        eta of the claim: of the first step if step sizes decrease.
+        eta of the claim; of the first step if step sizes decrease.
     broken_conditions
-        What the proof needs and does not have at that step size; empty if it stands.
+        Conditions that the proof needs and that do not hold at that step size; empty if
+        the claim stands.
     """
 
     step_size: float
@@ -41,24 +44,20 @@ class PublishedStepSize(NamedTuple):
 
 
 def li_theorem_3(
-    num_steps: int,
-    *,
-    num_records: int,
-    sampling_prob: float,
-    l2_clip_norm: float,
-    epsilon: float,
-    delta: float,
-    constant: float = 6.0,
+    num_steps: int, *, l2_clip_norm: float, constant: float = 6.0, **setting
 ) -> PublishedStepSize:
     """eta of steps eta t^(-1/3): epsilon^2 N / (c^2 L^2 T^(2/3) log(1/delta)).
 
     Parameters
     ----------
-    num_steps, num_records, sampling_prob, l2_clip_norm, epsilon, delta
+    num_steps, l2_clip_norm
         As in `step_size.max_step_size`.
     constant
-        c^2. The proof gives 6; the paper's example of .103 has .908, which is below
-        the smallest that any accountant can give, 1.24, and unsafe throughout.
+        c^2. The proof gives 6. The paper's example of .103 has .908, which is below the
+        smallest that any accountant can give, 1.24, and unsafe throughout.
+    **setting
+        `num_records`, `sampling_prob`, `epsilon` and `delta`, as in
+        `step_size.max_step_size`.
 
     Notes
     -----
@@ -66,20 +65,12 @@ def li_theorem_3(
     ADD_OR_REMOVE_ONE from epsilon = .5 at q = .001 and from 1.7 at q = N^(-1/2).
     """
     scale = constant * l2_clip_norm**2 * num_steps ** (2 / 3)
-    step_size = epsilon**2 * num_records / (scale * math.log(1 / delta))
-    sizes = step_size * np.array([1.0, num_steps ** (-1 / 3)])
-    return _checked(sizes, num_records, sampling_prob, l2_clip_norm, epsilon, delta)
+    factors = np.array([1.0, num_steps ** (-1 / 3)])
+    return _li(scale, factors, l2_clip_norm=l2_clip_norm, **setting)
 
 
 def li_theorem_4(
-    num_steps: int,
-    *,
-    num_records: int,
-    sampling_prob: float,
-    l2_clip_norm: float,
-    epsilon: float,
-    delta: float,
-    constant: float = 4.0,
+    num_steps: int, *, l2_clip_norm: float, constant: float = 4.0, **setting
 ) -> PublishedStepSize:
     """eta of a fixed step size: epsilon^2 N / (c^2 L^2 T log(1/delta)).
 
@@ -91,9 +82,7 @@ def li_theorem_4(
     1 at q = .001; under REPLACE_ONE from .5 at q = N^(-1/2).
     """
     scale = constant * l2_clip_norm**2 * num_steps
-    step_size = epsilon**2 * num_records / (scale * math.log(1 / delta))
-    sizes = np.array([step_size])
-    return _checked(sizes, num_records, sampling_prob, l2_clip_norm, epsilon, delta)
+    return _li(scale, np.ones(1), l2_clip_norm=l2_clip_norm, **setting)
 
 
 def wang(
@@ -106,17 +95,20 @@ def wang(
 ) -> PublishedStepSize:
     """epsilon^2 N / (128 L^2 T log(2.5 T / delta) log(2 / delta)), for a fixed step.
 
-    Advanced composition: sound, and some thousand times smaller than it needs to be.
-    The 1.54e-6 that Li et al. compare with has log(T / delta) for log(2.5 T / delta).
+    Advanced composition: the step size is sound, and some thousand times smaller than
+    it needs to be. The 1.54e-6 that Li et al. compare with has log(T / delta) in place
+    of log(2.5 T / delta).
     """
     logs = math.log(2.5 * num_steps / delta) * math.log(2 / delta)
     step_size = epsilon**2 * num_records / (128 * l2_clip_norm**2 * num_steps * logs)
     return PublishedStepSize(step_size, ())
 
 
-def _checked(sizes, num_records, sampling_prob, l2_clip_norm, epsilon, delta):
+def _li(scale, factors, *, num_records, sampling_prob, l2_clip_norm, epsilon, delta):
+    """The step size, and the lemma's conditions at step sizes times `factors`."""
+    step_size = epsilon**2 * num_records / (scale * math.log(1 / delta))
     noise = langevin_noise(
-        sizes,
+        step_size * factors,
         num_records=num_records,
         sampling_prob=sampling_prob,
         l2_clip_norm=l2_clip_norm,
@@ -136,4 +128,4 @@ def _checked(sizes, num_records, sampling_prob, l2_clip_norm, epsilon, delta):
             f"lambda <= sigma^2 log(1 / (q sigma)), but lambda is {order:.3g} and the "
             f"most is {largest:.3g}"
         )
-    return PublishedStepSize(float(sizes[0]), tuple(broken))
+    return PublishedStepSize(step_size, tuple(broken))

@@ -1,18 +1,28 @@
-"""Checks of the keys in configuration files."""
+"""Checks of the keys and values in configuration files."""
 
 import inspect
+from typing import Any
 
-__all__ = ["ConfigError", "choice", "keywords", "only"]
+__all__ = [
+    "ConfigError",
+    "check_keys",
+    "choice",
+    "keywords",
+    "named",
+    "positive_integer",
+    "without",
+]
 
 
 class ConfigError(ValueError):
     """The configuration file cannot be run as it stands."""
 
 
-def only(table, required, allowed, where):
-    """Refuse a table that lacks a required key or holds one that is not allowed."""
+def check_keys(table, where: str, required=(), optional=()) -> None:
+    """Refuse a table that lacks a required key, or holds one that is not known."""
     if not isinstance(table, dict):
         raise ConfigError(f"{where} must be a table")
+    allowed = [*required, *optional]
     if unknown := sorted(set(table) - set(allowed)):
         raise ConfigError(
             f"unknown key {unknown[0]!r} in {where}; allowed are {', '.join(allowed)}"
@@ -21,7 +31,7 @@ def only(table, required, allowed, where):
         raise ConfigError(f"{where} lacks the key {missing[0]!r}")
 
 
-def choice(value, allowed, where):
+def choice(value, allowed, where: str) -> Any:
     """`value`, if it is one of those allowed."""
     if value not in allowed:
         raise ConfigError(
@@ -30,11 +40,28 @@ def choice(value, allowed, where):
     return value
 
 
-def keywords(function, required=False):
-    """Names of the keyword-only arguments, or of those without a default."""
-    return [
-        name
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind == parameter.KEYWORD_ONLY
-        and (parameter.default is parameter.empty or not required)
-    ]
+def named(table, key: str, allowed, where: str) -> tuple[Any, dict]:
+    """The value of `key`, if it is one of those allowed, and the rest of the table."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where} must be a table")
+    return choice(table.get(key), allowed, f"{where} {key}"), without(table, key)
+
+
+def positive_integer(value, where: str) -> int:
+    """`value`, if it is a positive integer."""
+    if not (isinstance(value, int) and value > 0):
+        raise ConfigError(f"{where} must be a positive integer, got {value!r}")
+    return value
+
+
+def without(table: dict, *keys: str) -> dict:
+    """The table without these keys."""
+    return {key: value for key, value in table.items() if key not in keys}
+
+
+def keywords(function) -> tuple[list[str], list[str]]:
+    """Names of the keyword-only arguments: those without a default, those with one."""
+    parameters = inspect.signature(function).parameters.values()
+    named = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
+    required = [p.name for p in named if p.default is p.empty]
+    return required, [p.name for p in named if p.default is not p.empty]

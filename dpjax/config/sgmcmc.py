@@ -1,15 +1,14 @@
-"""The table ``[algorithm]`` of stochastic gradient MCMC: see `dpjax.config`."""
+"""The table ``[algorithm]`` of stochastic gradient MCMC: see `dpjax.config.job`."""
 
 import functools
 
 import optax
 
 from dpjax import privacy
-from dpjax.config.keys import ConfigError, choice, keywords, only
-from dpjax.sgmcmc import schedules
-from dpjax.sgmcmc.sghmc import sghmc
-from dpjax.sgmcmc.sgld import sgld
-from dpjax.sgmcmc.sgnht import sgnht
+from dpjax.config.keys import check_keys, keywords, named
+from dpjax.config.model import Model
+from dpjax.config.run import Run
+from dpjax.sgmcmc import schedules, sghmc, sgld, sgnht
 
 __all__ = ["SAMPLERS", "read"]
 
@@ -18,9 +17,10 @@ SCHEDULES = {
     "power_decay": (schedules.power_decay, ("exponent",)),
     "cosine_decay": (optax.cosine_decay_schedule, ("decay_steps", "alpha")),
 }
+"""Schedules by name, with the keys that they take beside ``init_value``."""
 
 
-def read(table, dim: int, budget: privacy.Budget, run: dict, outline):
+def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
     """The sampler and its keyword arguments; no data are read.
 
     Raises
@@ -28,18 +28,15 @@ def read(table, dim: int, budget: privacy.Budget, run: dict, outline):
     ConfigError
         If there are unknown or invalid keys.
     """
-    sampler = SAMPLERS[table["name"]]
-    required, arguments = (
-        [key for key in keywords(sampler.as_top_level_api, is_required) if key != "dim"]
-        for is_required in (True, False)
-    )
-    only(table, ["name", *required], ["name", "step_size", *arguments], "[algorithm]")
-    options = {key: value for key, value in table.items() if key in arguments}
-    options["dim"] = dim
+    sampler = SAMPLERS[name]
+    required, optional = keywords(sampler.as_top_level_api)
+    required = [key for key in required if key != "dim"]
+    check_keys(table, "[algorithm]", required, ["step_size", *optional])
+    options = {**table, "dim": model.dim}
     step_size_fn = _step_size_fn(table.get("step_size", {}))
     if isinstance(step_size_fn, functools.partial):
-        size = _largest(sampler, options, step_size_fn, budget, run, outline)
-        step_size_fn = step_size_fn(size)
+        first = _first_step_size(sampler, options, step_size_fn, model, run, budget)
+        step_size_fn = step_size_fn(first)
     return sampler, {**options, "step_size": step_size_fn}
 
 
@@ -50,26 +47,20 @@ def _step_size_fn(value):
     if not value:
         return functools.partial(float)
     where = "[algorithm] step_size"
-    name = choice(value.get("schedule"), tuple(SCHEDULES), f"{where} schedule")
+    name, settings = named(value, "schedule", tuple(SCHEDULES), where)
     schedule, keys = SCHEDULES[name]
-    only(value, ["schedule"], ["schedule", "init_value", *keys], where)
-    settings = {key: number for key, number in value.items() if key != "schedule"}
+    check_keys(settings, where, optional=["init_value", *keys])
     if "init_value" in settings:
         return schedule(**settings)
     return functools.partial(schedule, **settings)
 
 
-def _largest(sampler, options, step_size_fn, budget, run, outline) -> float:
-    """The first step size that spends the budget on the steps asked for."""
-    if "num_steps" not in run:
-        raise ConfigError(
-            "[algorithm] needs a step_size, or [run] num_steps to spend the budget on"
-        )
+def _first_step_size(sampler, options, step_size_fn, model, run, budget) -> float:
+    """The size of the first step that spends the budget on the steps of all chains."""
 
     def events(size):
-        algorithm = sampler(outline, step_size=step_size_fn(size), **options)
-        released = algorithm.privacy(run["num_steps"], budget.neighboring_relation)
-        return [(event, count * run["num_chains"]) for event, count in released]
+        given = {**options, "step_size": step_size_fn(size)}
+        return run.released(sampler(model.outline, **given), budget, "a step_size")
 
     def fits(size):
         return privacy.delta(events(size), budget.epsilon) < budget.delta

@@ -1,12 +1,12 @@
-"""The table ``[algorithm]`` of variational inference: see `dpjax.config`."""
-
-import functools
+"""The table ``[algorithm]`` of variational inference: see `dpjax.config.job`."""
 
 import optax
 
 from dpjax import privacy
-from dpjax.config.keys import ConfigError, choice, keywords, only
-from dpjax.vi.dpvi import dpvi
+from dpjax.config.keys import ConfigError, check_keys, keywords, named
+from dpjax.config.model import Model
+from dpjax.config.run import Run
+from dpjax.vi import dpvi
 from dpjax.vi.guides import FullRank, LowRank, MeanField
 from dpjax.vi.optimizers import noise_scaled_sgd
 
@@ -15,10 +15,10 @@ __all__ = ["read"]
 GUIDES = {"mean_field": MeanField, "low_rank": LowRank, "full_rank": FullRank}
 OPTIMIZERS = ("adam", "adagrad", "rmsprop", "sgd", "noise_scaled_sgd")
 BRACKET = 0.1, 1e4
-"""Noise multipliers among which one that spends the budget is looked for."""
+"""Range in which a noise multiplier that spends the budget is searched."""
 
 
-def read(table, dim: int, budget: privacy.Budget, run: dict, outline):
+def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
     """`dpvi` and its keyword arguments; no data are read.
 
     Raises
@@ -26,54 +26,48 @@ def read(table, dim: int, budget: privacy.Budget, run: dict, outline):
     ConfigError
         If there are unknown or invalid keys.
     """
-    arguments = keywords(dpvi.as_top_level_api)
-    required = [*keywords(dpvi.as_top_level_api, required=True), "optimizer"]
-    required.remove("noise_multiplier")
-    only(table, ["name", *required], ["name", "optimizer", *arguments], "[algorithm]")
-    options = {key: value for key, value in table.items() if key != "name"}
-    options |= {"guide": _guide(table["guide"], dim)}
-    options |= {"optimizer": _optimizer(table["optimizer"], run)}
+    required, optional = keywords(dpvi.as_top_level_api)
+    required = [*(key for key in required if key != "noise_multiplier"), "optimizer"]
+    check_keys(table, "[algorithm]", required, ["noise_multiplier", *optional])
+    options = {
+        **table,
+        "guide": _guide(table["guide"], model.dim),
+        "optimizer": _optimizer(table["optimizer"], run),
+    }
     if "noise_multiplier" not in table:
-        options["noise_multiplier"] = _calibrated(options, budget, run, outline)
+        options["noise_multiplier"] = _noise_multiplier(options, model, run, budget)
     return dpvi, options
 
 
 def _guide(table, dim):
-    only(table, ["name"], ["name", "init_scale", "rank"], "[algorithm] guide")
-    guide = GUIDES[choice(table["name"], tuple(GUIDES), "[algorithm] guide name")]
-    settings = {key: value for key, value in table.items() if key != "name"}
-    return guide(dim, **settings)
+    where = "[algorithm] guide"
+    name, settings = named(table, "name", tuple(GUIDES), where)
+    check_keys(settings, where, optional=["init_scale", "rank"])
+    return GUIDES[name](dim, **settings)
 
 
 def _optimizer(table, run):
     where = "[algorithm] optimizer"
-    only(table, ["name"], table, where)
-    name = choice(table["name"], OPTIMIZERS, f"{where} name")
-    settings = {key: value for key, value in table.items() if key != "name"}
+    name, settings = named(table, "name", OPTIMIZERS, where)
     if name != "noise_scaled_sgd":
-        only(table, ["name", "learning_rate"], ["name", "learning_rate"], where)
+        check_keys(settings, where, ["learning_rate"])
         return getattr(optax, name)(**settings)
-    only(table, ["name"], ["name", "distance"], where)
-    if "num_steps" not in run:
+    check_keys(settings, where, optional=["distance"])
+    if "num_steps" not in run.options:
         raise ConfigError(f"{where} {name} needs [run] num_steps")
-    return noise_scaled_sgd(run["num_steps"], **settings)
+    return noise_scaled_sgd(run.options["num_steps"], **settings)
 
 
-def _calibrated(options, budget, run, outline) -> float:
-    if "num_steps" not in run:
-        raise ConfigError(
-            "[algorithm] needs noise_multiplier, or [run] num_steps to spend the "
-            "budget on"
-        )
-    algorithm_fn = functools.partial(dpvi, outline, **options)
+def _noise_multiplier(options, model, run, budget) -> float:
+    """The noise that spends the budget on the steps of all chains."""
 
-    def step_events(noise_multiplier):
-        algorithm = algorithm_fn(noise_multiplier=noise_multiplier)
-        return algorithm.privacy(run["num_chains"], budget.neighboring_relation)
+    def events(noise_multiplier):
+        algorithm = dpvi(model.outline, **options, noise_multiplier=noise_multiplier)
+        return run.released(algorithm, budget, "noise_multiplier")
 
     return privacy.calibrate(
-        step_events,
-        num_steps=run["num_steps"],
+        events,
+        num_steps=1,
         epsilon=budget.epsilon,
         delta=budget.delta,
         bracket=BRACKET,

@@ -1,8 +1,9 @@
 """The banana: a Gaussian bent along a parabola, with an exact posterior.
 
 A record x in R^d has independent components x1 ~ N(t1, 20), x2 ~ N(u, 2.5) with
-u = t2 + a t1^2, and x_j ~ N(t_j, 1) for j >= 3. The prior is N(0, 1/tau0) on each of
-t1, u, t3, ..., td. With a = 0 it is the high-dimensional Gauss.
+u = t2 + a t1^2, and x_j ~ N(t_j, 1) for j >= 3; the second argument of N is a variance.
+The prior is N(0, 1/tau0) on each of t1, u, t3, ..., td. With a = 0 the model is the
+high-dimensional Gauss of the thesis.
 
 References
 ----------
@@ -16,11 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.models.shared import Family, check_positive
 from dpjax.posterior import Posterior
 
-__all__ = ["Information", "banana", "exact_sample", "simulate"]
+__all__ = ["BANANA", "FisherInformation", "banana", "exact_sample", "simulate"]
 
 _PRECISION_1, _PRECISION_2 = 0.05, 0.4
+"""tau_1 and tau_2, the precisions of x1 and x2; tau_j = 1 for j >= 3."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,8 @@ class _LogLikelihood:
     curvature: float
 
     def __call__(self, position, record):
-        # Written component by component: XLA fuses scalars over records and chains
-        # into one pass, where a sum over a short axis costs 4 to 30 times as much.
+        # XLA fuses operations on scalars into one pass over records and chains. A sum
+        # over the short axis of components takes 4 to 30 times as long.
         ridge = position[1] + self.curvature * position[0] ** 2
         square = _PRECISION_1 * (record[0] - position[0]) ** 2
         square += _PRECISION_2 * (record[1] - ridge) ** 2
@@ -59,14 +62,14 @@ def banana(data, *, curvature=20.0, prior_precision=0.001, tempering=1.0) -> Pos
     curvature
         a in units of ``x2 / x1**2``; 0 gives the high-dimensional Gauss.
     prior_precision
-        tau0 > 0.
+        tau0 > 0, in units of ``1 / x**2``.
     tempering
-        Power of the likelihood, in (0, 1].
+        The power T of the likelihood, in (0, 1].
 
     Returns
     -------
     Posterior
-        Both densities drop their normalising constants.
+        Its densities lack their normalising constants.
 
     Raises
     ------
@@ -75,8 +78,7 @@ def banana(data, *, curvature=20.0, prior_precision=0.001, tempering=1.0) -> Pos
     """
     if data.ndim != 2 or data.shape[1] < 2:
         raise ValueError(f"data must have shape (n, d >= 2), got {data.shape}")
-    if not 0 < prior_precision < np.inf:
-        raise ValueError(f"prior_precision must be positive, got {prior_precision}")
+    check_positive(prior_precision=prior_precision)
     curvature, prior_precision = float(curvature), float(prior_precision)
     return Posterior(
         _LogPrior(curvature, prior_precision),
@@ -87,11 +89,12 @@ def banana(data, *, curvature=20.0, prior_precision=0.001, tempering=1.0) -> Pos
 
 
 @dataclass(frozen=True)
-class Information:
-    """``position -> (d, d)``: expected Fisher information of all records, plus prior.
+class FisherInformation:
+    """``position -> (d, d)``: expected information of all records, plus the prior's.
 
-    In (t1, u, t3, ...) it is diagonal and constant, T n tau_j + tau0; in (t1, t2, ...)
-    the slope 2 a t1 of u mixes the first two.
+    With respect to (t1, u, t3, ...) it is diagonal and constant, with the entries
+    T n tau_j + tau0. The change of variables to (t1, t2, t3, ...) mixes the first two
+    through the slope 2 a t1 of u.
     """
 
     num_records: int
@@ -110,15 +113,14 @@ class Information:
         )
 
 
-def simulate(rng_key, num_records, dim, *, dtype=float) -> jax.Array:
+def simulate(rng_key, num_records, dim) -> jax.Array:
     """Records of shape ``(num_records, dim)`` at theta = (0, 3, 0, ..., 0).
 
-    There the law of a record is the same for every curvature.
+    As t1 = 0, their law is the same for every curvature.
     """
-    mean = jnp.zeros(dim, dtype).at[1].set(3)
-    return (
-        mean[None] + _normal(rng_key, num_records, dim, dtype) * _sd(dim, dtype)[None]
-    )
+    mean = jnp.zeros(dim).at[1].set(3)
+    normal = _normal(rng_key, num_records, dim, float)
+    return mean[None] + normal * _sd(dim, float)[None]
 
 
 def exact_sample(
@@ -126,8 +128,9 @@ def exact_sample(
 ) -> jax.Array:
     """Independent draws of the posterior, ``(num_samples, d)``; not private.
 
-    With v = (t1, u, t3, ...), the v_j are independent and Gaussian: precision
-    T n tau_j + tau0 and mean T n tau_j xbar_j over that precision (theorem 5.2).
+    Given the data, t1, u, t3, ..., td are independent and Gaussian. The j-th has the
+    precision T n tau_j + tau0 and the mean T n tau_j xbar_j over that precision, with
+    xbar the mean of the records (theorem 5.2).
     """
     num_records, dim = data.shape
     record_precision = tempering * num_records * _sd(dim, data.dtype) ** -2
@@ -152,3 +155,6 @@ def _normal(rng_key, num_rows, dim, dtype):
         jax.random.normal(rest, (num_rows, dim - 2), dtype),
     ]
     return jnp.concatenate(columns, axis=1)
+
+
+BANANA = Family(banana, simulate, exact_sample, FisherInformation)

@@ -1,22 +1,25 @@
-"""The circle: a posterior on a ring, whose mean no data moves away from the origin.
+"""The circle: a posterior on a ring, whose mean is the origin whatever the data.
 
 A record is a radius r with log-likelihood -a (t1^2 + t2^2 - r^2)^2; the prior is flat.
 
 References
 ----------
 Räisä (2021), Differentially Private Metropolis-Hastings Algorithms, section 5.1. The
-exact sampler is not in the thesis.
+exact sampler is not from the thesis.
 """
 
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from dpjax.models.shared import Family, check_positive
 from dpjax.posterior import Posterior
 
-__all__ = ["Information", "circle", "exact_sample", "simulate"]
+__all__ = ["CIRCLE", "FisherInformation", "circle", "exact_sample", "simulate"]
+
+SD_ALONG_RING = 0.7
+"""Distance along the ring that counts as one standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ def circle(data, *, sharpness=1e-5, tempering=1.0) -> Posterior:
     sharpness
         a > 0, in units of ``radius**-4``.
     tempering
-        Power of the likelihood, in (0, 1].
+        The power T of the likelihood, in (0, 1].
 
     Raises
     ------
@@ -51,34 +54,32 @@ def circle(data, *, sharpness=1e-5, tempering=1.0) -> Posterior:
     """
     if data.ndim != 1:
         raise ValueError(f"data must have shape (n,), got {data.shape}")
-    if not 0 < sharpness < np.inf:
-        raise ValueError(f"sharpness must be positive, got {sharpness}")
+    check_positive(sharpness=sharpness)
     return Posterior(_flat_logprior, _LogLikelihood(float(sharpness)), data, tempering)
 
 
 @dataclass(frozen=True)
-class Information:
-    """``position -> (2, 2)``: the posterior's curvature across the ring, 8 a T n t t'.
+class FisherInformation:
+    """``position -> (2, 2)``: 8 a T n t t' + I / s^2 at t, with s = `SD_ALONG_RING`.
 
-    On the ring that is minus the Hessian of the log density, of rank one: along the
-    ring the posterior is flat, and a distance of `scale` counts as one standard
-    deviation.
+    On the ring the first term is minus the Hessian of the log density. It has rank one,
+    because the posterior is flat along the ring; the second term makes the sum
+    invertible.
     """
 
     num_records: int
     sharpness: float = 1e-5
     tempering: float = 1.0
-    scale: float = 0.7
 
     def __call__(self, position) -> jax.Array:
         weight = 8 * self.sharpness * self.tempering * self.num_records
-        along = jnp.eye(2, dtype=position.dtype) / self.scale**2
+        along = jnp.eye(2, dtype=position.dtype) / SD_ALONG_RING**2
         return weight * position[:, None] * position[None, :] + along
 
 
-def simulate(rng_key, num_records, *, dtype=float) -> jax.Array:
+def simulate(rng_key, num_records) -> jax.Array:
     """Radii of shape ``(num_records,)``, drawn from N(3, 1)."""
-    return 3 + jax.random.normal(rng_key, (num_records,), dtype)
+    return 3 + jax.random.normal(rng_key, (num_records,))
 
 
 def exact_sample(
@@ -86,8 +87,8 @@ def exact_sample(
 ) -> jax.Array:
     """Independent draws of the posterior, ``(num_samples, 2)``; not private.
 
-    The area element is d(rho^2) d(phi) / 2, so rho^2 = t1^2 + t2^2 is
-    N(mean(r^2), 1 / (2 a T n)) truncated to the positive half line and the angle is
+    In polar coordinates (rho, phi) the area element is d(rho^2) d(phi) / 2. So rho^2
+    follows N(mean(r^2), 1 / (2 a T n)) truncated to the positive half line, and phi is
     uniform.
     """
     radius_key, angle_key = jax.random.split(rng_key)
@@ -99,3 +100,6 @@ def exact_sample(
     radius = jnp.sqrt(jnp.maximum(centre + sd * normal, 0))
     angle = jax.random.uniform(angle_key, (num_samples,), data.dtype, 0, 2 * jnp.pi)
     return jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=1)
+
+
+CIRCLE = Family(circle, simulate, exact_sample, FisherInformation)

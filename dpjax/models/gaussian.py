@@ -1,12 +1,13 @@
 """The mean of a Gaussian with known covariance, by default strongly correlated.
 
-A record x ~ N(t, S), and t_j ~ N(0, prior_sd^2) independently.
+A record is x ~ N(t, S). The prior is t_j ~ N(0, prior_sd^2), independently.
 
 References
 ----------
 Räisä (2021), Differentially Private Metropolis-Hastings Algorithms, section 5.1.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,11 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.models.shared import Family, NormalPrior, check_positive
 from dpjax.posterior import Posterior
 
 __all__ = [
     "CORRELATED",
-    "Information",
+    "GAUSSIAN",
+    "FisherInformation",
     "correlated_gaussian",
     "exact_sample",
     "simulate",
@@ -40,14 +43,6 @@ class _LogLikelihood:
         return -0.5 * square
 
 
-@dataclass(frozen=True)
-class _LogPrior:
-    sd: float
-
-    def __call__(self, position):
-        return -0.5 * jnp.sum((position / self.sd) ** 2)
-
-
 def correlated_gaussian(
     data, *, covariance=CORRELATED, prior_sd=100.0, tempering=1.0
 ) -> Posterior:
@@ -56,18 +51,19 @@ def correlated_gaussian(
     Parameters
     ----------
     data
-        Records, shape ``(n, d)``; d up to a few tens, as components are unrolled.
+        Records, shape ``(n, d)``. The sums over components are unrolled, so d should
+        not exceed a few tens.
     covariance
-        S, a ``(d, d)`` array of numbers (public, not traced).
+        S, a ``(d, d)`` array of public numbers, not traced.
     prior_sd
         Standard deviation of the prior, in the units of the data.
     tempering
-        Power of the likelihood, in (0, 1].
+        The power T of the likelihood, in (0, 1].
 
     Returns
     -------
     Posterior
-        Both densities drop their normalising constants.
+        Its densities lack their normalising constants.
 
     Raises
     ------
@@ -80,11 +76,10 @@ def correlated_gaussian(
         raise ValueError(
             f"data must have shape (n, {len(covariance)}), got {data.shape}"
         )
-    if not 0 < prior_sd < np.inf:
-        raise ValueError(f"prior_sd must be positive, got {prior_sd}")
+    check_positive(prior_sd=prior_sd)
     whitening = np.linalg.inv(_cholesky(covariance))
     return Posterior(
-        _LogPrior(float(prior_sd)),
+        NormalPrior(float(prior_sd)),
         _LogLikelihood(_as_tuples(whitening)),
         data,
         tempering,
@@ -92,31 +87,26 @@ def correlated_gaussian(
 
 
 @dataclass(frozen=True)
-class Information:
-    """``position -> (d, d)``: T n S^-1 and the prior's precision, everywhere the same.
-
-    `covariance` is S as a tuple of tuples.
-    """
+class FisherInformation:
+    """``position -> (d, d)``: T n S^-1 + I / prior_sd^2 at every position."""
 
     num_records: int
-    covariance: tuple[tuple[float, ...], ...] = CORRELATED
+    covariance: Sequence[Sequence[float]] = CORRELATED
     prior_sd: float = 100.0
     tempering: float = 1.0
 
     def __call__(self, position) -> jax.Array:
-        precision = np.linalg.inv(self.covariance)
+        precision = np.linalg.inv(np.asarray(self.covariance))
         precision *= self.tempering * self.num_records
         precision += np.eye(len(self.covariance)) / self.prior_sd**2
         return jnp.asarray(precision, position.dtype)
 
 
-def simulate(
-    rng_key, num_records, dim=2, *, covariance=CORRELATED, dtype=float
-) -> jax.Array:
-    """Records of shape ``(num_records, dim)`` at theta = (0, 3, 0, ..., 0)."""
-    factor = jnp.asarray(_cholesky(_as_tuples(covariance)), dtype)
-    mean = jnp.zeros(dim, dtype).at[1].set(3)
-    normal = jax.random.normal(rng_key, (num_records, dim), dtype)
+def simulate(rng_key, num_records, *, covariance=CORRELATED) -> jax.Array:
+    """Records of shape ``(num_records, d)`` at theta = (0, 3, 0, ..., 0)."""
+    factor = jnp.asarray(_cholesky(_as_tuples(covariance)), float)
+    mean = jnp.zeros(len(factor)).at[1].set(3)
+    normal = jax.random.normal(rng_key, (num_records, len(factor)))
     return mean[None] + jnp.matmul(normal, factor.T, precision="highest")
 
 
@@ -125,8 +115,8 @@ def exact_sample(
 ) -> jax.Array:
     """Independent draws of the posterior, ``(num_samples, d)``; not private.
 
-    The posterior is N(A xbar, A S/(T n)) with A = S0 (S0 + S/(T n))^-1 and
-    S0 = prior_sd^2 I.
+    The posterior is N(A xbar, A S/(T n)) with A = S0 (S0 + S/(T n))^-1, S0 the prior
+    covariance prior_sd^2 I and xbar the mean of the records.
     """
     num_records, dim = data.shape
     scaled = np.asarray(covariance, np.float64) / (tempering * num_records)
@@ -152,3 +142,6 @@ def _cholesky(covariance):
         return np.linalg.cholesky(np.asarray(covariance))
     except np.linalg.LinAlgError as error:
         raise ValueError("covariance must be square and positive definite") from error
+
+
+GAUSSIAN = Family(correlated_gaussian, simulate, exact_sample, FisherInformation)

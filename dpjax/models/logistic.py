@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.models.shared import check_pairs, check_positive
 from dpjax.posterior import Posterior
 
 __all__ = ["logistic_regression"]
@@ -23,7 +24,7 @@ class _LogPrior:
 
 def _loglikelihood(position, record):
     features, label = record
-    # XLA may round the factors of a float32 product to fewer bits on a GPU.
+    # Without "highest", XLA may round the factors to fewer bits than float32 on a GPU.
     logit = jnp.dot(position, features, precision="highest")
     return label * logit - jax.nn.softplus(logit)
 
@@ -33,23 +34,23 @@ def logistic_regression(
 ) -> Posterior:
     """Posterior of the coefficients b of P(y = 1 | x) = 1 / (1 + exp(-x.b)).
 
-    A record is a pair (x, y). Its log-likelihood y x.b - log(1 + e^(x.b)) obeys
-    ``|l(b) - l(b')| <= ||x|| ||b - b'||`` and ``||grad l(b)|| <= ||x||``, so with rows
-    of norm at most 1 a clip bound of ``||b - b'||`` on the log-ratio never clips. For a
-    bounded `radius` there is a tighter bound, `dpjax.bounds.LogisticRegression`.
+    A record is a pair (x, y). Its log-likelihood l(b) = y x.b - log(1 + e^(x.b)) obeys
+    ``|l(b) - l(b')| <= ||x|| ||b - b'||`` and ``||grad l(b)|| <= ||x||``. So a clip
+    bound of ``||b - b'||`` on log ratios clips no record whose features have norm at
+    most 1. If `radius` is finite, `dpjax.bounds.LogisticRegression` is a tighter bound.
 
     Parameters
     ----------
     features
-        x, shape ``(n, d)``. There is no hidden intercept: put a column of ones in.
+        x, shape ``(n, d)``. The model adds no intercept: a column of ones does.
     labels
-        y in {0, 1}, shape ``(n,)``, of any real dtype. Values are not looked at.
+        y in {0, 1}, shape ``(n,)``, of any real dtype. Their values are not checked.
     prior_sd
         Standard deviation of each coefficient's N(0, prior_sd^2) prior.
     radius
-        The prior is zero where ||b|| is larger.
+        The prior density is zero where ||b|| exceeds it.
     tempering
-        Power of the likelihood, in (0, 1].
+        The power T of the likelihood, in (0, 1].
 
     Returns
     -------
@@ -61,13 +62,8 @@ def logistic_regression(
     ValueError
         If the shapes disagree, or `prior_sd` or `radius` is not positive.
     """
-    if features.ndim != 2 or labels.shape != features.shape[:1]:
-        raise ValueError(
-            "features must have shape (n, d) and labels (n,), got "
-            f"{features.shape} and {labels.shape}"
-        )
-    if not 0 < prior_sd < np.inf:
-        raise ValueError(f"prior_sd must be positive, got {prior_sd}")
+    check_pairs(features, labels)
+    check_positive(prior_sd=prior_sd)
     if not radius > 0:
         raise ValueError(f"radius must be positive, got {radius}")
     data = (features, labels.astype(features.dtype))

@@ -1,14 +1,14 @@
 """The two-component Gaussian mixture on a box: a bimodal posterior known on a grid.
 
-p(x | t) = (N(x; t1, V) + N(x; t1 + t2, V)) / 2 for x in [-X, X], and a flat prior on
-the box |t_j| <= b. Box and truncation make the log-likelihood Lipschitz in t with a
-public constant: `dpjax.bounds.GaussianMixture`.
+The likelihood is p(x | t) = (N(x; t1, V) + N(x; t1 + t2, V)) / 2 for x in [-X, X], and
+the prior is flat on the box |t_j| <= b. As both x and t are bounded, the log-likelihood
+is Lipschitz in t with a public constant: `dpjax.bounds.GaussianMixture`.
 
 References
 ----------
 Welling and Teh (2011), Bayesian Learning via Stochastic Gradient Langevin Dynamics.
 Zhang and Zhang (2023), DP-Fast Metropolis-Hastings, section 6.1: n = 50000, V = 2,
-T = 1/500, X = 3. The grid posterior is not in the papers.
+T = 1/500, X = 3. The grid posterior is not from the papers.
 """
 
 import math
@@ -19,9 +19,16 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from dpjax.models.shared import Family, check_positive
 from dpjax.posterior import Posterior
 
-__all__ = ["exact_sample", "gaussian_mixture", "grid_posterior", "simulate"]
+__all__ = ["MIXTURE", "exact_sample", "gaussian_mixture", "grid_posterior", "simulate"]
+
+GRID_CELLS = 300
+"""Cells along each side of the box from which `exact_sample` draws."""
+
+POINTS_PER_CELL = 4
+"""Midpoints along each side of a cell, for its integral."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +60,16 @@ def gaussian_mixture(
     Parameters
     ----------
     data
-        x, shape ``(n,)``. A record outside the interval counts as its nearest end:
-        a public transformation of each record alone.
+        x, shape ``(n,)``. A record outside [-X, X] counts as the nearest end of that
+        interval, which is a public transformation of each record alone.
     half_width
-        b, of the prior's box.
+        b, half the width of the prior's box.
     truncation
-        X, of the records' interval.
+        X, half the width of the interval of the records.
     variance
-        V of both components.
+        V, the variance of both components.
     tempering
-        Power of the likelihood, in (0, 1].
+        The power T of the likelihood, in (0, 1].
 
     Raises
     ------
@@ -71,18 +78,15 @@ def gaussian_mixture(
     """
     if data.ndim != 1:
         raise ValueError(f"data must have shape (n,), got {data.shape}")
-    constants = dict(half_width=half_width, truncation=truncation, variance=variance)
-    for name, value in constants.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value}")
+    check_positive(half_width=half_width, truncation=truncation, variance=variance)
     loglikelihood = _LogLikelihood(float(truncation), float(variance))
     return Posterior(_LogPrior(float(half_width)), loglikelihood, data, tempering)
 
 
-def simulate(rng_key, num_records, *, dtype=float) -> jax.Array:
+def simulate(rng_key, num_records) -> jax.Array:
     """Records of shape ``(num_records,)``, drawn from N(0, 2) / 2 + N(1, 2) / 2."""
     noise_key, component_key = jax.random.split(rng_key)
-    noise = jax.random.normal(noise_key, (num_records,), dtype)
+    noise = jax.random.normal(noise_key, (num_records,))
     second = jax.random.bernoulli(component_key, shape=(num_records,))
     return math.sqrt(2) * noise + second.astype(noise.dtype)
 
@@ -90,10 +94,16 @@ def simulate(rng_key, num_records, *, dtype=float) -> jax.Array:
 def grid_posterior(
     data, num_cells, *, half_width=3.0, truncation=3.0, variance=2.0, tempering=1.0
 ) -> np.ndarray:
-    """Posterior probabilities of the equal cells of the box; not private.
+    """Posterior probabilities of equal square cells of the box; not private.
 
-    Every cell is integrated by the midpoint rule on 4 x 4 points. The other parameters
-    are those of `gaussian_mixture`.
+    The density is integrated over every cell by the midpoint rule on 4 x 4 points.
+
+    Parameters
+    ----------
+    data, half_width, truncation, variance, tempering
+        As in `gaussian_mixture`.
+    num_cells
+        Cells along each side of the box.
 
     Returns
     -------
@@ -102,12 +112,12 @@ def grid_posterior(
 
     Notes
     -----
-    A record enters through a function of x that is analytic within i pi V / |t2| of the
-    real line, so its interpolation at m Chebyshev nodes errs by r^-m, with s = pi V /
-    (b X) and r = s + sqrt(1 + s^2). Sums over records become weighted sums over nodes;
-    r^-m < 1e-17.
+    The log-likelihood as a function of x is analytic within i pi V / |t2| of the real
+    line. Its interpolation at m Chebyshev nodes on [-X, X] therefore has an error of
+    the order r^-m, with s = pi V / (b X) and r = s + sqrt(1 + s^2). Interpolation turns
+    the sum over records into a weighted sum over nodes, whose weights do not depend on
+    t. The number of nodes is chosen so that r^-m < 1e-17.
     """
-    fineness = 4
     slope = math.pi * variance / (half_width * truncation)
     size = math.ceil(40 / math.asinh(slope))
     records = np.clip(np.asarray(data, np.float64) / truncation, -1, 1)
@@ -117,7 +127,8 @@ def grid_posterior(
     )
     nodes = chebyshev.chebpts1(size)
     weights = np.linalg.solve(chebyshev.chebvander(nodes, size - 1).T, moments)
-    points = (np.arange(num_cells * fineness) + 0.5) / (num_cells * fineness)
+    num_points = num_cells * POINTS_PER_CELL
+    points = (np.arange(num_points) + 0.5) / num_points
     points = half_width * (2 * points - 1)
     first, second = points[:, None], points[:, None] + points[None, :]
     log_density = np.zeros(second.shape)
@@ -125,25 +136,28 @@ def grid_posterior(
         one, two = ((x - mean) ** 2 / (-2 * variance) for mean in (first, second))
         log_density += weight * np.logaddexp(one, two)
     density = np.exp(tempering * (log_density - log_density.max()))
-    cells = density.reshape(num_cells, fineness, num_cells, fineness).sum((1, 3))
+    cells = density.reshape(2 * (num_cells, POINTS_PER_CELL)).sum((1, 3))
     return cells / cells.sum()
 
 
 def exact_sample(rng_key, data, num_samples, **constants) -> jax.Array:
     """Independent draws of the posterior, ``(num_samples, 2)``; not private.
 
-    Uniform within cells of width b / 150, whose probabilities are exact.
+    A draw is uniform within its cell of `grid_posterior`, which is b / 150 wide.
 
     Parameters
     ----------
     constants
-        Those of `gaussian_mixture`.
+        The keyword arguments of `gaussian_mixture`.
     """
-    num_cells, half_width = 300, constants.get("half_width", 3.0)
-    chances = grid_posterior(data, num_cells, **constants)
+    half_width = constants.get("half_width", 3.0)
+    chances = grid_posterior(data, GRID_CELLS, **constants)
     with jax.enable_x64(True):
         uniform = np.asarray(jax.random.uniform(rng_key, (num_samples, 3), float))
     cumulative = np.cumsum(chances)
     cell = np.searchsorted(cumulative / cumulative[-1], uniform[:, 0], side="right")
-    place = np.stack(np.divmod(cell, num_cells), axis=1) + uniform[:, 1:]
-    return jnp.asarray(half_width * (2 * place / num_cells - 1), data.dtype)
+    place = np.stack(np.divmod(cell, GRID_CELLS), axis=1) + uniform[:, 1:]
+    return jnp.asarray(half_width * (2 * place / GRID_CELLS - 1), data.dtype)
+
+
+MIXTURE = Family(gaussian_mixture, simulate, exact_sample)

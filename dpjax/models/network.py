@@ -5,30 +5,38 @@ With H hidden units and d features, u = (x, 1) and all weights N(0, 1) a priori,
     z_h = max(0, W_h^T u / sqrt(d + 1)),    f(x) = v^T (z, 1) / sqrt(H + 1),
     y ~ N(f(x), exp(2 s)),    s ~ N(-1, 1).
 
-A position is one vector: W row by row, v, s. Dividing by the square root of the number
-of inputs keeps every layer's output near one, whatever its width.
+A position is one vector: W row by row, then v, then s. Dividing by the square root of
+the number of inputs keeps the outputs of every layer of the order of one, whatever its
+width.
 
-Reference: Hernandez-Lobato and Adams 2015, whose noise has a Gamma prior instead.
+References
+----------
+Hernandez-Lobato and Adams (2015), Probabilistic Backpropagation for Scalable Learning
+of Bayesian Neural Networks. There the precision of the noise has a Gamma prior.
 """
 
 import jax
 import jax.numpy as jnp
 
+from dpjax.models.shared import check_pairs
 from dpjax.posterior import Posterior
 
-__all__ = ["bayesian_network", "layers", "predict", "start"]
+__all__ = ["bayesian_network", "layers", "num_parameters", "predict", "start"]
 
-NOISE_MEAN = -1.0
-"""Prior mean of s: a noise of 0.37 of the targets' unit."""
+LOG_NOISE_SD_MEAN = -1.0
+"""Prior mean of s. A noise of sd e^-1 = 0.37 suits targets of the order of one."""
 
 
 def num_parameters(num_features: int, num_hidden: int) -> int:
-    """Numbers in a position."""
+    """Length of a position."""
     return num_hidden * (num_features + 1) + num_hidden + 1 + 1
 
 
 def layers(position: jax.Array, num_features: int):
-    """W ``(H, d + 1)``, v ``(H + 1,)``, s ``()`` of a position, or of its moments."""
+    """W ``(H, d + 1)``, v ``(H + 1,)`` and s ``()`` of a position.
+
+    A vector of the components' means or variances is taken apart in the same way.
+    """
     num_hidden = (position.shape[0] - 2) // (num_features + 2)
     hidden, output, noise = jnp.split(
         position, [num_hidden * (num_features + 1), position.shape[0] - 1]
@@ -46,13 +54,13 @@ def predict(position: jax.Array, features: jax.Array) -> jax.Array:
 
 
 def start(rng_key: jax.Array, num_features: int, num_hidden: int) -> jax.Array:
-    """A draw of the weights from the prior, and s at its mean: a public position."""
+    """A public position: weights drawn from the prior, and s at its prior mean."""
     size = num_parameters(num_features, num_hidden)
-    return jax.random.normal(rng_key, (size,)).at[-1].set(NOISE_MEAN)
+    return jax.random.normal(rng_key, (size,)).at[-1].set(LOG_NOISE_SD_MEAN)
 
 
 def _logprior(position):
-    centred = position.at[-1].add(-NOISE_MEAN)
+    centred = position.at[-1].add(-LOG_NOISE_SD_MEAN)
     return -0.5 * jnp.sum(centred**2)
 
 
@@ -69,23 +77,20 @@ def bayesian_network(features, targets) -> Posterior:
     Parameters
     ----------
     features
-        x, shape ``(n, d)``, of about unit size.
+        x, shape ``(n, d)``, with entries of the order of one.
     targets
-        y, shape ``(n,)``, of about unit size.
+        y, shape ``(n,)``, of the order of one.
 
     Returns
     -------
     Posterior
-        Positions are vectors of `num_parameters` numbers, for any number of units.
+        Positions are vectors of `num_parameters` numbers. Their length determines the
+        number of hidden units.
 
     Raises
     ------
     ValueError
         If the shapes disagree.
     """
-    if features.ndim != 2 or targets.shape != features.shape[:1]:
-        raise ValueError(
-            "features must have shape (n, d) and targets (n,), got "
-            f"{features.shape} and {targets.shape}"
-        )
+    check_pairs(features, targets)
     return Posterior(_logprior, _loglikelihood, (features, targets))

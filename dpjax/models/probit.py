@@ -1,22 +1,12 @@
 """Bayesian probit regression with a Gaussian prior."""
 
-import math
-from dataclasses import dataclass
-
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 
+from dpjax.models.shared import NormalPrior, check_pairs, check_positive
 from dpjax.posterior import Posterior
 
 __all__ = ["probit_regression"]
-
-
-@dataclass(frozen=True)
-class _LogPrior:
-    sd: float
-
-    def __call__(self, position):
-        return -0.5 * jnp.sum((position / self.sd) ** 2)
 
 
 def _loglikelihood(position, record):
@@ -33,7 +23,7 @@ def probit_regression(features, labels, *, prior_sd=1.0) -> Posterior:
     features
         x, shape ``(n, d)``.
     labels
-        y in {0, 1}, shape ``(n,)``, of any real dtype. Values are not looked at.
+        y in {0, 1}, shape ``(n,)``, of any real dtype. Their values are not checked.
     prior_sd
         Standard deviation of each coefficient's N(0, prior_sd^2) prior.
 
@@ -47,12 +37,7 @@ def probit_regression(features, labels, *, prior_sd=1.0) -> Posterior:
     ValueError
         If the shapes disagree or `prior_sd` is not positive.
     """
-    if features.ndim != 2 or labels.shape != features.shape[:1]:
-        raise ValueError(
-            "features must have shape (n, d) and labels (n,), got "
-            f"{features.shape} and {labels.shape}"
-        )
-    if not 0 < prior_sd < math.inf:
-        raise ValueError(f"prior_sd must be positive, got {prior_sd}")
+    check_pairs(features, labels)
+    check_positive(prior_sd=prior_sd)
     data = (features, labels.astype(features.dtype))
-    return Posterior(_LogPrior(float(prior_sd)), _loglikelihood, data)
+    return Posterior(NormalPrior(float(prior_sd)), _loglikelihood, data)

@@ -1,9 +1,9 @@
 """The eight models of the thesis's experiments: constants, data, starts, references.
 
-Data, starts and reference draws are the thesis code's own numbers. It drew them in
-float64 with JAX's original threefry, which JAX 0.5 replaced as the default, so both
-are set here for the length of a draw, whatever the caller's settings. The numbers are
-therefore the same with x64 on and off, up to the rounding of the result.
+Data, starts and reference draws are those of the thesis's code. It drew them in float64
+with JAX's original threefry, which is not the default since JAX 0.5. Both are set here
+while numbers are drawn, whatever the caller's settings. The numbers are therefore the
+same with x64 on and off, up to the rounding of the result.
 
 References
 ----------
@@ -11,36 +11,30 @@ Räisä (2021), Differentially Private Metropolis-Hastings Algorithms, table 5.1
 section 5 and the accompanying code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.models.banana import Information as BananaInformation
-from dpjax.models.banana import banana
-from dpjax.models.banana import exact_sample as banana_sample
-from dpjax.models.banana import simulate as banana_data
-from dpjax.models.circle import Information as CircleInformation
-from dpjax.models.circle import circle
-from dpjax.models.circle import exact_sample as circle_sample
-from dpjax.models.circle import simulate as circle_data
-from dpjax.models.gaussian import Information as GaussianInformation
-from dpjax.models.gaussian import correlated_gaussian
-from dpjax.models.gaussian import exact_sample as gaussian_sample
-from dpjax.models.gaussian import simulate as gaussian_data
+from dpjax.models.banana import BANANA
+from dpjax.models.circle import CIRCLE
+from dpjax.models.gaussian import GAUSSIAN
+from dpjax.models.shared import Family
 from dpjax.posterior import Posterior
 
 __all__ = ["THESIS_MODELS", "ThesisModel", "thesis_model"]
 
-_START_SEED = 4236482
+START_SEED = 4236482
 
 
 @contextmanager
 def _as_thesis():
+    """The float type and random numbers of the thesis's code."""
     with jax.enable_x64(True), jax.threefry_partitionable(False):
         yield
 
@@ -58,11 +52,12 @@ class ThesisModel:
     dim, num_records
         d and n.
     tempering
-        T, the power of the likelihood: 1, or n0 / n.
+        T, the power of the likelihood: 1, or 1000 / n in the tempered models.
     true_theta
-        The parameter the data were drawn at (for the circle: none, the origin).
+        The parameter at which the data were drawn. The circle has none; the origin
+        stands for it.
     start_centre
-        Where the starts are centred.
+        Centre of the starting points.
     """
 
     key: str
@@ -72,11 +67,9 @@ class ThesisModel:
     tempering: float
     true_theta: tuple[float, ...]
     start_centre: tuple[float, ...]
-    _build: Callable = field(repr=False)
-    _simulate: Callable = field(repr=False)
-    _sample: Callable = field(repr=False)
-    _information: Callable = field(repr=False)
-    _data_key: Callable = field(repr=False)
+    _family: Family = field(repr=False)
+    _constants: Mapping[str, Any] = field(repr=False, hash=False)
+    _data_key: Callable[[], jax.Array] = field(repr=False)
     _reference_seed: int = field(repr=False)
 
     @property
@@ -84,66 +77,70 @@ class ThesisModel:
         """The thesis's delta, 0.1 / n."""
         return 0.1 / self.num_records
 
-    def simulate(self, dtype=None, seed=None) -> jax.Array:
-        """The thesis's data: ``(n, d)``, for the circle ``(n,)`` radii.
+    def simulate(self, seed=None) -> jax.Array:
+        """The thesis's data: shape ``(n, d)``, or ``(n,)`` radii for the circle.
 
         Parameters
         ----------
-        dtype
-            Of the result; JAX's default float if None.
         seed
-            Of other data from the same law; None draws the thesis's.
+            Seed of other data from the same law; None draws the thesis's data.
         """
         with _as_thesis():
             key = self._data_key() if seed is None else jax.random.key(seed)
-            data = np.asarray(self._simulate(key, self.num_records))
-        return jnp.asarray(data, dtype or float)
+            data = np.asarray(self._generate(key))
+        return jnp.asarray(data, float)
+
+    def _generate(self, key):
+        num_records, dim = self.num_records, self.dim
+        return self._family.generate(key, num_records, dim=dim, **self._constants)
 
     def posterior(self, data=None) -> Posterior:
         """The posterior given `data`, by default the thesis's."""
         data = self.simulate() if data is None else data
-        return self._build(data, tempering=self.tempering)
+        return self._family.build(data, tempering=self.tempering, **self._constants)
 
-    def information(self) -> Callable[[jax.Array], jax.Array]:
-        """The model's ``Information``: ``position -> (d, d)``; it reads no data."""
-        return self._information(self.num_records, tempering=self.tempering)
+    def fisher_information(self) -> Callable[[jax.Array], jax.Array]:
+        """The model's ``FisherInformation``: ``position -> (d, d)``; reads no data."""
+        information = self._family.fisher_information
+        assert information is not None
+        return information(
+            self.num_records, tempering=self.tempering, **self._constants
+        )
 
     def exact_sample(self, rng_key, data, num_samples) -> jax.Array:
         """Independent posterior draws, ``(num_samples, d)``; not private."""
-        return self._sample(rng_key, data, num_samples, tempering=self.tempering)
+        return self._family.exact_sample(
+            rng_key, data, num_samples, tempering=self.tempering, **self._constants
+        )
 
-    def reference(self, num_samples=1000, dtype=None) -> jax.Array:
-        """The thesis's reference sample, ``(num_samples, d)``; not private.
+    def reference(self) -> jax.Array:
+        """The thesis's reference sample, ``(1000, d)``; not private.
 
-        The thesis has none for the circle; the exact sampler supplies one.
+        The thesis has none for the circle: that one is from the exact sampler here.
         """
         with _as_thesis():
             rng_key = jax.random.key(self._reference_seed)
-            data = self._simulate(self._data_key(), self.num_records)
-            draws = np.asarray(self.exact_sample(rng_key, data, num_samples))
-        return jnp.asarray(draws, dtype or float)
+            data = self._generate(self._data_key())
+            draws = np.asarray(self.exact_sample(rng_key, data, 1000))
+        return jnp.asarray(draws, float)
 
     def starts(self, reference, num_chains=20) -> jax.Array:
         """Starting points ``(num_chains, d)`` around `start_centre`; not private.
 
-        Their spread in every component is the mean over components of the standard
-        deviation of `reference` (for the circle: 1).
+        Their standard deviation in every component is the mean over components of that
+        of `reference`, or 1 for the circle.
 
         Parameters
         ----------
         reference
-            Posterior draws, ``(m, d)``; the starts take its dtype.
+            Posterior draws, ``(m, d)``, whose dtype the starts have.
         """
         spread = 1.0
         if self.key != "circle":
             spread = np.std(np.asarray(reference, np.float64), axis=0).mean()
         with _as_thesis():
-            normal = [
-                np.asarray(
-                    jax.random.normal(jax.random.key(_START_SEED + i), (self.dim,))
-                )
-                for i in range(num_chains)
-            ]
+            keys = [jax.random.key(START_SEED + i) for i in range(num_chains)]
+            normal = [np.asarray(jax.random.normal(key, (self.dim,))) for key in keys]
         starts = np.asarray(self.start_centre) + spread * np.stack(normal)
         return jnp.asarray(starts, reference.dtype)
 
@@ -161,56 +158,23 @@ def thesis_model(key: str) -> ThesisModel:
     return THESIS_MODELS[key]
 
 
-def _banana(key, name, dim, num_records, tempering=1.0, curvature=20.0):
-    theta = (0.0, 3.0) + (0.0,) * (dim - 2)
-    constants = dict(curvature=curvature, prior_precision=0.001)
+def _model(
+    family, data_key, reference_seed, key, name, dim, num_records, tempering=1.0,
+    theta=None, centre=None, **constants,
+):  # fmt: skip
+    theta = theta or (0.0, 3.0) + (0.0,) * (dim - 2)
     return ThesisModel(
-        key,
-        name,
-        dim,
-        num_records,
-        tempering,
-        true_theta=theta,
-        start_centre=theta,
-        _build=partial(banana, **constants),
-        _simulate=partial(banana_data, dim=dim),
-        _sample=partial(banana_sample, **constants),
-        _information=partial(BananaInformation, **constants),
-        _data_key=lambda: jax.random.key(43247),
-        _reference_seed=56437,
-    )
+        key, name, dim, num_records, tempering, theta, centre or theta,
+        family, constants, data_key, reference_seed,
+    )  # fmt: skip
 
 
-_CORRELATED = ThesisModel(
-    "hard-gauss-2d",
-    "Correlated Gauss",
-    2,
-    200_000,
-    1.0,
-    true_theta=(0.0, 3.0),
-    start_centre=(0.0, 3.0),
-    _build=correlated_gaussian,
-    _simulate=gaussian_data,
-    _sample=gaussian_sample,
-    _information=GaussianInformation,
-    _data_key=lambda: jax.random.key(46283648),
-    _reference_seed=434927,
+_banana = partial(
+    _model, BANANA, lambda: jax.random.key(43247), 56437, prior_precision=0.001
 )
-
-_CIRCLE = ThesisModel(
-    "circle",
-    "Circle",
-    2,
-    100_000,
-    1.0,
-    true_theta=(0.0, 0.0),
-    start_centre=(0.0, 1.0),
-    _build=circle,
-    _simulate=circle_data,
-    _sample=circle_sample,
-    _information=CircleInformation,
-    _data_key=lambda: jax.random.split(jax.random.key(742983))[1],
-    _reference_seed=56437,
+_gaussian = partial(_model, GAUSSIAN, lambda: jax.random.key(46283648), 434927)
+_circle = partial(
+    _model, CIRCLE, lambda: jax.random.split(jax.random.key(742983))[1], 56437
 )
 
 THESIS_MODELS = {
@@ -222,8 +186,8 @@ THESIS_MODELS = {
         _banana("tempered-10d", "Tempered banana d=10", 10, 200_000, 0.005),
         _banana("gauss-30d", "High dimensional Gauss", 30, 200_000, curvature=0.0),
         _banana("hard-2d", "Narrow banana", 2, 150_000, curvature=350.0),
-        _CORRELATED,
-        _CIRCLE,
+        _gaussian("hard-gauss-2d", "Correlated Gauss", 2, 200_000),
+        _circle("circle", "Circle", 2, 100_000, theta=(0.0, 0.0), centre=(0.0, 1.0)),
     )
 }
 """The models by key, in the order of table 5.1."""

@@ -1,17 +1,18 @@
-"""NumPyro models under differential privacy; imported by name only."""
+"""NumPyro models under differential privacy; `import dpjax` does not import this."""
 
-from dpjax.numpyro.adapter import posterior
-from dpjax.numpyro.fisher import fisher_information, fisher_metric, initial_position
+from dpjax.numpyro.adapter import ModelPosterior, posterior
+from dpjax.numpyro.fisher import fisher_information, initial_position
 from dpjax.numpyro.kernel import MCMCKernel
 from dpjax.numpyro.sample import Tuned, clip_per_step, sample, tuned
-from dpjax.numpyro.scoring import scoring
+from dpjax.numpyro.scoring import ScoringInfo, scoring
 
 __all__ = [
     "MCMCKernel",
+    "ModelPosterior",
+    "ScoringInfo",
     "Tuned",
     "clip_per_step",
     "fisher_information",
-    "fisher_metric",
     "initial_position",
     "posterior",
     "sample",

@@ -3,6 +3,7 @@
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -13,10 +14,18 @@ from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
 from dpjax.posterior import Posterior
 
-__all__ = ["model_of", "posterior"]
+__all__ = ["ModelPosterior", "model_of", "posterior"]
 
-ROWS = 16
-"""Records made up to look at a model."""
+NUM_MADE_UP = 16
+"""Number of records that are made up to trace a model."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class ModelPosterior(Posterior):
+    """A posterior together with its NumPyro model; see `posterior`."""
+
+    model: Model = field(kw_only=True, metadata=dict(static=True))
 
 
 def posterior(
@@ -27,70 +36,72 @@ def posterior(
     public: Mapping[str, Any] | None = None,
     example: Mapping[str, Any] | None = None,
     tempering: float = 1.0,
-) -> Posterior:
+) -> ModelPosterior:
     """The posterior of a NumPyro model whose records lie in one plate.
 
     Parameters
     ----------
     model
-        Called as ``model(**data, **public)``, with one record at a time: arrays of
-        `data` then have one entry along their leading axis. ``subsample_size`` of its
-        plates is ignored, with a warning.
+        Called as ``model(**data, **public)`` with one record at a time: the arrays of
+        `data` then have one entry along their leading axis. The ``subsample_size`` of
+        its plates is ignored, with a warning.
     data
-        Arrays by the names of the model's arguments, ``(n, ...)``, records first. One
-        record is the unit of privacy.
+        Arrays of shape ``(n, ...)`` by the names of the model's arguments, with the
+        records along the leading axis. One record is the unit of privacy.
     plate
         Name of the plate whose sites are the likelihood. All other sites are the prior.
     public
-        The model's other arguments, not private.
+        The model's other arguments. They are not private.
     example
-        Made-up records in the form of `data`, or of some of its names, not private,
-        whose density is finite. Their values of what the model does not generate, such
-        as regressors, are the design of `dpjax.numpyro.fisher_metric`. Default: 16
-        records of uniform numbers in [0, 1), or of zeros and ones for integers and
-        where the model demands it.
+        Made-up records in the form of `data`, or of some of its arrays. They are not
+        private, and their density must be finite. What the model does not generate,
+        such as regressors, has their values as the public design of
+        `dpjax.numpyro.fisher_information`. Default: 16 records of uniform numbers in
+        [0, 1). Zeros and ones stand for integers, and for all numbers if the model has
+        no finite density otherwise.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
 
     Returns
     -------
-    Posterior
-        Positions are dicts of the latent sites' unconstrained values; draws of
+    ModelPosterior
+        Positions are dicts of the latent sites' unconstrained values. Draws of
         `dpjax.run` are dicts of the latents in the units of the model, with those
         deterministic sites that read no data. `dataclasses.replace` swaps the data
-        without another look at the model.
+        without tracing the model again.
 
     Raises
     ------
     ValueError
-        If the model's log density is not a prior plus a sum over records, or cannot be
-        told from one that is not: see `dpjax.numpyro.refusals`.
+        If the model's log density is not a prior plus a sum over records, or if this
+        cannot be decided: see `dpjax.numpyro.refusals`.
 
     Notes
     -----
     *Formal guarantees.* Only shapes and types of `data` are read here. The
-    log-likelihood of a record is computed from that record, the position and what is
-    public alone. What the model captured from outside is public: a warning names it.
+    log-likelihood of a record is a function of that record, the position and public
+    values alone. Values that the model captured from outside are treated as public: a
+    warning names them.
     """
-    data, public = dict(data), dict(public or {})
-    if both := set(data) & set(public):
+    if both := set(data) & set(public or {}):
         raise ValueError(f"{sorted(both)} are in data and in public; choose one")
-    if not all(isinstance(name, str) and name for name in (*data, *public)):
+    if not all(isinstance(name, str) and name for name in (*data, *(public or {}))):
         raise ValueError("data and public are named by the arguments of the model")
-    data = {name: jnp.asarray(value) for name, value in data.items()}
-    Posterior(abs, abs, data)
-    unspecified = frozenset(data) - frozenset(example or {})
+    if not data:
+        raise ValueError("data holds no arrays: name those of the model's arguments")
+    arrays = {name: jnp.asarray(value) for name, value in data.items()}
     given = dict(example or {})
-    example = _made_up(data, given, _uniform)
-    # A NumPy array could not be indexed by rows that are traced.
-    public = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, public
+    # A NumPy array cannot be indexed by rows that are traced.
+    constants = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
+        dict(public or {}),
     )
-    adapted = Model(model, plate, public, example, unspecified)
+    unspecified = frozenset(arrays) - frozenset(given)
+    adapted = Model(model, plate, constants, _made_up(arrays, given), unspecified)
     refusals.warn_of_captured(model)
     position = _look(adapted)
     if not refusals.is_finite(adapted, position):
-        example = _made_up(data, given, _zeros_and_ones)
+        example = _made_up(arrays, given, only_integers=True)
         adapted = dataclasses.replace(adapted, example=example)
     reads = refusals.dependencies(adapted, position)
     refusals.check_dependencies(adapted, reads)
@@ -100,49 +111,51 @@ def posterior(
         observed=_observed(adapted, position, reads),
         deterministics=tuple(k for k, v in reads["deterministics"].items() if not v),
     )
-    return Posterior(
+    return ModelPosterior(
         adapted.logprior,
         adapted.loglikelihood,
-        data,
+        arrays,
         tempering,
         adapted.constrain,
+        model=adapted,
     )
 
 
 def model_of(posterior: Posterior) -> Model:
-    """The model behind what `posterior` returned."""
-    model = getattr(posterior.loglikelihood_fn, "__self__", None)
-    if not isinstance(model, Model):
+    """The model of a posterior that `posterior` returned.
+
+    Raises
+    ------
+    ValueError
+        If the posterior is another one.
+    """
+    if not isinstance(posterior, ModelPosterior):
         raise ValueError("the posterior must come from dpjax.numpyro.posterior")
-    return model
+    return posterior.model
 
 
-def _uniform(rng, leaf, shape):
-    if jnp.issubdtype(leaf.dtype, jnp.floating):
-        return rng.random(shape)
-    return _zeros_and_ones(rng, leaf, shape)
-
-
-def _zeros_and_ones(rng, leaf, shape):
-    return rng.integers(0, 2, shape)
-
-
-def _made_up(data, example, draw):
-    """`example` in the types of the data, with the other names drawn."""
+def _made_up(data, given, only_integers=False):
+    """The records `given`, in the types of the data; other arrays are drawn."""
     shapes = {name: leaf.shape[1:] for name, leaf in data.items()}
-    given = {name: np.shape(value)[1:] for name, value in example.items()}
-    counts = {(*np.shape(value), 0)[0] for value in example.values()} or {ROWS}
-    if len(counts) > 1 or min(counts) < 2 or not given.items() <= shapes.items():
+    given_shapes = {name: np.shape(value)[1:] for name, value in given.items()}
+    counts = {(*np.shape(value), 0)[0] for value in given.values()} or {NUM_MADE_UP}
+    if len(counts) > 1 or min(counts) < 2 or not given_shapes.items() <= shapes.items():
         raise ValueError(
             "example must hold two or more records in the form of data, "
-            f"{shapes} by name, got {given}"
+            f"{shapes} by name, got {given_shapes}"
         )
     rng, (rows,) = np.random.default_rng(0), counts
-    made_up = {
-        name: example.get(name, draw(rng, leaf, (rows, *leaf.shape[1:])))
-        for name, leaf in data.items()
-    }
-    return {k: jnp.asarray(v).astype(data[k].dtype) for k, v in made_up.items()}
+
+    def values(name, leaf):
+        # Names that are given advance the generator as well.
+        shape = (rows, *leaf.shape[1:])
+        if jnp.issubdtype(leaf.dtype, jnp.floating) and not only_integers:
+            drawn = rng.random(shape)
+        else:
+            drawn = rng.integers(0, 2, shape)
+        return jnp.asarray(given.get(name, drawn)).astype(leaf.dtype)
+
+    return {name: values(name, leaf) for name, leaf in data.items()}
 
 
 def _look(model: Model):
@@ -152,7 +165,7 @@ def _look(model: Model):
     def look(records, rng_key):
         seen["sites"], _, seen["rows"] = model.trace(records, rng_key=rng_key)
 
-    refusals.traced(look, _first(model.example), jax.random.key(0))
+    refusals.traced(look, model.one_example, jax.random.key(0))
     refusals.check_sites(model, **seen)
     if seen["rows"].subsamples:
         warnings.warn(
@@ -163,28 +176,25 @@ def _look(model: Model):
     rng = np.random.default_rng(1)
     return jax.tree.map(
         lambda leaf: jnp.asarray(0.3 * rng.standard_normal(leaf.shape), leaf.dtype),
-        jax.eval_shape(model.draw, jax.random.key(0)),
+        model.outline,
     )
 
 
-def _first(example):
-    return jax.tree.map(lambda leaf: leaf[:1], example)
-
-
 def _observed(model: Model, position, reads):
-    """Which data each site inside the plate observes."""
+    """``{site inside the plate: name of the data that it observes, or None}``."""
 
     @jax.jit
     def values(records):
         sites, _, _ = model.trace(records, position)
         return {name: sites[name]["value"] for name in reads["inside"]}
 
-    found = {}
-    for name, value in values(_first(model.example)).items():
-        names = reads["values"][name]
+    def name_of(site, value):
+        names = reads["values"][site]
         key = next(iter(names)) if len(names) == 1 else None
-        same = key is not None and np.array_equal(
-            np.ravel(value), np.ravel(model.example[key][:1])
-        )
-        found[name] = key if same else None
-    return found
+        if key is not None and np.array_equal(
+            np.ravel(value), np.ravel(model.one_example[key])
+        ):
+            return key
+        return None
+
+    return {k: name_of(k, value) for k, value in values(model.one_example).items()}

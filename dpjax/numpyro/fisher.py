@@ -1,10 +1,10 @@
-"""Where a chain on a NumPyro model starts, and in which units it steps: no data read.
+"""Where chains on a NumPyro model start, and their metric: public, no data are read.
 
-The information of the posterior at z, in unconstrained space, is that of the records,
-expected under the model (`dpjax.fisher`), plus that of the prior. The latter is the
-curvature H of minus the log prior at the position the metric is for. H may be
-indefinite, so it is diagonalised in units of the prior's standard deviations and its
-eigenvalues are raised to at least `FLOOR`.
+The information of the posterior at z, in unconstrained space, is the expected Fisher
+information of the records under the model (`dpjax.fisher`) plus the precision of the
+prior. That precision is H, the Hessian of minus the log prior density. As H may be
+indefinite, it is diagonalised in units of the prior's standard deviations, and its
+eigenvalues are raised to at least `MIN_PRIOR_PRECISION`.
 """
 
 from collections.abc import Callable
@@ -14,40 +14,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
 
 from dpjax import fisher
 from dpjax.numpyro.adapter import model_of
+from dpjax.numpyro.model import Model
 from dpjax.posterior import Posterior
 
 __all__ = [
     "fisher_information",
-    "fisher_metric",
     "initial_position",
-    "inverse",
-    "local_information",
-    "prior_information",
-    "prior_spread",
+    "local_fisher_information",
+    "prior_precision",
+    "prior_sd",
+    "whitening",
 ]
 
-FLOOR = 0.1
-"""Least precision of the prior in any direction, in units of its own."""
+MIN_PRIOR_PRECISION = 0.1
+"""Least precision of the prior in any direction, in units of the prior's sds."""
 
-POOLED = 100
-"""Draws from the prior whose mean a chain starts at."""
+DRAWS_PER_START = 100
+"""Draws from the prior whose mean is one start."""
 
 
 def initial_position(
     posterior: Posterior, num_chains: int, seed: int = 0
 ) -> dict[str, jax.Array]:
-    """Starts near the centre of the prior, a tenth of its spread apart.
+    """Starts near the centre of the prior.
 
-    Each is the mean of 100 unconstrained draws from the prior.
+    Each start is the mean of 100 unconstrained draws from the prior, so the starts
+    spread by a tenth of the prior's standard deviation.
 
     Returns
     -------
-    Dict of ``(num_chains, ...)`` as `dpjax.run` takes it.
+    dict
+        Arrays of shape ``(num_chains, ...)`` by latent, as `dpjax.run` takes them.
     """
-    keys = jax.random.split(jax.random.key(seed), (num_chains, POOLED))
+    keys = jax.random.split(jax.random.key(seed), (num_chains, DRAWS_PER_START))
     draws = jax.jit(jax.vmap(jax.vmap(model_of(posterior).draw)))(keys)
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=1), draws)
 
@@ -59,7 +62,7 @@ def fisher_information(
     num_simulated: int = 1000,
     seed: int = 0,
 ) -> Callable[[Any], jax.Array]:
-    """Information of the posterior, for `dpjax.fisher.geodesic`.
+    """Expected information of the posterior of a NumPyro model.
 
     Parameters
     ----------
@@ -67,13 +70,16 @@ def fisher_information(
         From `dpjax.numpyro.posterior`. What its model does not generate, such as
         regressors, is drawn from the rows of ``example``: a public design.
     position
-        Public, where the prior's curvature is taken; default the prior's centre.
+        Public position at which the precision of the prior is taken; by default the
+        centre of the prior.
     num_simulated, seed
-        As in `dpjax.fisher.information`.
+        As in `dpjax.fisher.fisher_information`.
 
     Returns
     -------
-    ``position -> (d, d)`` over the flattened position.
+    Callable
+        ``position -> (d, d)`` over the flattened position, for
+        `dpjax.fisher.geodesic` and `dpjax.fisher.inverse_fisher_information`.
 
     Raises
     ------
@@ -82,69 +88,72 @@ def fisher_information(
 
     Notes
     -----
-    *Formal guarantees.* As of `dpjax.fisher.information`: no data are read.
+    *Formal guarantees.* No data are read, as in `dpjax.fisher.fisher_information`.
     """
     model = model_of(posterior)
-    position = _centre(model) if position is None else position
+    if position is None:
+        position = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), model.prior_draws)
     of_records = _of_records(posterior, num_simulated=num_simulated, seed=seed)
-    of_prior = np.asarray(jax.jit(prior_information(model))(position))
-
-    def information(position):
-        return of_records(position) + of_prior.astype(jnp.result_type(float))
-
-    return information
+    precision = np.asarray(jax.jit(prior_precision(model))(position))
+    return lambda at: of_records(at) + precision.astype(jnp.result_type(float))
 
 
-def local_information(posterior: Posterior, **options) -> Callable[[Any], jax.Array]:
-    """`fisher_information` with the prior's curvature at the same position.
+def local_fisher_information(posterior: Posterior) -> Callable[[Any], jax.Array]:
+    """`fisher_information` whose prior precision is taken at each position as well.
 
-    Not to be differentiated: where eigenvalues are equal, their vectors are not smooth.
+    It must not be differentiated: eigenvectors are not smooth where eigenvalues meet.
     """
-    of_records = _of_records(posterior, **options)
-    of_prior = prior_information(model_of(posterior))
-    return lambda position: of_records(position) + of_prior(position)
+    of_records = _of_records(posterior)
+    precision = prior_precision(model_of(posterior))
+    return lambda position: of_records(position) + precision(position)
+
+
+def prior_sd(model: Model) -> np.ndarray:
+    """Standard deviations of the prior, over the flattened position."""
+    draws = jax.tree.leaves(model.prior_draws)
+    flat = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in draws]
+    return np.concatenate(flat, axis=1).std(axis=0)
+
+
+def prior_precision(model: Model) -> Callable[[Any], jax.Array]:
+    """``position -> (d, d)``: the precision of the prior; see the module docstring."""
+    sd = prior_sd(model)
+    squares = np.outer(sd, sd)
+
+    def precision(position):
+        flat, unravel = ravel_pytree(position)
+        units = jnp.asarray(squares, flat.dtype)
+        hessian = jax.hessian(lambda x: -model.logprior(unravel(x)))(flat) * units
+        values, vectors = jnp.linalg.eigh((hessian + hessian.T) / 2)
+        return (vectors * jnp.maximum(values, MIN_PRIOR_PRECISION)) @ vectors.T / units
+
+    return precision
+
+
+def whitening(fisher_information: Callable[[Any], jax.Array], position):
+    """W of shape ``(d, d)`` with W W^T = G^-1, and the function z -> position + W z.
+
+    G is the information at `position`, so the length of z is in units of posterior
+    standard deviations.
+    """
+    flat, unravel = ravel_pytree(position)
+    root = jnp.linalg.cholesky(fisher_information(position)).astype(flat.dtype)
+    stretch = solve_triangular(root, jnp.eye(flat.size, dtype=flat.dtype), lower=True).T
+
+    def at(z):
+        return unravel(flat + jnp.matmul(stretch, z, precision="highest"))
+
+    return stretch, at
 
 
 def _of_records(posterior, **options):
     model = model_of(posterior)
-    _check_simulated(model)
-    return fisher.information(posterior, model.simulate, **options)
-
-
-def fisher_metric(posterior: Posterior, position: Any = None, **options) -> np.ndarray:
-    """Inverse information at one public position, an ``inverse_mass_matrix``.
-
-    Parameters
-    ----------
-    posterior, options
-        As in `fisher_information`.
-    position
-        Default the prior's centre.
-
-    Returns
-    -------
-    Shape ``(d, d)``: about the posterior covariance of the flattened position.
-    """
-    if position is None:
-        position = _centre(model_of(posterior))
-    return inverse(fisher_information(posterior, position, **options), position)
-
-
-def inverse(information_fn: Callable[[Any], jax.Array], position) -> np.ndarray:
-    """Of the information at one position, ``(d, d)`` float64."""
-    with jax.enable_x64(True):
-        found = np.asarray(jax.jit(lambda at: information_fn(at))(position), np.float64)
-    found = np.linalg.inv(found)
-    return (found + found.T) / 2
-
-
-def _check_simulated(model):
     for site, name in model.observed.items():
         if name is None:
             raise ValueError(
                 f"site {site!r} observes a function of the data, or is a factor: its "
                 "records cannot be simulated. Pass a simulate_fn of your own to "
-                "dpjax.fisher.information"
+                "dpjax.fisher.fisher_information"
             )
     if inputs := sorted(model.unspecified - set(model.observed.values())):
         raise ValueError(
@@ -153,29 +162,4 @@ def _check_simulated(model):
             "range or law and not from the data (in a configuration, give their range "
             "or categories)"
         )
-
-
-def _centre(model):
-    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), model.prior_draws)
-
-
-def prior_spread(model) -> np.ndarray:
-    """Standard deviations of the prior, over the flattened position."""
-    draws = jax.tree.leaves(model.prior_draws)
-    flat = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in draws]
-    return np.concatenate(flat, axis=1).std(axis=0)
-
-
-def prior_information(model) -> Callable[[Any], jax.Array]:
-    """That of the prior; see the module docstring."""
-    spread = prior_spread(model)
-    squares = np.outer(spread, spread)
-
-    def information(position):
-        flat, unravel = ravel_pytree(position)
-        units = jnp.asarray(squares, flat.dtype)
-        curvature = jax.hessian(lambda x: -model.logprior(unravel(x)))(flat) * units
-        values, vectors = jnp.linalg.eigh((curvature + curvature.T) / 2)
-        return (vectors * jnp.maximum(values, FLOOR)) @ vectors.T / units
-
-    return information
+    return fisher.fisher_information(posterior, model.simulate, **options)

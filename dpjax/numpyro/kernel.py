@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from numpyro import infer
+from numpyro.infer import mcmc
 from numpyro.util import is_prng_key
 
 from dpjax import privacy
@@ -22,18 +22,18 @@ SEEDED = "the JAX key of MCMC.run: whoever knows it can undo the privacy"
 
 
 class KernelState(NamedTuple):
-    """Public state of a chain, but for the key.
+    """State of a chain. All of it is public but the key.
 
     position
-        Unconstrained.
+        The unconstrained position.
     kernel
-        State of the algorithm of dpjax.
+        State of the dpjax algorithm.
     is_accepted
         Whether the last step moved.
     num_steps
-        Steps made, and paid for.
+        Number of steps made so far, all of them paid for.
     rng_key
-        Secret.
+        The secret key.
     """
 
     position: Any
@@ -43,46 +43,47 @@ class KernelState(NamedTuple):
     rng_key: jax.Array
 
 
-class MCMCKernel(infer.mcmc.MCMCKernel):
-    """A sampler of dpjax, budgeted, that `numpyro.infer.MCMC` runs like its own.
+class MCMCKernel(mcmc.MCMCKernel):
+    """A dpjax sampler within a budget, as a kernel for `numpyro.infer.MCMC`.
 
     Parameters
     ----------
     posterior
-        What to sample, and the data: `MCMC.run` takes a key alone.
+        What to sample, and the data. `MCMC.run` takes no arguments but a key.
     algorithm_fn
         ``posterior -> Algorithm``, as `dpjax.run` takes it.
     budget
         What everything drawn with this kernel may spend.
     num_chains
-        That the budget is divided among.
+        Number of chains that share the budget.
     spent
-        ``[(event, count), ...]`` released before, such as of `dpjax.numpyro.tuned`.
+        ``[(event, count), ...]`` released before, as in ``Tuned.spent`` of
+        `dpjax.numpyro.tuned`.
 
     Raises
     ------
     privacy.BudgetError
-        If the budget does not pay for one step, or, from `MCMC.run`, if more chains
-        are begun than were paid for. ``mcmc.post_warmup_state = mcmc.last_state`` goes
-        on with the chains that there are.
+        If the budget does not pay for one step. `MCMC.run` raises it if it begins more
+        chains than were paid for; to continue the chains that have begun, set
+        ``mcmc.post_warmup_state = mcmc.last_state``.
     ValueError
-        From `MCMC.run`, if it is given data, or fewer warm-up steps than the algorithm
-        tunes for, or, as from `dpjax.run`, if records get out by more than a release.
+        `MCMC.run` raises it if it is given data, or fewer warm-up steps than the
+        algorithm tunes for, or, like `dpjax.run`, if its program returns records other
+        than through a release.
 
     Notes
     -----
-    Unlike `dpjax.run`, NumPyro compiles the data into its program, draws its randomness
-    from a JAX key and keeps no ledger: `dpjax.run` is faster and safer. The key lies in
-    ``mcmc.last_state``, and an `MCMC` object cannot be pickled because it would carry
-    the records along.
+    `dpjax.run` is faster and safer: NumPyro compiles the data into its program, draws
+    its randomness from a JAX key and keeps no ledger. The key is in
+    ``mcmc.last_state``. An `MCMC` object cannot be pickled, because the pickle would
+    hold the records.
 
-    *Formal guarantees.* Samples and extra fields other than ``rng_key`` are released;
-    `statement` says at what cost. After ``max_steps`` steps a chain stands still and
-    releases no more.
+    *Formal guarantees.* Samples, and extra fields other than ``rng_key``, are released
+    at the cost that the attribute ``statement`` gives. After ``max_steps`` steps a
+    chain no longer moves and releases nothing more.
     """
 
-    sample_field = "position"
-    # Without a model, ArviZ has nothing to look up the data with.
+    # If a kernel has a model, ArviZ runs it to store observations and log-likelihoods.
     model = None
 
     def __init__(
@@ -98,7 +99,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         self._algorithm_fn = algorithm_fn
         self._algorithm = algorithm_fn(posterior)
         self._num_chains, self._num_begun = num_chains, 0
-        # NumPyro calls `init` for a resumed chain unless this is set.
+        # NumPyro does not call `init` for a resumed chain once this is set.
         self._sample_fn = None
         step = self._algorithm.privacy(1, budget.neighboring_relation)
         events = [(event, count * num_chains) for event, count in step]
@@ -117,6 +118,10 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         )
         self.statement = statement._replace(randomness=SEEDED)
 
+    @property
+    def sample_field(self):
+        return "position"
+
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
         if model_args or model_kwargs:
             raise ValueError(
@@ -132,7 +137,7 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         # Mapped over devices or by jax.vmap, one call begins all chains.
         mapped = isinstance(rng_key, Tracer)
         begun = self._num_chains if mapped else 1 if is_one else len(rng_key)
-        self._num_begun += begun
+        first, self._num_begun = self._num_begun, self._num_begun + begun
         if self._num_begun > self._num_chains:
             raise privacy.BudgetError(
                 f"the budget is divided among {self._num_chains} chains, which have "
@@ -142,11 +147,9 @@ class MCMCKernel(infer.mcmc.MCMCKernel):
         self._sample_fn = self._step
         if init_params is None:
             chains = initial_position(self._posterior, self._num_chains)
-            first = self._num_begun - begun
-            init_params = jax.tree.map(lambda leaf: leaf[first : first + begun], chains)
-            if is_one:
-                init_params = jax.tree.map(lambda leaf: leaf[0], init_params)
-        if self._num_begun == begun:
+            here = first if is_one else slice(first, self._num_begun)
+            init_params = jax.tree.map(lambda leaf: leaf[here], chains)
+        if first == 0:
             starts = init_params
             if is_one:
                 starts = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], starts)

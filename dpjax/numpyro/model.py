@@ -1,15 +1,17 @@
-"""A NumPyro model read one record at a time, in unconstrained space.
+"""A NumPyro model, evaluated one record at a time and in unconstrained space.
 
-The plate of the records is pinned to the indices 0, ..., rows - 1 and the model called
-with that many records, so that it sees one and no other, whatever it does with its
-arguments. With z the unconstrained latents, theta = t(z) and x one record,
+The plate of the records gets the indices 0, ..., rows - 1, and the model is called with
+that many records. With one row it therefore sees one record and no other, whatever it
+does with its arguments. Let z be the unconstrained latents, theta = t(z), and x one
+record. Then
 
     log prior(z) = sum over sites outside the plate of log p(theta) + log |dt / dz|,
-    log likelihood(z, x) = sum over sites inside the plate of log p(x | theta),
+    log likelihood(z, x) = sum over sites inside the plate of log p(x | theta).
 
-whose sum over the records is minus NumPyro's potential energy. NumPyro scales the sites
-of a plate by its size over its subsample size; that factor is divided out, the user's
-`numpyro.handlers.scale` and `mask` are kept.
+The log prior plus the sum of the log-likelihoods of all records is minus NumPyro's
+potential energy. NumPyro scales the sites of a plate by its size over its subsample
+size; that factor is divided out, while the user's `numpyro.handlers.scale` and `mask`
+remain.
 """
 
 import functools
@@ -26,21 +28,31 @@ from numpyro.primitives import Messenger
 
 __all__ = ["Model", "Rows", "in_plate", "is_latent"]
 
-DRAWS = 1000
-"""Draws from the prior that its centre and spread are taken from."""
+NUM_PRIOR_DRAWS = 1000
+"""Draws from the prior that estimate its centre and its standard deviations."""
 
 
 class Rows(Messenger):
-    """Makes every plate full and the plate of the records `rows` long.
+    """A handler that undoes subsampling and makes the plate of the records `rows` long.
 
-    With `unobserved`, observations inside that plate are drawn instead of looked up.
+    With `unobserved`, the observed sites inside that plate are drawn from the model.
+    Once the model has run, the handler holds what it met:
+
+    plates
+        Names of the plates.
+    types
+        ``{type of site: name of the last such site}``.
+    subsamples
+        Whether the plate of the records takes a subsample.
+    scale
+        Factor by which NumPyro scales sites in the plate of the records.
     """
 
     def __init__(self, fn, plate: str, rows: int, unobserved: bool = False):
         super().__init__(fn)
         self.plate, self.rows, self.unobserved = plate, rows, unobserved
-        self.plates, self.subsamples, self.scale = [], False, 1.0
-        self.types = {}
+        self.plates, self.types = [], {}
+        self.subsamples, self.scale = False, 1.0
 
     def process_message(self, msg):
         self.types[msg["type"]] = msg.get("name", "")
@@ -53,7 +65,7 @@ class Rows(Messenger):
                 self.subsamples = subsample_size not in (None, size)
             msg["value"], msg["args"] = jnp.arange(rows), (size, rows)
         elif msg["type"] == "subsample":
-            # Without it, plates leave the value as it is.
+            # Plates subsample the value only if it has an event_dim.
             msg["kwargs"]["event_dim"] = None
         elif (
             self.unobserved
@@ -79,14 +91,14 @@ class Model:
     function, plate, public
         As given to `dpjax.numpyro.posterior`.
     example
-        Made-up records, leading axis first.
+        Made-up records, along the leading axis.
     unspecified
-        Names of the data for which nobody gave an example.
+        Names of the data for which the user gave no example.
     observed
-        ``{site: name of the data that it observes}`` for the sites inside the plate;
-        None as the name if what is observed is a function of the data.
+        ``{site: name of the data that it observes}`` for the sites inside the plate.
+        The name is None if a site observes a function of the data.
     deterministics
-        Deterministic sites that read no data.
+        Names of the deterministic sites that read no data.
     """
 
     function: Callable
@@ -98,15 +110,29 @@ class Model:
     deterministics: tuple[str, ...] = field(default=(), repr=False)
 
     @property
+    def one_example(self) -> dict[str, jax.Array]:
+        """The first made-up record, with its leading axis."""
+        return jax.tree.map(lambda leaf: leaf[:1], self.example)
+
+    @property
+    def outline(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Shapes and types of an unconstrained position."""
+        return jax.eval_shape(self.draw, jax.random.key(0))
+
+    @property
     def dim(self) -> int:
-        """Number of unconstrained components of the latents."""
-        shapes = jax.eval_shape(self.draw, jax.random.key(0))
-        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+        """Number of components of the flattened unconstrained position."""
+        return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.outline))
 
     def trace(self, records, position=None, rng_key=None, unobserved=False):
-        """Sites of the model on `records`; log-dets by site; the `Rows` handler.
+        """Run the model on `records`.
 
-        Latents take their values from `position` or, without it, from the prior.
+        Latents take their values from `position` or, without one, from the prior.
+
+        Returns
+        -------
+        The sites; the log-determinants of the latents' transforms, by site; and the
+        `Rows` handler.
         """
         rows = Rows(self.function, self.plate, _num_rows(records), unobserved)
         model, log_dets = rows, {}
@@ -125,7 +151,7 @@ class Model:
         return sites, log_dets, rows
 
     def log_probs(self, position, records, inside: bool):
-        """``{site: log p}`` of the sites inside the plate or outside, and log-dets."""
+        """``{site: log p}`` inside the plate or outside of it, and log-determinants."""
         sites, log_dets, rows = self.trace(records, position)
         scale = rows.scale if inside else 1.0
         chosen = {
@@ -137,10 +163,10 @@ class Model:
 
     def logprior(self, position) -> jax.Array:
         """Log prior density of the unconstrained `position`."""
-        return self.logprior_among(position, self._one_example())
+        return self.logprior_among(position, self.one_example)
 
     def logprior_among(self, position, records) -> jax.Array:
-        """The same where the model is called with `records`."""
+        """The log prior density if the model is called with `records`."""
         outside, log_dets = self.log_probs(position, records, inside=False)
         return _total(outside) + _total(log_dets)
 
@@ -149,19 +175,19 @@ class Model:
         return self.loglikelihood_of_all(position, jax.tree.map(_as_row, record))
 
     def loglikelihood_of_all(self, position, records) -> jax.Array:
-        """The sum over `records`, leading axis first, if they are independent."""
+        """Log-likelihood of all `records`, which lie along the leading axis."""
         return _total(self.log_probs(position, records, inside=True)[0])
 
     def constrain(self, position) -> dict[str, jax.Array]:
         """Latents, and the deterministic sites that read no data."""
-        sites, _, _ = self.trace(self._one_example(), position)
+        sites, _, _ = self.trace(self.one_example, position)
         return {
             name: sites[name]["value"] for name in (*position, *self.deterministics)
         }
 
     def draw(self, rng_key) -> dict[str, jax.Array]:
         """An unconstrained draw from the prior."""
-        sites, _, _ = self.trace(self._one_example(), rng_key=rng_key)
+        sites, _, _ = self.trace(self.one_example, rng_key=rng_key)
         return {
             name: biject_to(site["fn"].support).inv(site["value"])
             for name, site in sites.items()
@@ -170,9 +196,9 @@ class Model:
 
     @functools.cached_property
     def prior_draws(self) -> dict[str, jax.Array]:
-        """Unconstrained draws, ``(DRAWS, ...)``."""
+        """Unconstrained draws from the prior, ``(NUM_PRIOR_DRAWS, ...)``."""
         with jax.ensure_compile_time_eval():
-            keys = jax.random.split(jax.random.key(0), DRAWS)
+            keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
             return jax.jit(jax.vmap(self.draw))(keys)
 
     def simulate(self, rng_key, position) -> dict[str, Any]:
@@ -183,7 +209,7 @@ class Model:
         return self.observe_anew(noise, position, record)
 
     def observe_anew(self, rng_key, position, record) -> dict[str, Any]:
-        """The record with its observations drawn from the model, the rest as it is."""
+        """The record with its observations drawn from the model at `position`."""
         rows = jax.tree.map(_as_row, record)
         sites, _, _ = self.trace(rows, position, rng_key, unobserved=True)
         drawn = dict(record)
@@ -191,9 +217,6 @@ class Model:
             value = jnp.reshape(sites[site]["value"], jnp.shape(record[name]))
             drawn[name] = value.astype(record[name].dtype)
         return drawn
-
-    def _one_example(self):
-        return jax.tree.map(lambda leaf: leaf[:1], self.example)
 
 
 def _as_row(leaf):
@@ -219,5 +242,5 @@ def _log_prob(site, plate_scale):
 
 
 def _total(terms):
-    """A float scalar, also without terms."""
+    """Sum of all terms, a float scalar also if there are none."""
     return sum((jnp.sum(term) for term in terms.values()), start=jnp.zeros(()))

@@ -1,9 +1,12 @@
-"""What of a NumPyro model cannot be protected, found without a look at the data.
+"""Refusals of NumPyro models that cannot be protected, without reading the data.
 
-The model is traced on made-up records of the shapes of the data: what is refused does
-not depend on a value of the data. Sites and their kinds come from that trace, what
-reads what from its jaxpr (`numpyro.ops.provenance`), and what tracing cannot see, a
-record that depends on other records or a prior that counts them, from numbers.
+A model is traced on made-up records that have the shapes of the data, so no refusal
+depends on a value of the data. Three kinds of evidence are used:
+
+- the trace itself shows the sites and their kinds;
+- its jaxpr shows which site reads which array (`numpyro.ops.provenance`);
+- numbers show what tracing cannot: a record whose likelihood depends on other records,
+  or a prior that depends on the number of records.
 """
 
 import functools
@@ -27,10 +30,11 @@ __all__ = [
     "warn_of_captured",
 ]
 
-TOLERANCE = 1e-3
-"""Of sums over records in float32; dependence between records is far larger."""
+MAX_RELATIVE_ERROR = 1e-3
+"""Bound on the rounding errors of float32 sums over records. A dependence between
+records changes sums by far more."""
 
-UNSUPPORTED = {
+REMEDIES = {
     "param": "sites of numpyro.param are not sampled; give them a prior with "
     "numpyro.sample",
     "mutable": "mutable state may carry one record's values into another's; remove it",
@@ -39,10 +43,11 @@ UNSUPPORTED = {
     "prng_key": "the likelihood must not be random; remove numpyro.prng_key and "
     "dropout",
 }
+"""Types of sites that are refused, with the advice of the message."""
 
 
 def traced(function, *arguments):
-    """`function` on abstract values; errors of the model say what to do."""
+    """Evaluate `function` on abstract values; errors of the model say what to do."""
     try:
         return jax.eval_shape(function, *arguments)
     except (
@@ -63,14 +68,14 @@ def traced(function, *arguments):
 
 
 def check_sites(model: Model, sites: dict, rows: Rows) -> None:
-    """Refuse sites that have no per-record log-likelihood or no density."""
+    """Refuse models without a density, or whose likelihood is no sum over records."""
     plate = model.plate
     if plate not in rows.plates:
         raise ValueError(
             f"the model has no plate {plate!r}, only {sorted(set(rows.plates))}: put "
             f"the records in `with numpyro.plate({plate!r}, n)` or name theirs as plate"
         )
-    for kind, remedy in UNSUPPORTED.items():
+    for kind, remedy in REMEDIES.items():
         if kind in rows.types:
             raise ValueError(f"{kind} {rows.types[kind]!r}: {remedy}")
     for name, site in sites.items():
@@ -101,34 +106,40 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
 def dependencies(model: Model, position):
     """``{part of the model: {site: names of the data that it reads}}``.
 
-    The parts are ``inside`` (log-likelihoods), ``outside`` (log priors and factors),
-    ``log_dets``, ``values`` and ``deterministics``.
+    The parts are the log-likelihoods ``inside`` the plate, the log priors and factors
+    ``outside`` of it, the ``log_dets`` of the latents' transforms, the observed
+    ``values``, and ``deterministics``.
     """
-    records = jax.tree.map(lambda leaf: leaf[:1], model.example)
 
     def parts(**inputs):
         position = inputs.pop("")
         inside, log_dets = model.log_probs(position, inputs, inside=True)
         outside, _ = model.log_probs(position, inputs, inside=False)
         sites, _, _ = model.trace(inputs, position)
-        kinds = {
-            kind: {k: jnp.asarray(s["value"]) for k, s in sites.items() if test(s)}
-            for kind, test in (
-                ("values", lambda s: s["type"] == "sample" and s["is_observed"]),
-                ("deterministics", lambda s: s["type"] == "deterministic"),
+        values, deterministics = (
+            {k: jnp.asarray(s["value"]) for k, s in sites.items() if test(s)}
+            for test in (
+                lambda s: s["type"] == "sample" and s["is_observed"],
+                lambda s: s["type"] == "deterministic",
             )
-        }
-        return dict(inside=inside, outside=outside, log_dets=log_dets, **kinds)
+        )
+        return dict(
+            inside=inside,
+            outside=outside,
+            log_dets=log_dets,
+            values=values,
+            deterministics=deterministics,
+        )
 
-    # The position goes under a name that no argument of a model can have.
-    found = eval_provenance(parts, **{"": position}, **records)
+    # No argument of a model can have the empty name that the position goes under.
+    found = eval_provenance(parts, **{"": position}, **model.one_example)
     return jax.tree.map(
         lambda names: names - {""}, found, is_leaf=lambda x: isinstance(x, frozenset)
     )
 
 
 def check_dependencies(model: Model, reads) -> None:
-    """Refuse densities outside the plate that read data, and inside that do not."""
+    """Refuse sites outside the plate that read data, or inside that read none."""
     for name, names in (*reads["outside"].items(), *reads["log_dets"].items()):
         if names:
             raise ValueError(
@@ -147,16 +158,15 @@ def check_dependencies(model: Model, reads) -> None:
 
 
 def is_finite(model: Model, position) -> bool:
-    """Whether the made-up records have a density, each on its own."""
+    """Whether each of the made-up records has a finite density."""
     each = jax.jit(jax.vmap(lambda record: model.loglikelihood(position, record)))
     return bool(jnp.all(jnp.isfinite(each(model.example))))
 
 
 def check_numbers(model: Model, position) -> None:
-    """Refuse records that depend on each other and priors that count them."""
-    records = model.example
+    """Refuse records that depend on each other, and priors that count the records."""
+    records, entries = model.example, {}
     rows = jax.tree.leaves(records)[0].shape[0]
-    entries = {}
 
     def alone(record):
         one = jax.tree.map(lambda leaf: leaf[None], record)
@@ -193,7 +203,7 @@ def check_numbers(model: Model, position) -> None:
         ) from error
     if np.isfinite(total) and np.isfinite(prior):
         size = max(np.sum(np.abs(each)), 1.0)
-        if not abs(total - np.sum(each)) <= TOLERANCE * size:
+        if not abs(total - np.sum(each)) <= MAX_RELATIVE_ERROR * size:
             raise ValueError(
                 f"the log-likelihood of {rows} made-up records is {total:.6g} together "
                 f"but {np.sum(each):.6g} one by one: a record's likelihood depends on "
@@ -201,7 +211,7 @@ def check_numbers(model: Model, position) -> None:
                 "Standardise with public constants, and let one entry of the data be "
                 "one independent series"
             )
-        if not abs(prior_of_all - prior) <= TOLERANCE * max(abs(prior), 1.0):
+        if not abs(prior_of_all - prior) <= MAX_RELATIVE_ERROR * max(abs(prior), 1.0):
             raise ValueError(
                 f"the prior density is {prior_of_all:.6g} for {rows} records but "
                 f"{prior:.6g} for one: it depends on their number through the shape of "
@@ -215,7 +225,7 @@ def check_numbers(model: Model, position) -> None:
 
 
 def warn_of_captured(function) -> None:
-    """Say which values the model captured, as they are treated as public."""
+    """Warn of the values that the model captured, as they are treated as public."""
     if names := _captured(function):
         warnings.warn(
             f"the model captured {_listed(names)} from outside: treated as public. "
@@ -226,7 +236,11 @@ def warn_of_captured(function) -> None:
 
 
 def _captured(function) -> list[str]:
-    """Names of the numbers and arrays that a function gets other than as arguments."""
+    """Names of the numbers and arrays that reach a function other than as arguments.
+
+    They come from closures, defaults of keyword-only arguments, `functools.partial` and
+    the globals of the module that defines the function.
+    """
     found, seen = [], set()
 
     def visit(value, name):
@@ -235,21 +249,19 @@ def _captured(function) -> list[str]:
         seen.add(id(value))
         if isinstance(value, functools.partial):
             visit(value.func, name)
-            for key, bound in {**dict(enumerate(value.args)), **value.keywords}.items():
+            for key, bound in (*enumerate(value.args), *value.keywords.items()):
                 visit(bound, str(key))
         elif hasattr(value, "__wrapped__"):
             visit(value.__wrapped__, name)
         elif isinstance(value, types.FunctionType):
-            cells = zip(
-                value.__code__.co_freevars, value.__closure__ or (), strict=True
-            )
-            for key, cell in cells:
-                visit(cell.cell_contents, key)
-            for key, bound in (value.__kwdefaults__ or {}).items():
-                visit(bound, key)
+            code, cells = value.__code__, value.__closure__ or ()
+            held = list((value.__kwdefaults__ or {}).items())
+            for key, cell in zip(code.co_freevars, cells, strict=True):
+                held.append((key, cell.cell_contents))
             if value.__module__ == root_module:
-                for key in _names(value.__code__):
-                    visit(value.__globals__.get(key), key)
+                held += [(key, value.__globals__.get(key)) for key in _names(code)]
+            for key, bound in held:
+                visit(bound, key)
         elif isinstance(value, (list, tuple, dict)):
             for part in value.values() if isinstance(value, dict) else value:
                 visit(part, name)
@@ -267,7 +279,7 @@ def _captured(function) -> list[str]:
 
 
 def _names(code):
-    """Global names that a function or one inside it may look up."""
+    """Names of the globals that a function, or a function inside it, may look up."""
     inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
     return {*code.co_names, *(name for one in inner for name in _names(one))}
 
@@ -277,4 +289,4 @@ def _listed(names):
 
 
 def _first_line(error):
-    return str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+    return (str(error).strip() or repr(error)).splitlines()[0]

@@ -1,25 +1,28 @@
 """Private draws from a NumPyro model with nothing to tune.
 
-1. *Start.* The share `SHARE` of epsilon, about its square of the budget, goes to
-   private `scoring`: `ROUNDS` times `SEARCH` steps find the bulk, none of which moves a
-   latent by more than `LEAP` prior standard deviations; `REFINE` steps, with less noise
-   by `LOUDER`, say where its centre is. Each time one release of the `curvature` there
-   corrects the metric. The mean of the last steps is off by s posterior standard
-   deviations in every direction, and s is public: given what was released, the
-   posterior is about normal, with covariance (1 + s^2) times that of step 2. Chains
-   start there, spread evenly (`_around`); the share `WARMUP` of their steps is left out
-   of the draws. Where the budget is too small for the walk to mix, draws are still
-   those of that approximation, and R-hat says so.
-2. *Metric.* The inverse information there: `fisher`, as corrected by what was released.
-3. *Walk.* Lazy `dpjax.barker` in that metric. Steps are as long as the rest of the
-   budget allows for the wanted number of them, at most `LONGEST` posterior standard
-   deviations: with clip bounds in proportion, n steps of length h cost about n h^2.
+1. *Start.* The share `SHARE` of epsilon, about its square of the budget, pays for a
+   search. `ROUNDS` times `SEARCH` steps of private `scoring` find the bulk. No step
+   moves a latent by more than `MAX_MOVE` prior standard deviations. Then `REFINE`
+   steps, whose noise is smaller by the factor `LOUDER`, locate the centre of the bulk.
+   After each of these stages one release of the `curvature` there corrects the metric.
+   The mean of the last steps has an error of s posterior standard deviations in every
+   direction, and s is public. Given what was released, the posterior is therefore about
+   normal, with covariance (1 + s^2) times that of step 2. Chains start there, spread
+   evenly (`_around`), and the share `WARMUP` of their steps is left out of the draws.
+   If the budget is too small for the walk to mix, the draws are still those of this
+   approximation, and R-hat says so.
+2. *Metric.* The inverse of the information there: that of `fisher`, corrected by what
+   was released.
+3. *Walk.* Lazy `dpjax.barker` in that metric. Clip bounds are proportional to the step
+   length h, so n steps cost about n h^2. Steps are as long as the rest of the budget
+   allows for the wanted number of steps, and at most `MAX_LENGTH` posterior standard
+   deviations.
 4. *Clip bound.* The quantile `QUANTILE` of the log ratios of records that the model
-   itself draws at the start: for n normal records 3.3 h / sqrt(n), more where their
-   law has heavy tails.
+   itself draws at the start. For n normal records it is 3.3 h / sqrt(n); it is larger
+   for laws with heavy tails.
 
-Nothing else is learned from the chain (`dpjax.adaptation` can): what a budget of one or
-so pays for is worth some ten independent draws, too few to estimate a metric from.
+Nothing else is learned from the chain, although `dpjax.adaptation` could: a budget of
+about one pays for some ten independent draws, which are too few to estimate a metric.
 """
 
 import dataclasses
@@ -39,15 +42,11 @@ from jax.flatten_util import ravel_pytree
 from scipy import stats
 
 from dpjax import privacy
+from dpjax.fisher import inverse_fisher_information
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.curvature import Corrected, curvature
-from dpjax.numpyro.fisher import (
-    initial_position,
-    inverse,
-    local_information,
-    prior_spread,
-)
+from dpjax.numpyro.fisher import initial_position, local_fisher_information, prior_sd
 from dpjax.numpyro.scoring import noise_sd, scoring
 from dpjax.posterior import Posterior
 from dpjax.runner.results import PrivacyStatement, Run
@@ -55,21 +54,22 @@ from dpjax.runner.run import run
 
 __all__ = ["Tuned", "clip_per_step", "sample", "tuned"]
 
-SHARE, LEAP = 0.8, 0.3
+SHARE, MAX_MOVE = 0.8, 0.3
 ROUNDS, SEARCH, REFINE, LOUDER = 2, 20, 10, 5.0
-LAZINESS, LONGEST, WARMUP = 0.2, 1.0, 0.1
+LAZINESS, MAX_LENGTH, WARMUP = 0.2, 1.0, 0.1
 QUANTILE, NUM_SIMULATED = 0.999, 20_000
+"""See the module docstring; records are simulated for the quantile."""
 
 
 class Tuned(NamedTuple):
-    """A sampler for one posterior. Public.
+    """A tuned sampler for one posterior. All of it is public.
 
     algorithm_fn
         ``posterior -> Algorithm``, as `dpjax.run` takes it.
     initial_position
-        Dict of ``(num_chains, ...)``.
+        Arrays of shape ``(num_chains, ...)`` by latent.
     spent
-        ``[(event, count), ...]`` that finding it released.
+        ``[(event, count), ...]``: what the tuning released.
     """
 
     algorithm_fn: Callable
@@ -78,8 +78,20 @@ class Tuned(NamedTuple):
 
 
 def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
-    """Clip bound in nats per step length in units of the metric; see the module.
+    """Clip bound in nats per unit of step length; see 4 of the module docstring.
 
+    Parameters
+    ----------
+    posterior
+        From `dpjax.numpyro.posterior`, with an ``example`` if its model does not
+        generate all of its records.
+    position
+        Public position at which records are simulated.
+    inverse_mass_matrix
+        Metric in which step lengths are measured, ``(d, d)``.
+
+    Notes
+    -----
     *Formal guarantees.* No data are read: the records are simulated.
     """
     model = model_of(posterior)
@@ -123,22 +135,23 @@ def tuned(
         From `dpjax.numpyro.posterior`, with an ``example`` if its model does not
         generate all of its records.
     budget
-        For all: what is found and what is then drawn with it.
+        Pays for the tuning and for the draws of the tuned sampler.
     num_chains
-        Chains that are to be run.
+        Number of chains that the tuned sampler will run.
     num_steps
-        Steps of each, of which a fifth read the data.
+        Number of steps of each of them, of which a fifth read the data.
 
     Raises
     ------
     ValueError
-        As of `fisher_information`; if the number of records would be private.
+        As in `dpjax.numpyro.fisher_information`, or if the neighbouring relation makes
+        the number of records private.
     BudgetError
-        As of `dpjax.run`.
+        As in `dpjax.run`.
 
     Notes
     -----
-    *Formal guarantees.* The result is released; ``spent`` is its cost.
+    *Formal guarantees.* The result is released, at the cost ``spent``.
     """
     relation = budget.neighboring_relation
     if relation == privacy.NeighboringRelation.ADD_OR_REMOVE_ONE:
@@ -146,46 +159,31 @@ def tuned(
             "metric and clip bounds depend on the number of records, which is private "
             "if one may be added or removed: use REPLACE_ONE"
         )
-    largest_move = LEAP * prior_spread(model_of(posterior))
-    unconstrained = dataclasses.replace(posterior, constrain_fn=None)
-
     model = model_of(posterior)
-    information = Corrected(local_information(posterior), jnp.eye(model.dim))
+    search = functools.partial(
+        scoring, rate=0.5, largest_move=MAX_MOVE * prior_sd(model)
+    )
+    information = Corrected(local_fisher_information(posterior), jnp.eye(model.dim))
 
-    def search(information, noise_multiplier):
-        return functools.partial(
-            scoring,
-            information_fn=information,
-            noise_multiplier=LOUDER * noise_multiplier,
-            rate=0.5,
-            largest_move=largest_move,
+    def kernels(information, noise):
+        """By stage, in units of an information."""
+        given = dict(fisher_information=information, noise_multiplier=noise)
+        given_loud = given | dict(noise_multiplier=LOUDER * noise)
+        return dict(
+            search=functools.partial(search, **given_loud),
+            refine=functools.partial(search, **given, rate=1.0),
+            bend=functools.partial(curvature, **given),
         )
 
-    def refine(information, noise_multiplier):
-        return functools.partial(
-            scoring,
-            information_fn=information,
-            noise_multiplier=noise_multiplier,
-            rate=1.0,
-            largest_move=largest_move,
-        )
-
-    def bend(information, noise_multiplier):
-        return functools.partial(
-            curvature, information_fn=information, noise_multiplier=noise_multiplier
-        )
-
-    def cost_of_start(noise_multiplier):
-        kernels = (search, ROUNDS * SEARCH), (refine, REFINE), (bend, ROUNDS + 1)
+    def cost_of_start(noise):
+        counts = dict(search=ROUNDS * SEARCH, refine=REFINE, bend=ROUNDS + 1)
         return [
             event
-            for kernel, count in kernels
-            for event in kernel(information, noise_multiplier)(posterior).privacy(
-                count, relation
-            )
+            for stage, kernel in kernels(information, noise).items()
+            for event in kernel(posterior).privacy(counts[stage], relation)
         ]
 
-    noise_multiplier = privacy.calibrate(
+    noise = privacy.calibrate(
         cost_of_start,
         num_steps=1,
         epsilon=SHARE * budget.epsilon,
@@ -193,34 +191,41 @@ def tuned(
         bracket=(0.1, 2.0**15 / LOUDER),
         method="gdp",
     )
-    rounds = [*ROUNDS * [(search, SEARCH, 0.5)], (refine, REFINE, 0.0)]
+    spent = cost_of_start(noise)
+    release = functools.partial(
+        run,
+        posterior=dataclasses.replace(posterior, constrain_fn=None),
+        num_chains=1,
+        budget=budget,
+        ledger=ledger,
+        verbose=False,
+    )
+    stages = [*ROUNDS * [("search", SEARCH, 0.5)], ("refine", REFINE, 0.0)]
     keys = itertools.repeat(None)
     if rng_key is not None:
-        keys = iter(jax.random.split(rng_key, 2 * len(rounds)))
-
-    def released(kernel, num_steps, start, warmup_fraction=0.0):
-        return run(
-            next(keys),
-            kernel(information, noise_multiplier),
-            unconstrained,
-            num_steps,
-            initial_position=start,
-            num_chains=1,
-            budget=budget,
-            warmup_fraction=warmup_fraction,
-            ledger=ledger,
-            verbose=False,
-        )
-
+        keys = iter(jax.random.split(rng_key, 2 * len(stages)))
     centre = initial_position(posterior, 1)
-    for kernel, count, warmup_fraction in rounds:
-        found = released(kernel, count, centre, warmup_fraction)
-        centre = jax.tree.map(lambda x: jnp.mean(x, axis=1), found.positions)
-        bent = released(bend, 1, centre)
+    for stage, count, warmup_fraction in stages:
+        kernel = kernels(information, noise)
+        scored = release(
+            next(keys),
+            kernel[stage],
+            num_steps=count,
+            initial_position=centre,
+            warmup_fraction=warmup_fraction,
+        )
+        centre = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=1), scored.positions)
+        bent = release(
+            next(keys),
+            kernel["bend"],
+            num_steps=1,
+            initial_position=centre,
+            warmup_fraction=0.0,
+        )
         information = information.again(bent.infos.correction[0, 0])
-    centre = _first(centre)
-    error = noise_sd(posterior, noise_multiplier) / math.sqrt(REFINE)
-    metric = inverse(information, centre)
+    centre = jax.tree.map(lambda leaf: leaf[0], centre)
+    error = noise_sd(posterior, noise) / math.sqrt(REFINE)
+    metric = inverse_fisher_information(information, centre)
     per_step = clip_per_step(posterior, centre, metric)
 
     def walk(step_size):
@@ -234,7 +239,7 @@ def tuned(
 
     step_size = _affordable_length(walk, posterior, budget, num_chains, num_steps)
     starts = _around(centre, (1 + error**2) * metric, num_chains)
-    return Tuned(walk(step_size), starts, cost_of_start(noise_multiplier))
+    return Tuned(walk(step_size), starts, spent)
 
 
 def sample(
@@ -248,49 +253,44 @@ def sample(
     ledger: str | os.PathLike | None = None,
     verbose: bool = True,
 ) -> Run:
-    """Draws from the posterior of a NumPyro model, for all of a budget.
+    """Draw from the posterior of a NumPyro model, and spend all of a budget.
 
     Parameters
     ----------
     rng_key, thinning, ledger, verbose
         As in `dpjax.run`.
     posterior, budget, num_chains, num_steps
-        As in `tuned`; the number of steps is approximate. Few chains say little of the
-        tails: most of what n chains know is where they start, and the range of n
-        draws covers (n - 1) / (n + 1).
+        As in `tuned`; the number of steps is approximate. A small number of chains says
+        little of the tails. Most of what n chains know is where they start, and the
+        range of n independent draws holds a new one with probability (n - 1) / (n + 1).
 
     Returns
     -------
     Run
-        Its statement covers the tuning as well.
+        The draws; the statement covers the tuning as well.
 
     Raises
     ------
     ValueError, BudgetError
-        As of `tuned`.
+        As in `tuned`.
     """
     first, second = (None, None) if rng_key is None else jax.random.split(rng_key)
     with tempfile.TemporaryDirectory() as folder:
-        ledger = ledger or Path(folder) / "ledger.jsonl"
-        sampler = tuned(
-            first,
-            posterior,
+        common: dict[str, Any] = dict(
             budget=budget,
             num_chains=num_chains,
-            num_steps=num_steps,
-            ledger=ledger,
+            ledger=ledger or Path(folder) / "ledger.jsonl",
         )
+        sampler = tuned(first, posterior, num_steps=num_steps, **common)
         result = run(
             second,
             sampler.algorithm_fn,
             posterior,
             initial_position=sampler.initial_position,
-            num_chains=num_chains,
-            budget=budget,
             thinning=thinning,
             warmup_fraction=WARMUP,
-            ledger=ledger,
             verbose=verbose,
+            **common,
         )
     num_steps = result.statement.num_steps
     step = sampler.algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
@@ -305,8 +305,8 @@ def sample(
 
 
 def _affordable_length(walk, posterior, budget, num_chains, num_steps) -> float:
-    """See the module docstring, 3."""
-    rest = dict(
+    """The step length of the walk; see 3 of the module docstring."""
+    rest: dict[str, Any] = dict(
         epsilon=budget.epsilon * math.sqrt(1 - SHARE**2),
         delta=budget.delta,
         method="rdp",
@@ -316,19 +316,18 @@ def _affordable_length(walk, posterior, budget, num_chains, num_steps) -> float:
         step = walk(step_size)(posterior).privacy(1, budget.neighboring_relation)
         return [(event, count * num_chains) for event, count in step]
 
-    if privacy.max_steps(cost(LONGEST), **rest) >= num_steps:
-        return LONGEST
-    bracket = (1e-6 * LONGEST, LONGEST)
+    if privacy.max_steps(cost(MAX_LENGTH), **rest) >= num_steps:
+        return MAX_LENGTH
+    bracket = (1e-6 * MAX_LENGTH, MAX_LENGTH)
     return privacy.calibrate(cost, num_steps=num_steps, bracket=bracket, **rest)
 
 
-def _first(positions):
-    return jax.tree.map(lambda leaf: leaf[0], positions)
-
-
 def _around(centre, covariance, num_chains) -> dict[str, Any]:
-    """Starts that represent a normal law: in each direction of the Cholesky factor they
-    are its `num_chains` mid-quantiles, stretched to its variance, in random order."""
+    """Starts that represent the normal law with this centre and covariance.
+
+    In each direction of the covariance's Cholesky factor they are the `num_chains`
+    mid-quantiles of the law, scaled to its variance, in random order.
+    """
     flat, unravel = ravel_pytree(centre)
     points = stats.norm.ppf((np.arange(num_chains) + 0.5) / num_chains)
     points /= max(points.std(), 1e-6)

@@ -1,22 +1,24 @@
-"""Private Fisher scoring: from anywhere to the posterior's bulk in some twenty steps.
+"""Private Fisher scoring: some twenty steps from anywhere to the bulk of a posterior.
 
-A step from theta, with G the information of the posterior at theta (`fisher`, public)
-and W W^T = G^-1, releases a gradient in the metric's units and follows it,
+Let G be the information of the posterior at theta (`fisher`, public) and W W^T = G^-1.
+A step from theta releases a noisy gradient g in units of the metric, and follows it:
 
     g = T (sum over records of clip(W^T (grad l_i - grad l_i')) + noise)
         + W^T grad log prior,
-    theta <- theta + rate W g,
+    theta <- theta + rate W g.
 
-where l_i' is of the same record with its observations drawn anew from the model at
-theta. If the model holds there, the two are exchangeable and their clipped difference
-has mean zero, whatever the clip norm and the law of the regressors: clipping does not
-move the estimate, as the clipped gradient alone would (cf. the conditionally unbiased
-estimators of bounded influence of Kuensch, Stefanski and Carroll, 1989). What is drawn
-anew adds the variance of one posterior standard deviation to a step.
+Here l_i is the log-likelihood of record i, and l_i' that of the same record with its
+observations drawn anew from the model at theta. If the model holds at theta, the two
+are exchangeable, so their clipped difference has mean zero whatever the clip norm and
+the law of the regressors. The estimate is therefore not biased by clipping, as it would
+be if grad l_i alone were clipped (cf. the conditionally unbiased estimators of bounded
+influence of Kuensch, Stefanski and Carroll, 1989). The price is that drawing
+observations anew adds the variance of one posterior standard deviation to a step.
 
-In these units a record's gradient has a norm of about sqrt(d / T n) and the gradient of
-the posterior one of a few sqrt(d), whatever the model: one clip norm fits all. It is
-where random walks are lost: they feel a slope only as far as an accept bit shows it.
+In these units the gradient of a record has a norm of about sqrt(d / T n) and that of
+the posterior a norm of a few sqrt(d), whatever the model, so one clip norm fits all
+models. Scoring serves far from the bulk, where random walks are lost because an accept
+bit says little of a slope.
 """
 
 import functools
@@ -28,24 +30,24 @@ import jax
 import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
 
-from dpjax.algorithm import Algorithm, Transition, take_step
+from dpjax.algorithm import Algorithm, Transition
 from dpjax.numpyro.adapter import model_of
+from dpjax.numpyro.fisher import whitening
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = ["ScoringInfo", "ScoringState", "noise_sd", "scoring"]
 
-CLIP = 3.0
+CLIP_NORM_SCALE = 3.0
 """Clip norm over sqrt(d / T n), the root mean square norm of a record's gradient."""
 
 KEY_WORDS = 2
-"""Words that observations are drawn anew with."""
+"""Random words of the key with which observations are drawn anew."""
 
-LONGEST = 0.2
-"""Longest step within which the metric is trusted, in units of the standard deviation
-that one record leaves."""
+MAX_STEP_SCALE = 0.2
+"""Bound on the norm of a step, over sqrt(T n). The metric changes little along such a
+step, which is a fifth of the standard deviation of a posterior given one record."""
 
 
 class ScoringState(NamedTuple):
@@ -55,27 +57,27 @@ class ScoringState(NamedTuple):
 
 
 class ScoringInfo(NamedTuple):
-    """What a step releases: the noisy gradient in the units of the metric, ``(d,)``."""
+    """What a step releases: the noisy gradient in units of the metric, ``(d,)``."""
 
     gradient: jax.Array
 
 
 def scoring(
     posterior: Posterior,
-    information_fn: Callable[[Any], jax.Array],
+    fisher_information: Callable[[Any], jax.Array],
     *,
     noise_multiplier: float,
     rate: float,
     largest_move,
 ) -> Algorithm:
-    """Ascent along noisy natural gradients; it does not sample.
+    """Ascent along noisy natural gradients, to search a posterior and not to sample it.
 
     Parameters
     ----------
     posterior
-        Whose bulk is looked for, and the data.
-    information_fn
-        As in `dpjax.fisher.geodesic`.
+        From `dpjax.numpyro.posterior`: what to search, and the data.
+    fisher_information
+        ``position -> (d, d)``, public and positive definite.
     noise_multiplier
         As in `dpjax.release.gaussian_sum.GaussianSum`.
     rate
@@ -86,28 +88,21 @@ def scoring(
 
     Notes
     -----
-    *Formal guarantees.* A step releases one noisy sum of clipped differences of
-    gradients over all records, each of which depends on one record and public
-    randomness, and what follows from it.
+    *Formal guarantees.* A step releases one noisy sum, over all records, of clipped
+    differences of gradients, and functions of that sum. Each difference depends on one
+    record and on random numbers that do not depend on the data.
     """
     model = model_of(posterior)
     dim = model.dim
     release = GaussianSum(_clip_norm(posterior), noise_multiplier)
-    longest = LONGEST * math.sqrt(posterior.tempering * posterior.num_records)
+    longest = MAX_STEP_SCALE * math.sqrt(posterior.tempering * posterior.num_records)
 
     def init(position, rng_key=None):
         return ScoringState(jax.tree.map(jnp.asarray, position))
 
     def move(words, state, memory):
         flat, unravel = ravel_pytree(state.position)
-        root = jnp.linalg.cholesky(information_fn(state.position)).astype(flat.dtype)
-        stretch = solve_triangular(root, jnp.eye(dim, dtype=flat.dtype), lower=True).T
-
-        def jump(z):
-            return jnp.matmul(stretch, z, precision="highest")
-
-        def at(z):
-            return unravel(flat + jump(z))
+        stretch, at = whitening(fisher_information, state.position)
 
         def contrast(z, record, rng_key):
             other = model.observe_anew(rng_key, state.position, record)
@@ -124,7 +119,8 @@ def scoring(
         step = rate * gradient
         step /= jnp.maximum(1.0, jnp.linalg.norm(step) / longest)
         limit = jnp.asarray(largest_move, flat.dtype)
-        position = unravel(flat + jnp.clip(jump(step), -limit, limit))
+        jump = jnp.matmul(stretch, step, precision="highest")
+        position = unravel(flat + jnp.clip(jump, -limit, limit))
         return ScoringState(position), ScoringInfo(gradient), memory
 
     def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
@@ -134,24 +130,18 @@ def scoring(
         num_words=lambda state: (
             KEY_WORDS + release.num_words(dim, posterior.num_records)
         ),
-        recall=lambda state: None,
         move=move,
         stay=lambda state: ScoringInfo(jnp.zeros(dim)),
     )
-    return Algorithm(
-        init=init,
-        step=lambda rng_key, state: take_step(rng_key, state, transition),
-        privacy=steps,
-        transition=transition,
-    )
+    return Algorithm.of(init, transition, steps)
 
 
 def noise_sd(posterior: Posterior, noise_multiplier: float) -> float:
-    """Sd of a step's gradient by noise and new observations, in posterior sds."""
+    """Sd that noise and new observations give a step's gradient, in posterior sds."""
     private = posterior.tempering * noise_multiplier * _clip_norm(posterior)
     return math.hypot(private, 1.0)
 
 
 def _clip_norm(posterior) -> float:
     effective = posterior.tempering * posterior.num_records
-    return CLIP * math.sqrt(model_of(posterior).dim / effective)
+    return CLIP_NORM_SCALE * math.sqrt(model_of(posterior).dim / effective)

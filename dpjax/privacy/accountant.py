@@ -3,34 +3,35 @@
 Methods, each an upper bound that holds when events are chosen adaptively among those
 listed:
 
-- ``"rdp"``: any events, by the sum of their Renyi divergences, that of infinite order
-  included.
-- ``"tv"``: any events, with bits that have no Renyi divergence (Metropolis's) among
-  them: the total variation of those beside the others' delta (see
-  `dpjax.privacy.bits.total_variation`).
-- ``"gdp"``: exact, where every event is Gaussian or post-processing of a Gaussian.
-- ``"zcdp"``: the plain bound for Gaussian releases and bits.
-- ``"pld"``: Gaussian releases, penalty bits as what they process, Poisson samples, and
-  fixed batches of Gaussian releases or penalty bits: within 0.5 % of the pairs that
-  dominate them (see `dpjax.privacy.gaussian.pld`).
-- ``"exact"``: one kind of accept bit, adaptively composed, with any events of
-  ``"pld"``; at most 200 000 bits (see `dpjax.privacy.bits.exact`).
-- ``"best"``: the smallest of those that apply and take seconds. ``"exact"`` is tried up
-  to 5000 bits: it allows about a tenth more steps than ``"rdp"``, and its time grows
-  faster than the number of bits.
+- ``"rdp"`` adds the Renyi divergences of any events, including the divergence of
+  infinite order.
+- ``"tv"`` takes any events, among them bits that have no finite Renyi divergence, such
+  as Metropolis's. It adds the total variation of those bits to the delta of all other
+  events (see `dpjax.privacy.bits.total_variation`).
+- ``"gdp"`` is exact where every event is a Gaussian release or post-processing of one.
+- ``"zcdp"`` is the plain bound for Gaussian releases and bits.
+- ``"pld"`` takes Gaussian releases, Poisson samples of them, penalty bits as
+  post-processing of Gaussian releases, and fixed batches of Gaussian releases or
+  penalty bits. It is within 0.5 % of the pairs of distributions that dominate these
+  events (see `dpjax.privacy.gaussian.pld`).
+- ``"exact"`` takes one kind of accept bit, adaptively composed, with any events of
+  ``"pld"``, and at most 200 000 bits (see `dpjax.privacy.bits.exact`).
+- ``"best"`` is the smallest of the methods that apply and take seconds. ``"exact"`` is
+  tried up to 5000 bits: it allows about a tenth more steps than ``"rdp"``, and its time
+  grows faster than the number of bits.
 
-Releases in floating point are off the ideal ones by a total variation that each event
-states; N that are ideally (eps, delta) are (eps, delta + (1 + e^eps) N TV). Every
-answer includes that.
+A release in floating point differs from the ideal one by a total variation TV that its
+event states. If N releases are ideally (eps, delta)-private, then they are
+(eps, delta + (1 + e^eps) N TV)-private in floating point. Every answer includes that.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 from dpjax.privacy import composition
-from dpjax.privacy.bits import exact
-from dpjax.privacy.bits import total_variation as bare
-from dpjax.privacy.events import Event, check_events
+from dpjax.privacy.bits import exact, total_variation
+from dpjax.privacy.events import Event, check_events, repeat
 from dpjax.privacy.validate import check_delta, check_epsilon, check_real
 
 __all__ = [
@@ -39,7 +40,7 @@ __all__ = [
     "epsilon",
     "max_steps",
     "numerical_delta",
-    "total_variation",
+    "numerical_error",
 ]
 
 MAX_STEPS = 10**12
@@ -55,7 +56,7 @@ def epsilon(events, delta: float, method: str = "best") -> float:
     delta
         In (0, 1).
     method
-        One of the module docstring.
+        One of those that the module docstring lists.
 
     Returns
     -------
@@ -105,8 +106,9 @@ def delta(events, epsilon: float, method: str = "best") -> float:
     """
     epsilon = check_real("epsilon", epsilon, low=0.0, high=500.0)
     events = check_events(events)
-    bounds = composition.bounds(events, method).values()
-    return _with_error(min(bound.delta(epsilon) for bound in bounds), events, epsilon)
+    bounds = composition.bounds(events, method)
+    ideal = min(bound.delta(epsilon) for _, bound in bounds)
+    return _with_error(ideal, events, epsilon)
 
 
 def max_steps(
@@ -140,52 +142,53 @@ def max_steps(
     """
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     spent = list(spent)
+    steps_fn: Callable[[int], Iterable[tuple[Event, int]]] = step_events
     if not callable(step_events):
-        one_step = check_events(step_events)
-
-        def step_events(steps: int) -> list[tuple[Event, int]]:
-            return [(event, n * steps) for event, n in one_step]
+        steps_fn = partial(repeat, check_events(step_events))
 
     def events(steps: int) -> tuple[tuple[Event, int], ...]:
-        return check_events([*spent, *step_events(steps)])
+        return check_events([*spent, *steps_fn(steps)])
 
-    def fits(steps: int, name: str) -> bool:
+    def fits(names: tuple[str, ...], steps: int) -> bool:
         released = events(steps)
-        bound = composition.bounds(released, method, name).get(name)
-        if bound is None:
-            return False
-        return _with_error(bound.delta(epsilon), released, epsilon) < delta
+        return any(
+            _with_error(bound.delta(epsilon), released, epsilon) < delta
+            for _, bound in composition.bounds(released, method, names)
+        )
 
-    most = 0
-    for name in composition.choose(events(1), method):
-        if name != "exact":
-            most = max(most, _largest(lambda steps, name=name: fits(steps, name)))
-    if "exact" in composition.choose(events(most + 1), method):
-        try:
-            guess = _exact_guess(events, epsilon, delta)
-        except ValueError:
-            # Bits that give away too much.
-            if method != "best":
-                raise
-        else:
-            most = max(most, _largest(lambda steps: fits(steps, "exact"), guess))
-    return most
+    # The exact accountant is slow, so it starts from an estimate, and last.
+    most = _largest(partial(fits, composition.FAST_METHODS))
+    if "exact" not in composition.choose(events(most + 1), method):
+        return most
+    try:
+        guess = _estimate_exact(events, epsilon, delta)
+    except ValueError:
+        # Bits that give away too much.
+        if method != "best":
+            raise
+        return most
+    return max(most, _largest(partial(fits, ("exact",)), guess))
 
 
 def _largest(fits: Callable[[int], bool], guess: int = 0) -> int:
-    """Largest number that fits if all below fit too, and 0 does; fast near `guess`."""
-    low, high, stride = guess, guess + 1, 1
-    while low and not fits(low):
-        low, high, stride = max(0, low - stride), low, 2 * stride
-    stride = 1
-    while high == low + stride and fits(high):
-        low, stride = high, 2 * stride
-        high = low + stride
-        if high > MAX_STEPS:
-            raise ValueError(
-                "more than 1e12 steps fit the budget, which suggests a wrong "
-                "sensitivity or noise multiplier; check the events"
-            )
+    """Largest number that fits, if 0 and all numbers below one that fits do too.
+
+    Strides from the guess, up or down, double until one end fits and the other does
+    not; then the interval between them is bisected.
+    """
+    low, high = guess, guess + 1
+    if guess and not fits(guess):
+        low, high = guess - 1, guess
+        while low > 0 and not fits(low):
+            low, high = max(0, low - 2 * (high - low)), low
+    else:
+        while fits(high):
+            low, high = high, high + 2 * (high - low)
+            if high > MAX_STEPS:
+                raise ValueError(
+                    "more than 1e12 steps fit the budget, which suggests a wrong "
+                    "sensitivity or noise multiplier; check the events"
+                )
     while high - low > 1:
         middle = (low + high) // 2
         if fits(middle):
@@ -195,30 +198,44 @@ def _largest(fits: Callable[[int], bool], guess: int = 0) -> int:
     return low
 
 
-def _exact_guess(events: Callable, epsilon: float, delta: float) -> int:
-    """Steps that the exact accountant allows, in one sweep on another grid."""
-    one, two = dict(events(1)), dict(events(2))
-    bit = composition.only_bit(one.items())
-    bits_per_step = two[bit] - one[bit]
+def _estimate_exact(events: Callable, epsilon: float, delta: float) -> int:
+    """Estimate how many steps the exact accountant allows, in one pass over the bits.
+
+    `events` maps a number of steps to all events, including those before the first
+    step. The pass counts bits; `before` of them are not of the steps.
+    """
+    bit = composition.only_bit(events(1))
+    bits_of_one, bits_of_two = dict(events(1))[bit], dict(events(2))[bit]
+    bits_per_step = bits_of_two - bits_of_one
     if not bits_per_step:
         return 0
-    before = one[bit] - bits_per_step
+    before = bits_of_one - bits_per_step
 
-    def others_fn(bits: int) -> Callable:
-        steps = max(1, math.ceil((bits - before) / bits_per_step))
-        return composition.other_profiles(events(steps))[0]
+    def others_fn(num_bits: int) -> exact.Curve:
+        steps = max(1, math.ceil((num_bits - before) / bits_per_step))
+        return composition.other_profile(events(steps))
 
-    bits = exact.max_steps(
-        bit,
-        epsilon=epsilon,
-        delta=delta,
-        others_fn=others_fn if len(one) > 1 else None,
+    num_bits = exact.estimate_max_bits(
+        bit, epsilon=epsilon, delta=delta, others_fn=others_fn
     )
-    return max(0, bits - before) // bits_per_step
+    return max(0, num_bits - before) // bits_per_step
+
+
+def numerical_error(events) -> float:
+    """Sum of the total variations of floating-point releases from the ideal ones.
+
+    Method "tv" charges the error of the bits without a finite Renyi divergence
+    together with their ideal total variation, so this sum leaves them out.
+    """
+    return sum(
+        count * event.total_variation
+        for event, count in events
+        if total_variation.variation(event) is None
+    )
 
 
 def numerical_delta(error: float, epsilon: float) -> float:
-    """delta that releases off by a total variation of `error` add to the ideal one."""
+    """delta that a `numerical_error` adds to the delta of ideal releases."""
     if error == 0:
         return 0.0
     if epsilon > 700:
@@ -227,36 +244,36 @@ def numerical_delta(error: float, epsilon: float) -> float:
 
 
 def _with_error(ideal: float, events, epsilon: float) -> float:
-    return min(1.0, ideal + numerical_delta(total_variation(events), epsilon))
-
-
-def total_variation(events) -> float:
-    """Numerical error of checked events, added up; `bare` counts that of its bits."""
-    return sum(
-        count * event.total_variation
-        for event, count in events
-        if bare.variation(event) is None
-    )
+    return min(1.0, ideal + numerical_delta(numerical_error(events), epsilon))
 
 
 def _epsilons(events, delta: float, method: str) -> dict[str, float]:
     """Epsilon by the name of each method, with the numerical error."""
     delta, events = check_delta(delta), check_events(events)
-    error = total_variation(events)
+    error = numerical_error(events)
+    return {
+        name: _epsilon_with_error(bound, delta, error)
+        for name, bound in composition.bounds(events, method)
+    }
 
-    def corrected(bound: composition.Bound) -> float:
-        value, slack = bound.epsilon(delta), 1e-13
-        for _ in range(100):
-            # An epsilon below `trial` pays no more than the slack at `trial`. As small
-            # as it can be: what `max_steps` allows must not come out above its budget.
-            trial, slack = value * (1 + slack) + slack, min(2 * slack, 1e-6)
-            left = delta - numerical_delta(error, trial)
-            if not left >= 1e-100:
-                return math.inf
-            value = bound.epsilon(left)
-            if value <= trial:
-                return value
-        return math.inf
 
-    bounds = composition.bounds(events, method)
-    return {name: corrected(bound) for name, bound in bounds.items()}
+def _epsilon_with_error(bound: composition.Bound, delta: float, error: float) -> float:
+    """An epsilon with bound.delta(epsilon) + numerical_delta(error, epsilon) <= delta.
+
+    The numerical delta at a trial epsilon is paid first, and the ideal releases get
+    what is left. If their epsilon is below the trial, it is the answer, as the
+    numerical delta grows with epsilon. Each trial is the last answer plus a slack. The
+    slack is as small as possible, lest what `max_steps` allows come out above its
+    budget.
+    """
+    value, slack = bound.epsilon(delta), 1e-13
+    for _ in range(100):
+        trial = value * (1 + slack) + slack
+        slack = min(2 * slack, 1e-6)
+        left = delta - numerical_delta(error, trial)
+        if not left >= 1e-100:
+            return math.inf
+        value = bound.epsilon(left)
+        if value <= trial:
+            return value
+    return math.inf

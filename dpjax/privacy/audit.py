@@ -1,15 +1,17 @@
 """Empirical audit: attack what a kernel releases, and bound its cost from below.
 
-The adversary knows two neighbouring data sets and chooses a position and, through the
-kernel's proposal, where its steps go. A trial is T steps of the kernel, every one from
-that position, as adaptive composition allows; what the adversary looks at is how many
-of the T bits accept, or the sum of any score of what the steps release, and how many
-thresholds it passes. Each event "at least k of them" and its complement is a test of
-which data set was used, and (epsilon, delta)-privacy bounds every test: P(E) <=
-e^epsilon Q(E) + delta, both ways. Clopper-Pearson bounds on all P(E) and Q(E) at once
-(Bonferroni) bound epsilon or delta from below.
+*The attack.* The adversary knows two neighbouring data sets. It chooses a position and,
+through the kernel's proposal, where the steps go. A trial is T steps of the kernel,
+every one from that position, as adaptive composition allows. The adversary counts how
+many of the T bits accept; or it sums a score of what the steps release, and counts how
+many thresholds the sum passes.
 
-A bound above the accountant's claim refutes it; one below proves nothing.
+*The bound.* Each event E = "the count is at least k" and its complement is a test of
+which data set was used. (epsilon, delta)-privacy bounds every test, P(E) <= e^epsilon
+Q(E) + delta, in both directions. Clopper-Pearson bounds that hold for all P(E) and Q(E)
+at once, by Bonferroni's inequality, bound epsilon or delta from below.
+
+A bound above the accountant's claim refutes the claim. A bound below it proves nothing.
 """
 
 from collections.abc import Callable
@@ -25,8 +27,8 @@ from dpjax.privacy.validate import check_count, check_real
 
 __all__ = ["accept_counts", "delta_lower_bound", "epsilon_lower_bound", "scores"]
 
-BATCH = 1024
-"""Trials at once, which bounds the memory."""
+TRIALS_AT_ONCE = 1024
+"""How many trials run at once, which bounds the memory."""
 
 
 def scores(
@@ -41,23 +43,25 @@ def scores(
 ) -> np.ndarray:
     """Sums of a score over the `num_steps` steps of each trial, ``(num_trials,)``.
 
-    ``np.digitize(scores, thresholds)`` are counts for the bounds of this module, if the
-    thresholds were chosen without the scores.
+    The bounds of this module take the counts ``np.digitize(scores, thresholds)``, if
+    the thresholds were chosen without the scores.
 
     Parameters
     ----------
     rng_key
-        A JAX key, another one for every data set.
+        A JAX key. Use another one for the other data set.
     algorithm_fn
-        ``posterior -> Algorithm``, as for `dpjax.run`. A proposal that always goes to
-        one place makes the attack on a bit sharp.
+        ``posterior -> Algorithm``, as for `dpjax.run`. The attack on an accept bit is
+        sharpest with a proposal that always goes to the same place.
     posterior
-        Holds one of the two data sets; not privately: audit made-up records.
+        Posterior with one of the two data sets. The result is not private, so audit
+        made-up records.
     position
         Where every step begins.
     score_fn
-        ``(state, info) -> scalar`` of the state after a step: the more, the more it
-        speaks for one data set. Sharpest is the log likelihood ratio of what it reads.
+        ``(state, info) -> scalar``, given the state after a step. A larger score must
+        speak for one of the data sets. The sharpest attack has the log-likelihood ratio
+        of what the score reads.
     num_trials, num_steps
         Positive integers.
 
@@ -68,10 +72,10 @@ def scores(
     """
     num_trials = check_count("num_trials", num_trials)
     num_steps = check_count("num_steps", num_steps)
-    found = _scores(
-        algorithm_fn, score_fn, num_trials, num_steps, rng_key, posterior, position
+    sizes = num_trials, num_steps
+    return np.asarray(
+        _scores(algorithm_fn, score_fn, *sizes, rng_key, posterior, position)
     )
-    return np.asarray(found)
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2, 3))
@@ -86,31 +90,20 @@ def _scores(
         steps = jax.vmap(algorithm.step, (0, None))(keys, state)
         return jnp.sum(jax.vmap(score_fn)(*steps))
 
-    # Whole batches, of which one program is compiled.
-    shape = -(-num_trials // BATCH), BATCH
+    # All batches have the same size, so that one program is compiled.
+    shape = -(-num_trials // TRIALS_AT_ONCE), TRIALS_AT_ONCE
     found = lax.map(jax.vmap(trial), jax.random.split(rng_key, shape))
     return found.reshape(-1)[:num_trials]
 
 
 def accept_counts(
-    rng_key: jax.Array,
-    algorithm_fn: Callable,
-    posterior,
-    position,
-    *,
-    num_trials: int,
-    num_steps: int = 1,
+    rng_key: jax.Array, algorithm_fn: Callable, posterior, position, **sizes: int
 ) -> np.ndarray:
-    """Accepts among the steps of each trial, integers: `scores` of the bits."""
-    return scores(
-        rng_key,
-        algorithm_fn,
-        posterior,
-        position,
-        _is_accepted,
-        num_trials=num_trials,
-        num_steps=num_steps,
-    )
+    """Number of accepted steps of each trial, integers: `scores` of the accept bits.
+
+    Parameters are those of `scores` without `score_fn`.
+    """
+    return scores(rng_key, algorithm_fn, posterior, position, _is_accepted, **sizes)
 
 
 def _is_accepted(state, info):
@@ -120,16 +113,17 @@ def _is_accepted(state, info):
 def epsilon_lower_bound(
     counts, other_counts, delta: float = 0.0, *, significance: float = 0.05
 ) -> float:
-    """Epsilon that no (epsilon, delta)-private kernel with these counts stays below.
+    """Lower bound on the epsilon at which a kernel with these counts is private.
 
     Parameters
     ----------
     counts, other_counts
-        Of `accept_counts` or `scores` on either data set, integers ``(n,)``, ``(m,)``.
+        Counts from the trials on either data set, integers ``(n,)`` and ``(m,)``; see
+        `accept_counts` and `scores`.
     delta
-        In [0, 1).
+        delta of the claim, in [0, 1).
     significance
-        Chance, at most, that the bound exceeds the kernel's epsilon.
+        Largest chance that the bound exceeds the kernel's epsilon.
 
     Returns
     -------
@@ -150,14 +144,14 @@ def epsilon_lower_bound(
 def delta_lower_bound(
     counts, other_counts, epsilon: float, *, significance: float = 0.05
 ) -> float:
-    """The delta that no (epsilon, delta)-private kernel with these counts stays below.
+    """Lower bound on the delta at which a kernel with these counts is private.
 
     Parameters
     ----------
     counts, other_counts, significance
         As in `epsilon_lower_bound`.
     epsilon
-        Nats, in [0, 500].
+        epsilon of the claim, nats, in [0, 500].
 
     Returns
     -------
@@ -174,11 +168,11 @@ def delta_lower_bound(
 
 
 def _tests(counts, other_counts, significance):
-    """Lower bounds of P(E) and upper bounds of Q(E), both ways round, for all tests."""
+    """Lower bounds of P(E) and upper bounds of Q(E), for all tests, both directions."""
     significance = check_real("significance", significance, low=1e-15, high=0.5)
     counts, other_counts = _check(counts), _check(other_counts)
     thresholds = np.arange(1, max(counts.max(), other_counts.max()) + 1)
-    # Two bounds on each of two probabilities a threshold.
+    # Each threshold has two bounds on each of two probabilities.
     share = significance / (4 * max(1, thresholds.size))
     p, q = (_interval(found, thresholds, share) for found in (counts, other_counts))
     least = [p[0], 1 - p[1], q[0], 1 - q[1]]
@@ -196,7 +190,7 @@ def _check(counts) -> np.ndarray:
 
 
 def _interval(counts, thresholds, share: float):
-    """Clopper-Pearson bounds on the chance of at least each threshold."""
+    """Clopper-Pearson bounds on the chance that a count is at least each threshold."""
     size = counts.size
     hits = size - np.searchsorted(np.sort(counts), thresholds)
     low = stats.beta.ppf(share, hits, size - hits + 1)

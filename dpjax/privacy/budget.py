@@ -24,7 +24,7 @@ class Budget:
     delta
         In (0, 1).
     neighboring_relation
-        Which data sets are neighbours. Sensitivities depend on it.
+        Relation that makes two data sets neighbours. Sensitivities depend on it.
 
     Raises
     ------

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from dpjax.privacy import accountant
 from dpjax.privacy.budget import BudgetError
-from dpjax.privacy.events import check_events
+from dpjax.privacy.events import check_events, repeat
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
 __all__ = ["calibrate"]
@@ -34,7 +34,8 @@ def calibrate(
     epsilon, delta
         The budget.
     bracket
-        (low, high) with 0 < low < high; the budget must fit at exactly one end.
+        (low, high) with 0 < low < high. The steps must fit the budget at exactly one of
+        the two ends.
     method
         As in `accountant.epsilon`.
 
@@ -62,8 +63,7 @@ def calibrate(
         raise ValueError(f"bracket must have low < high, got {bracket!r}")
 
     def fits(value: float) -> bool:
-        step = check_events(step_events_fn(value))
-        events = [(event, count * num_steps) for event, count in step]
+        events = repeat(check_events(step_events_fn(value)), num_steps)
         return accountant.delta(events, epsilon, method) < delta
 
     fits_low, fits_high = fits(low), fits(high)

@@ -1,10 +1,12 @@
 """The accounting methods: which apply to a list of events, and what each says.
 
-`accountant` describes them.
+`dpjax.privacy.accountant` describes the methods. Every function here takes events that
+`check_events` returned, and ignores the numerical error of releases in floating point,
+which the accountant adds.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,39 +22,63 @@ from dpjax.privacy.events import (
 )
 from dpjax.privacy.gaussian import conversions, pld, subsampling
 
-__all__ = ["Bound", "bounds", "choose", "only_bit", "other_profiles", "renyi_curve"]
+__all__ = [
+    "FAST_METHODS",
+    "Bound",
+    "bounds",
+    "choose",
+    "only_bit",
+    "other_profile",
+    "renyi_curve",
+]
 
-METHODS = ("best", "tv", "rdp", "gdp", "zcdp", "pld", "exact")
-AFFORDABLE_BITS = 5_000
-AFFORDABLE_CURVES = 16
+FAST_METHODS = ("tv", "rdp", "gdp", "zcdp", "pld")
+METHODS = (*FAST_METHODS, "exact")
+
+MAX_EXACT_BITS = 5_000
+"""Accept bits up to which "best" tries "exact", which takes seconds for so many."""
+
+MAX_RDP_KINDS = 16
+"""Kinds of events up to which "best" tries "rdp" beside "pld", which is tighter."""
 
 
 class Bound(NamedTuple):
-    """What one method says of the ideal releases."""
+    """What one method says of the ideal releases: delta(epsilon) and epsilon(delta)."""
 
     delta: Callable[[float], float]
     epsilon: Callable[[float], float]
 
 
 def choose(events, method: str) -> list[str]:
-    """The methods to ask, cheap ones first."""
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {METHODS}, got {method!r}")
+    """Names of the methods to ask, cheap ones first.
+
+    A `method` other than "best" is asked alone. "best" asks every method that applies
+    to the events, except those that could not give a smaller answer than another one
+    does, and those that would take too long.
+
+    Raises
+    ------
+    ValueError
+        If `method` is unknown or does not apply to the events.
+    """
+    if method not in ("best", *METHODS):
+        raise ValueError(f"method must be 'best' or one of {METHODS}, got {method!r}")
     if method != "best":
         if reason := _refusal(method, events):
             raise ValueError(f"method {method!r} {reason}; use 'rdp' or 'best'")
         return [method]
-    names = [name for name in METHODS[1:] if not _refusal(name, events)]
+    names = [name for name in METHODS if not _refusal(name, events)]
+    num_bits = sum(n for event, n in events if isinstance(event, AcceptBit))
     if "tv" in names:
         return ["tv"]
-    bits = sum(n for event, n in events if isinstance(event, AcceptBit))
     if "gdp" in names:
-        if not bits:
+        # It is exact for Gaussian releases; only bits can cost less than theirs.
+        if not num_bits:
             return ["gdp"]
         names.remove("pld")
-    if bits > AFFORDABLE_BITS and "exact" in names:
+    if "exact" in names and num_bits > MAX_EXACT_BITS:
         names.remove("exact")
-    if len(events) > AFFORDABLE_CURVES and "pld" in names:
+    if "pld" in names and len(events) > MAX_RDP_KINDS:
         names.remove("rdp")
     return names
 
@@ -60,39 +86,49 @@ def choose(events, method: str) -> list[str]:
 def _refusal(method: str, events) -> str:
     """Why a method does not apply to the events; empty if it does."""
     kinds = [event for event, _ in events]
-    bits = [event for event in kinds if isinstance(event, AcceptBit)]
-    has_bare = any(_is_bare(event) for event in kinds)
-    if method == "tv" and not has_bare:
-        return "is for bits that no other method bounds, such as Metropolis's"
-    if method == "gdp" and any(event.gaussian is None for event in kinds):
-        return "needs events that are Gaussian releases or penalty bits"
-    if method == "zcdp":
-        if has_bare:
+    others = [event for event in kinds if not isinstance(event, AcceptBit)]
+    bits = AcceptBit, PoissonAcceptBit
+    has_unbounded = any(_is_unbounded(event) for event in kinds)
+    match method:
+        case "tv" if not has_unbounded:
+            return "is for bits that no other method bounds, such as Metropolis's"
+        case "gdp" if any(event.gaussian is None for event in kinds):
+            return "needs events that are Gaussian releases or penalty bits"
+        case "zcdp" if has_unbounded:
             return "does not apply because the Metropolis bit has no finite zCDP cost"
-        test_bits = (AcceptBit, PoissonAcceptBit)
-        if not all(event.gaussian or isinstance(event, test_bits) for event in kinds):
+        case "zcdp" if not all(
+            event.gaussian or isinstance(event, bits) for event in kinds
+        ):
             return "needs events on all records"
-    if method == "pld" and not all(pld.applies(event) for event in kinds):
-        return "needs Gaussian releases, subsampled or not, or penalty bits"
-    if method == "exact":
-        if len(bits) != 1 or has_bare:
+        case "pld" if not all(pld.applies(event) for event in kinds):
+            return "needs Gaussian releases, subsampled or not, or penalty bits"
+        case "exact" if len(kinds) - len(others) != 1 or has_unbounded:
             return "needs one kind of accept bit, Barker's or penalty"
-        if not all(pld.applies(event) for event in kinds if event not in bits):
+        case "exact" if not all(pld.applies(event) for event in others):
             return "needs other events that method 'pld' takes"
     return ""
 
 
-def bounds(events, method: str, only: str | None = None) -> dict[str, Bound]:
-    found = {}
+def _is_unbounded(event) -> bool:
+    """Whether the event has no finite Renyi divergence, only a total variation."""
+    return total_variation.variation(event) is not None
+
+
+def bounds(
+    events, method: str, names: Container[str] = METHODS
+) -> Iterator[tuple[str, Bound]]:
+    """Compute, one by one, what the chosen methods that are among `names` say."""
     for name in choose(events, method):
-        if only in (None, name):
-            try:
-                found[name] = BOUNDS[name](events)
-            except ValueError:
-                # The exact accountant refuses bits that give away too much.
-                if method != "best":
-                    raise
-    return found
+        if name not in names:
+            continue
+        try:
+            bound = _BOUNDS[name](events)
+        except ValueError:
+            # "exact" refuses bits that give away too much; "best" does without it.
+            if method != "best":
+                raise
+        else:
+            yield name, bound
 
 
 def _inverted(delta: Callable[[float], float]) -> Bound:
@@ -102,31 +138,27 @@ def _inverted(delta: Callable[[float], float]) -> Bound:
 
 
 def _tv(events) -> Bound:
-    lost = total_variation.compose([pair for pair in events if _is_bare(pair[0])])
-    rest = tuple(pair for pair in events if not _is_bare(pair[0]))
+    """Total variation of the unbounded events, added to the delta of all others."""
+    lost = total_variation.compose(events)
+    rest = tuple(pair for pair in events if not _is_unbounded(pair[0]))
     if not rest:
         return Bound(lambda _: lost, lambda delta: 0.0 if lost <= delta else math.inf)
-    names = [name for name in choose(rest, "best") if name != "exact"]
-    found = [BOUNDS[name](rest) for name in names]
+    of_rest = [bound for _, bound in bounds(rest, "best", FAST_METHODS)]
 
     def epsilon(delta: float) -> float:
         left = delta - lost
         if not left >= 1e-100:
             return math.inf
-        return min(bound.epsilon(left) for bound in found)
+        return min(bound.epsilon(left) for bound in of_rest)
 
-    return Bound(
-        lambda epsilon: min(1.0, lost + min(b.delta(epsilon) for b in found)), epsilon
-    )
+    def delta(epsilon: float) -> float:
+        return min(1.0, lost + min(bound.delta(epsilon) for bound in of_rest))
 
-
-def _is_bare(event) -> bool:
-    return total_variation.variation(event) is not None
+    return Bound(delta, epsilon)
 
 
 def _gdp(events) -> Bound:
     mu_squared = sum(n / event.gaussian.noise_multiplier**2 for event, n in events)
-
     return _inverted(lambda epsilon: conversions.gdp_delta(mu_squared, epsilon))
 
 
@@ -139,7 +171,10 @@ def _zcdp(events) -> Bound:
 
 
 def _rho(event) -> float:
-    """zCDP cost of one event; D^2 / 8 for Barker's bit as A'' <= 1/4."""
+    """zCDP cost of one event.
+
+    That of Barker's bit is D^2 / 8, because A'' <= 1/4 in the notation of `bits.renyi`.
+    """
     if event.gaussian is not None:
         return 1 / (2 * event.gaussian.noise_multiplier**2)
     return event.sensitivity**2 / 8
@@ -147,21 +182,22 @@ def _rho(event) -> float:
 
 def _rdp(events) -> Bound:
     curve = np.sum([n * _curve(event) for event, n in events], axis=0)
-    # The divergence of infinite order: pure differential privacy.
+    # The divergence of infinite order bounds epsilon at every delta.
     pure = sum(n * _pure_epsilon(event) for event, n in events)
-    return Bound(
-        lambda epsilon: (
-            0.0 if pure <= epsilon else conversions.rdp_delta(curve, epsilon)
-        ),
-        lambda delta: min(pure, conversions.rdp_epsilon(curve, delta)),
-    )
+
+    def delta(epsilon: float) -> float:
+        return 0.0 if pure <= epsilon else conversions.rdp_delta(curve, epsilon)
+
+    return Bound(delta, lambda delta: min(pure, conversions.rdp_epsilon(curve, delta)))
 
 
 def _pure_epsilon(event) -> float:
-    if isinstance(event, PoissonAcceptBit):
-        return poisson_renyi.pure_epsilon(event)
-    barker = isinstance(event, AcceptBit) and event.acceptance.family == "barker"
-    return event.sensitivity if barker else math.inf
+    match event:
+        case PoissonAcceptBit():
+            return poisson_renyi.pure_epsilon(event)
+        case AcceptBit() if event.acceptance.family == "barker":
+            return event.sensitivity
+    return math.inf
 
 
 @lru_cache(maxsize=256)
@@ -172,20 +208,21 @@ def _curve(event) -> np.ndarray:
 def renyi_curve(event, orders) -> np.ndarray:
     """Renyi divergences of one event, nats, ``(m,)``."""
     orders = np.asarray(orders, np.float64)
-    if isinstance(event, AcceptBit):
-        return renyi.rdp(event, orders)
-    if isinstance(event, PoissonAcceptBit):
-        return poisson_renyi.rdp(event, orders)
-    if isinstance(event, PoissonGaussianRelease):
-        return subsampling.poisson_rdp(event, orders)
-    if isinstance(event, BarkerTest):
-        return subsampling.barker_test_rdp(event.batch_size, orders)
-    if isinstance(event, FixedBatch):
-        return subsampling.fixed_batch_rdp(
-            lambda orders: renyi_curve(event.event, orders),
-            event.batch_size / event.num_records,
-            orders,
-        )
+    match event:
+        case AcceptBit():
+            return renyi.rdp(event, orders)
+        case PoissonAcceptBit():
+            return poisson_renyi.rdp(event, orders)
+        case PoissonGaussianRelease():
+            return subsampling.poisson_rdp(event, orders)
+        case BarkerTest():
+            return subsampling.barker_test_rdp(event.batch_size, orders)
+        case FixedBatch():
+            return subsampling.fixed_batch_rdp(
+                lambda orders: renyi_curve(event.event, orders),
+                event.batch_size / event.num_records,
+                orders,
+            )
     return conversions.gaussian_rdp(event.noise_multiplier, orders)
 
 
@@ -199,23 +236,23 @@ def only_bit(events) -> AcceptBit:
     return next(event for event, _ in events if isinstance(event, AcceptBit))
 
 
-def other_profiles(events) -> list[Callable]:
-    """The profile of the events that are no bits, for `exact`, if there are any."""
+def other_profile(events) -> exact.Curve:
+    """delta(epsilon) of the events that are no accept bits, for method "exact"."""
     others = tuple((e, n) for e, n in events if not isinstance(e, AcceptBit))
-    return [pld.compose(others).delta] if others else []
+    return pld.compose(others).delta if others else exact.no_release
 
 
 def _exact(events) -> Bound:
     bit = only_bit(events)
     if events == ((bit, 1),) and bit.acceptance.family == "barker":
         return _inverted(lambda epsilon: renyi.one_bit_delta(bit, epsilon))
-    # One grid for every epsilon, so that answers at different ones agree.
+    # One grid for every epsilon, so that answers at different epsilons agree.
     profile = exact.profile(bit, dict(events)[bit], epsilon=500.0)
-    others = other_profiles(events)
-    return _inverted(lambda epsilon: profile.delta(epsilon, *others))
+    others = other_profile(events)
+    return _inverted(lambda epsilon: profile.delta(epsilon, others))
 
 
-BOUNDS = {
+_BOUNDS = {
     "tv": _tv,
     "rdp": _rdp,
     "gdp": _gdp,

@@ -1,21 +1,17 @@
-"""What one step releases about the data, as the accountant sees it.
+"""Events: what one step releases about the data, as the accountant sees it.
 
 `events` is everywhere a list of ``(event, count)`` pairs with positive integer counts.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, ClassVar
 
 from dp_accounting import NeighboringRelation
 
-from dpjax.acceptance import Acceptance
-from dpjax.privacy.releases import (
-    AcceptBit,
-    BarkerTest,
-    GaussianRelease,
-    PoissonAcceptBit,
-)
-from dpjax.privacy.sampled_releases import FixedBatch, PoissonGaussianRelease
-from dpjax.privacy.validate import check_count
+from dpjax.acceptance import TOTAL_VARIATION, Acceptance
+from dpjax.privacy.validate import check_count, check_real
 
 __all__ = [
     "AcceptBit",
@@ -27,16 +23,340 @@ __all__ = [
     "PoissonGaussianRelease",
     "check_events",
     "event_from_json",
+    "repeat",
 ]
 
-Event = (
-    AcceptBit
-    | PoissonAcceptBit
-    | GaussianRelease
-    | PoissonGaussianRelease
-    | BarkerTest
-    | FixedBatch
-)
+_CLASSES: dict[str, type["Event"]] = {}
+"""Every class of events, by the type that its JSON names."""
+
+
+class Event:
+    """Base of all events: frozen dataclasses, checked and written to JSON by field.
+
+    Attributes
+    ----------
+    json_type
+        Name of the class in JSON.
+    total_variation
+        Distance in [0, 1] between what is released in floating point and the ideal
+        release that the other fields describe.
+    """
+
+    json_type: ClassVar[str]
+    total_variation: float
+
+    def __init_subclass__(cls, json_type: str):
+        cls.json_type = json_type
+        _CLASSES[json_type] = cls
+
+    def __post_init__(self):
+        for name in _field_names(self):
+            checked = _CHECKS[name](name, getattr(self, name))
+            object.__setattr__(self, name, checked)
+
+    @property
+    def gaussian(self) -> "GaussianRelease | None":
+        """A Gaussian release whose post-processing the event is, if there is one."""
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dictionary for `event_from_json`."""
+        found: dict[str, Any] = {"type": self.json_type}
+        for name in _field_names(self):
+            match getattr(self, name):
+                case Acceptance(family, noise_sd, laziness):
+                    found["family"] = family
+                    found["noise_sd"] = float(noise_sd)
+                    found["laziness"] = float(laziness)
+                case NeighboringRelation() as relation:
+                    found[name] = relation.name
+                case Event() as event:
+                    found[name] = event.to_json()
+                case number:
+                    found[name] = number
+        return found
+
+
+@dataclass(frozen=True)
+class GaussianRelease(Event, json_type="gaussian"):
+    """A release with Gaussian noise.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Noise standard deviation over L2 sensitivity, in [1e-50, 1e50].
+    total_variation
+        Distance in [0, 1] between what is released in floating point and the ideal.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    noise_multiplier: float
+    total_variation: float = 0.0
+
+    @property
+    def gaussian(self) -> "GaussianRelease":
+        """The event itself."""
+        return self
+
+    def __str__(self):
+        return f"Gaussian release with noise multiplier {self.noise_multiplier:g}"
+
+
+@dataclass(frozen=True)
+class AcceptBit(Event, json_type="accept_bit"):
+    """The bit of one Metropolis-Hastings step, Bernoulli(c a(l)).
+
+    Parameters
+    ----------
+    acceptance
+        The acceptance function a and the laziness c.
+    sensitivity
+        How far neighbouring data can move the log ratio l, in nats, [1e-50, 1e50].
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong type.
+    """
+
+    acceptance: Acceptance
+    sensitivity: float
+    total_variation: ClassVar[float] = TOTAL_VARIATION
+
+    @property
+    def gaussian(self) -> GaussianRelease | None:
+        """The Gaussian release whose post-processing a penalty bit is, else None.
+
+        The penalty bit compares l + N(-s^2/2, s^2) with a log-uniform, and the lazy
+        coin is independent of the data.
+        """
+        if self.acceptance.family != "penalty":
+            return None
+        return GaussianRelease(self.acceptance.noise_sd / self.sensitivity)
+
+    def __str__(self):
+        return f"{_name(self.acceptance)}, sensitivity {self.sensitivity:g} nats"
+
+
+@dataclass(frozen=True)
+class PoissonAcceptBit(Event, json_type="poisson_accept_bit"):
+    """The bit of a step that estimates its log ratio from Poisson counts; REPLACE_ONE.
+
+    A record whose log ratio is v adds s log(b/a) to the estimate, with s ~ Poisson(a),
+    a = (S - v) / 2, b = (S + v) / 2 and S = H (R + 1) / (R - 1). Every record takes
+    part: the counts are random, not the choice of records.
+
+    Parameters
+    ----------
+    acceptance
+        The acceptance function and the laziness. Only the Barker bit has a finite Renyi
+        divergence; the other families are charged by their total variation.
+    bound
+        H, the most |v| can be, in nats, [1e-50, 1e50]: after clipping, and about a
+        public centre if there is one. A substitution moves v by 2 H at most.
+    max_odds
+        R = max b/a > 1. With n records of the same H, and on average `lambda` draws in
+        a step where every v is 0, R is 1 + n H / lambda. H, R and the centre must be
+        public.
+    total_variation
+        Distance in [0, 1] between the bit drawn in floating point and the ideal one.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong type.
+    """
+
+    acceptance: Acceptance
+    bound: float
+    max_odds: float
+    total_variation: float = TOTAL_VARIATION
+
+    @property
+    def sensitivity(self) -> float:
+        """Sensitivity of an `AcceptBit` that costs no less, for Barker's family."""
+        return self.bound * (1 + self.max_odds)
+
+    def __str__(self):
+        return (
+            f"{_name(self.acceptance)} of a Poisson minibatch, log ratios of a record "
+            f"within {self.bound:g} nats, odds within {self.max_odds:g}"
+        )
+
+
+@dataclass(frozen=True)
+class BarkerTest(Event, json_type="barker_test"):
+    """Barker's test on a batch of all the records, private by the test's own noise.
+
+    Parameters
+    ----------
+    batch_size
+        B. The test accepts if a normal variate plus a correction is positive. A
+        substitution moves the normal's mean by 2 / sqrt(B) at most and its variance by
+        4 / B at most; the variance lies in [1, 2].
+
+    Raises
+    ------
+    ValueError
+        If the batch size is not a positive integer.
+    """
+
+    batch_size: int
+    total_variation: ClassVar[float] = TOTAL_VARIATION
+
+    def __str__(self):
+        return f"Barker test on {self.batch_size} records"
+
+
+@dataclass(frozen=True)
+class PoissonGaussianRelease(Event, json_type="poisson_gaussian"):
+    """A sum of clipped vectors over a Poisson sample of records, with Gaussian noise.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Noise standard deviation over the clip norm of *one* record, in [1e-50, 1e50].
+        `GaussianRelease` divides by the sensitivity instead, which is twice the clip
+        norm under substitution.
+    sampling_prob
+        Chance of each record, independently of the others, in (0, 1].
+    neighboring_relation
+        ADD_OR_REMOVE_ONE or REPLACE_ONE.
+    total_variation
+        Distance in [0, 1] between what is released in floating point and the ideal.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    noise_multiplier: float
+    sampling_prob: float
+    neighboring_relation: NeighboringRelation
+    total_variation: float = 0.0
+
+    @property
+    def gaussian(self) -> GaussianRelease | None:
+        """The Gaussian release that the event is if every record is sampled."""
+        if self.sampling_prob < 1:
+            return None
+        replace = self.neighboring_relation is NeighboringRelation.REPLACE_ONE
+        return GaussianRelease(self.noise_multiplier / (2 if replace else 1))
+
+    def __str__(self):
+        return (
+            f"Gaussian release with noise sd {self.noise_multiplier:g} clip norms, "
+            f"Poisson sample of rate {self.sampling_prob:g}"
+        )
+
+
+@dataclass(frozen=True)
+class FixedBatch(Event, json_type="fixed_batch"):
+    """An event computed on a secret batch drawn without replacement; REPLACE_ONE only.
+
+    Parameters
+    ----------
+    event
+        What is released about the batch. Its sensitivity is that of the statistic of
+        the batch, to substitution of one record of the batch.
+    batch_size, num_records
+        Records in the batch, at most `num_records`, and records that it is drawn from.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range or of the wrong type.
+    """
+
+    event: AcceptBit | GaussianRelease | BarkerTest
+    batch_size: int
+    num_records: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.batch_size > self.num_records:
+            raise ValueError(
+                f"batch_size {self.batch_size} exceeds num_records {self.num_records}"
+            )
+        if getattr(self.event, "batch_size", self.batch_size) != self.batch_size:
+            raise ValueError(
+                f"batch_size {self.batch_size} is not that of the {self.event}"
+            )
+
+    @property
+    def total_variation(self) -> float:
+        """Total variation of the event on the batch."""
+        return self.event.total_variation
+
+    @property
+    def gaussian(self) -> GaussianRelease | None:
+        """The Gaussian release behind the event if the batch holds every record."""
+        whole = self.batch_size == self.num_records
+        return self.event.gaussian if whole else None
+
+    def __str__(self):
+        return f"{self.event}, batch of {self.batch_size} of {self.num_records} records"
+
+
+def _name(acceptance: Acceptance) -> str:
+    noise = acceptance.noise_sd
+    details = f" with noise sd {noise:g}" if noise else ""
+    if acceptance.laziness < 1:
+        details += f", laziness {acceptance.laziness:g}"
+    return f"{acceptance.family} accept bit{details}"
+
+
+def _check_acceptance(name: str, value) -> Acceptance:
+    if not isinstance(value, Acceptance):
+        raise ValueError(
+            f"{name} must be an Acceptance, got {value!r}; "
+            "use dpjax.acceptance.barker() or penalty(noise_sd)"
+        )
+    return value
+
+
+def _check_relation(name: str, value) -> NeighboringRelation:
+    known = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
+    if value not in known:
+        raise ValueError(
+            f"{name} must be ADD_OR_REMOVE_ONE or REPLACE_ONE of NeighboringRelation, "
+            f"got {value!r}"
+        )
+    return value
+
+
+def _check_batch_event(name: str, value) -> Event:
+    if not isinstance(value, (AcceptBit, GaussianRelease, BarkerTest)):
+        raise ValueError(
+            f"{name} must be an AcceptBit, a GaussianRelease or a BarkerTest, got "
+            f"{value!r}"
+        )
+    return value
+
+
+_CHECKS = {
+    "acceptance": _check_acceptance,
+    "batch_size": check_count,
+    "bound": partial(check_real, low=1e-50, high=1e50),
+    "event": _check_batch_event,
+    "max_odds": partial(check_real, low=1 + 2**-52, high=1e50),
+    "neighboring_relation": _check_relation,
+    "noise_multiplier": partial(check_real, low=1e-50, high=1e50),
+    "num_records": check_count,
+    "sampling_prob": partial(check_real, low=1e-50, high=1.0),
+    "sensitivity": partial(check_real, low=1e-50, high=1e50),
+    "total_variation": partial(check_real, low=0.0, high=1.0),
+}
+"""What checks and converts each field, whatever event it belongs to."""
+
+
+def _field_names(dataclass_or_instance) -> list[str]:
+    return [field.name for field in fields(dataclass_or_instance)]
 
 
 def event_from_json(data: dict) -> Event:
@@ -49,29 +369,25 @@ def event_from_json(data: dict) -> Event:
     """
     if not isinstance(data, dict):
         raise ValueError(f"an event must be a JSON object, got {data!r}")
-    fields = dict(data)
-    kind = fields.pop("type", None)
+    rest = dict(data)
+    kind = rest.pop("type", None)
+    if kind not in list(_CLASSES):
+        raise ValueError(
+            f"unknown event type {kind!r}; use one of {', '.join(map(repr, _CLASSES))}"
+        )
+    built: dict[str, Any] = {}
     try:
-        if kind == "gaussian":
-            return GaussianRelease(**fields)
-        if kind in ("accept_bit", "poisson_accept_bit"):
-            names = ("family", "noise_sd", "laziness")
-            acceptance = Acceptance(**{name: fields.pop(name) for name in names})
-            bit = AcceptBit if kind == "accept_bit" else PoissonAcceptBit
-            return bit(acceptance, **fields)
-        if kind == "poisson_gaussian":
-            relation = NeighboringRelation[fields.pop("neighboring_relation")]
-            return PoissonGaussianRelease(neighboring_relation=relation, **fields)
-        if kind == "barker_test":
-            return BarkerTest(**fields)
-        if kind == "fixed_batch":
-            return FixedBatch(event_from_json(fields.pop("event")), **fields)
+        if "acceptance" in _field_names(_CLASSES[kind]):
+            values = {name: rest.pop(name) for name in _field_names(Acceptance)}
+            built["acceptance"] = Acceptance(**values)
+        if "neighboring_relation" in rest:
+            name = rest.pop("neighboring_relation")
+            built["neighboring_relation"] = NeighboringRelation[name]
+        if "event" in rest:
+            built["event"] = event_from_json(rest.pop("event"))
+        return _CLASSES[kind](**built, **rest)
     except (TypeError, KeyError) as error:
         raise ValueError(f"cannot read the event {data!r}: {error}") from None
-    raise ValueError(
-        f"unknown event type {kind!r}; use 'gaussian', 'accept_bit', "
-        "'poisson_accept_bit', 'poisson_gaussian', 'barker_test' or 'fixed_batch'"
-    )
 
 
 def check_events(events: Iterable[tuple[Event, int]]) -> tuple[tuple[Event, int], ...]:
@@ -82,30 +398,32 @@ def check_events(events: Iterable[tuple[Event, int]]) -> tuple[tuple[Event, int]
     ValueError
         If the list is empty, is a lone event, or holds anything but such pairs.
     """
-    if isinstance(events, Event):
-        raise ValueError(
-            "events must be a list of (event, count) pairs, got a lone event; "
-            "write [(event, 1)]"
-        )
     try:
         pairs = list(events)
     except TypeError:
         raise ValueError(
-            f"events must be a list of (event, count) pairs, got {events!r}"
+            f"events must be a list of (event, count) pairs, got {events!r}; "
+            "write [(event, 1)]"
         ) from None
     counts: dict[Event, int] = {}
     for pair in pairs:
-        if not (isinstance(pair, (tuple, list)) and len(pair) == 2):
-            raise ValueError(
-                f"events must hold (event, count) pairs, got {pair!r}; "
-                "write [(event, 1)]"
-            )
-        event, count = pair
-        if not isinstance(event, Event):
-            raise ValueError(f"{event!r} is not an event; use one of dpjax.privacy")
-        counts[event] = counts.get(event, 0) + check_count("count", count)
+        match pair:
+            case (Event() as event, count):
+                counts[event] = counts.get(event, 0) + check_count("count", count)
+            case _:
+                raise ValueError(
+                    "events must hold (event, count) pairs with events of "
+                    f"dpjax.privacy, got {pair!r}; write [(event, 1)]"
+                )
     if not counts:
         raise ValueError(
             "events must not be empty; a step that releases nothing needs no accountant"
         )
     return tuple(counts.items())
+
+
+def repeat(
+    step_events: Iterable[tuple[Event, int]], num_steps: int
+) -> list[tuple[Event, int]]:
+    """Events of `num_steps` steps that each release the checked `step_events`."""
+    return [(event, count * num_steps) for event, count in step_events]

@@ -19,19 +19,23 @@ class RdpFilter:
     """Refuse the step that would exceed the budget, however steps are chosen.
 
     One Renyi order is fixed before the run. While the sum of the divergences at that
-    order stays below a constant, the whole run keeps the budget even though each event
+    order stays below a constant, the whole run keeps the budget, even though each event
     depends on earlier outputs [Feldman and Zrnic 2021, Theorem 3.1]. Choosing the order
-    afterwards would not be sound. Bits whose sensitivity changes every step are charged
-    as ones on a grid, under 1 % above, so that most of their costs are looked up.
+    afterwards would not be sound.
+
+    The sensitivity of a bit can change with every step. A bit is charged as one whose
+    sensitivity is on a grid, less than 1 % higher, so that most costs can be looked up.
 
     Parameters
     ----------
     epsilon, delta
         The budget.
     typical_step
-        List of (event, count); the fixed order is the best for composing it.
+        List of (event, count). The fixed order is the best one for composing such
+        steps.
     max_steps
-        Most typical steps the run may take; their numerical error is taken off `delta`.
+        Number of typical steps whose numerical error is taken off `delta` in advance.
+        A step whose numerical error would exceed that is refused.
 
     Raises
     ------
@@ -48,8 +52,8 @@ class RdpFilter:
         self.epsilon, self.delta = check_epsilon(epsilon), check_delta(delta)
         self.max_steps = check_count("max_steps", max_steps)
         typical_step = check_events(typical_step)
-        self._most = self.max_steps * accountant.total_variation(typical_step)
-        reserve = accountant.numerical_delta(self._most, self.epsilon)
+        self._max_error = self.max_steps * accountant.numerical_error(typical_step)
+        reserve = accountant.numerical_delta(self._max_error, self.epsilon)
         self._delta = self.delta - reserve
         if not self._delta > 0:
             raise BudgetError(
@@ -57,13 +61,13 @@ class RdpFilter:
                 f"delta, more than {self.delta:.1e}; lower max_steps or epsilon, or "
                 "raise delta"
             )
-        orders = conversions.ORDERS[conversions.ORDERS > 1.01]
+        orders = conversions.ORDERS
         cost = sum(
             count * composition.renyi_curve(event, orders)
             for event, count in typical_step
         )
-        # The divergence that converts to epsilon [Canonne, Kamath and Steinke 2020,
-        # Proposition 12].
+        # The divergence of each order that converts to epsilon at delta [Canonne,
+        # Kamath and Steinke 2020, Proposition 12].
         limit = (
             self.epsilon
             - np.log1p(-1 / orders)
@@ -102,9 +106,9 @@ class RdpFilter:
         """
         events = check_events(events)
         cost = sum(count * self._cost(_rounded_up(event)) for event, count in events)
-        error = self._error + accountant.total_variation(events)
+        error = self._error + accountant.numerical_error(events)
         spent = self._spent + cost
-        if not (spent <= self._limit and error <= self._most * (1 + 1e-9)):
+        if not (spent <= self._limit and error <= self._max_error * (1 + 1e-9)):
             return False
         self._spent, self._error = spent, error
         return True
@@ -113,7 +117,7 @@ class RdpFilter:
     def epsilon_spent(self) -> float:
         """Epsilon at `delta` of what has been charged so far, nats; at most `epsilon`.
 
-        A report for planning. The guarantee of an adaptive run is its whole budget.
+        It is for planning. The guarantee of an adaptive run is the whole budget.
         """
         if self._spent == 0:
             return 0.0
@@ -123,12 +127,15 @@ class RdpFilter:
 
 
 def _rounded_up(event):
-    """A bit that costs no less and is one of few: `minibatch_bit`, *Monotone*."""
+    """A bit that costs no less than the event and is one of few; other events as is.
+
+    That a Poisson bit costs no less is shown in `bits.poisson_renyi`, *Monotone*.
+    """
     match event:
         case AcceptBit():
             return replace(event, sensitivity=_up(event.sensitivity, 256))
         case PoissonAcceptBit():
-            # k goes up too, as it need not come out the same every step.
+            # Round k up too, as it need not come out the same in every step.
             kappa = _up(event.bound / (event.max_odds - 1), 2**20)
             excess = _up(event.max_odds - 1, 256)
             return replace(event, bound=kappa * excess, max_odds=1 + excess)

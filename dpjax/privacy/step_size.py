@@ -1,15 +1,17 @@
 """Step sizes of stochastic gradient MCMC that a budget pays for.
 
 A step adds (eta_t / tau) sum_i clip(g_i) over a Poisson sample of rate q = tau / N, and
-Gaussian noise of variance 2 K eta_t / N, K the temperature. In units of the clip norm L
-of one record in the sum, the noise that Langevin dynamics has anyway is
+Gaussian noise of variance 2 K eta_t / N, with K the temperature. Langevin dynamics
+needs that noise anyway. In units of the clip norm L of one record in the sum, its
+standard deviation is
 
-    sigma_t = (q / L) sqrt(2 K N / eta_t),
+    sigma_t = (q / L) sqrt(2 K N / eta_t).
 
-so epsilon depends on q and eta_t L^2 / (K N) alone: step sizes may grow in proportion
-to K and 1 / L^2. For large sigma the steps are together mu-GDP with mu^2 = L^2 sum_t
-eta_t / (2 K N), whatever q: what is paid for is Langevin time, not steps. Where sigma
-is below 2 or so they cost far more, and the composition decides.
+So epsilon depends on q and eta_t L^2 / (K N) alone, and step sizes may grow in
+proportion to K and 1 / L^2. For large sigma the steps are together mu-GDP with
+mu^2 = L^2 sum_t eta_t / (2 K N), whatever q is: the budget pays for Langevin time, not
+for steps. Where sigma is below 2 or so, steps cost far more than that, and the result
+depends on how they compose.
 
 Li et al. 2019 take K = 1/2, which samples the squared posterior, see `dpjax.sgld`.
 
@@ -21,20 +23,25 @@ from collections.abc import Callable
 
 import numpy as np
 from dp_accounting import NeighboringRelation
-from scipy import optimize
 
 from dpjax.privacy import accountant
 from dpjax.privacy.budget import BudgetError
-from dpjax.privacy.events import FixedBatch, GaussianRelease, PoissonGaussianRelease
-from dpjax.privacy.gaussian import conversions
+from dpjax.privacy.events import (
+    Event,
+    FixedBatch,
+    GaussianRelease,
+    PoissonGaussianRelease,
+)
+from dpjax.privacy.gaussian.conversions import find_root, gdp_mu
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
-__all__ = ["langevin_noise", "max_step_size", "releases", "round_down"]
+__all__ = ["langevin_noise", "max_step_size", "round_down"]
 
-ROUNDED = 0.005
-"""Relative difference of noise multipliers that are taken for one, at most."""
+MAX_ROUNDING = 0.005
+"""Relative amount by which a noise multiplier is rounded down, at most."""
 
 RELATIVE_TOLERANCE = 1e-4
+"""Relative error of `max_step_size`."""
 
 
 def langevin_noise(
@@ -65,7 +72,7 @@ def langevin_noise(
 
 
 def round_down(noise_multipliers) -> list[tuple[float, int]]:
-    """Round noise multipliers down to the smallest of those near it.
+    """Round each noise multiplier down to the smallest of those near it.
 
     Parameters
     ----------
@@ -74,39 +81,20 @@ def round_down(noise_multipliers) -> list[tuple[float, int]]:
 
     Returns
     -------
-    (noise multiplier, number of steps), some hundred pairs at most, that together cost
-    no less: what has more noise is post-processing of what has less. Epsilon grows by
-    .5 % at most, by .25 % where multipliers are spread evenly.
+    Pairs (noise multiplier, number of steps), some hundred at most. Together they cost
+    no less, because a release with more noise is post-processing of one with less.
+    Epsilon grows by .5 % at most, and by .25 % where multipliers are spread evenly.
     """
     ordered = np.sort(np.asarray(noise_multipliers, np.float64))
     pairs, start = [], 0
     while start < ordered.size:
         smallest = float(ordered[start])
         # Below one, the cost of a release grows much faster than its noise falls.
-        width = ROUNDED * min(1.0, smallest**2)
+        width = MAX_ROUNDING * min(1.0, smallest**2)
         stop = int(np.searchsorted(ordered, smallest * (1 + width), side="right"))
         pairs.append((smallest, stop - start))
         start = stop
     return pairs
-
-
-def releases(
-    noise_multipliers,
-    *,
-    sampling_prob: float,
-    neighboring_relation: NeighboringRelation,
-    total_variation: float = 0.0,
-) -> list[tuple[PoissonGaussianRelease, int]]:
-    """Events of steps with different noise, after `round_down`; see their class."""
-    return [
-        (
-            PoissonGaussianRelease(
-                noise, sampling_prob, neighboring_relation, total_variation
-            ),
-            count,
-        )
-        for noise, count in round_down(noise_multipliers)
-    ]
 
 
 def max_step_size(
@@ -141,13 +129,13 @@ def max_step_size(
     neighboring_relation
         Which data sets are neighbours.
     has_fixed_batch
-        Batches of exactly q N records, drawn without replacement, instead of Poisson
-        samples; under REPLACE_ONE only. A batch of fixed size hides less.
+        Use batches of exactly q N records, drawn without replacement, instead of
+        Poisson samples; under REPLACE_ONE only. A batch of fixed size hides less.
 
     Returns
     -------
-    eta, to 1e-4 relative and never over budget. Where it is above about 1, which only
-    loose budgets allow, it is useless for sampling: see `dpjax.sgld`.
+    eta, to 1e-4 relative and never over budget. Only loose budgets allow an eta above
+    about 1, and that is too large for sampling: see `dpjax.sgld`.
 
     Raises
     ------
@@ -188,33 +176,28 @@ def max_step_size(
         temperature=temperature,
     )
 
-    def excess(log_step_size):
-        """log of delta spent over delta allowed."""
-        noise = noise_of_one * math.exp(-log_step_size / 2)
+    def event(noise: float) -> Event:
         if has_fixed_batch:
-            events = [
-                (FixedBatch(GaussianRelease(sigma / 2), batch_size, num_records), count)
-                for sigma, count in round_down(noise)
-            ]
-        else:
-            events = releases(
-                noise,
-                sampling_prob=sampling_prob,
-                neighboring_relation=neighboring_relation,
-            )
-        spent = accountant.delta(events, epsilon)
-        return math.log(max(spent, 1e-300) / delta)
+            return FixedBatch(GaussianRelease(noise / 2), batch_size, num_records)
+        return PoissonGaussianRelease(noise, sampling_prob, neighboring_relation)
 
+    def excess(log_step_size: float) -> float:
+        """Logarithm of the delta that is spent over the delta that is allowed."""
+        noises = noise_of_one * math.exp(-log_step_size / 2)
+        events = [(event(noise), count) for noise, count in round_down(noises)]
+        return math.log(max(accountant.delta(events, epsilon), 1e-300) / delta)
+
+    # The search starts from the step size that the central limit of the composition
+    # [Bu, Dong, Long and Su 2020] allows.
     distance = 2 if neighboring_relation is NeighboringRelation.REPLACE_ONE else 1
-    log_mu = math.log(_gaussian_dp(epsilon, delta) / (distance * sampling_prob))
+    log_mu = math.log(gdp_mu(epsilon, delta) / (distance * sampling_prob))
 
-    def excess_in_the_normal_limit(log_step_size):
+    def excess_in_the_limit(log_step_size: float) -> float:
         precision = np.minimum(math.exp(log_step_size) / noise_of_one**2, 500.0)
         return math.log(np.sum(np.expm1(precision))) - 2 * log_mu
 
     centre = 2 * log_mu - math.log(np.sum(noise_of_one**-2.0))
-    guess = optimize.brentq(excess_in_the_normal_limit, centre - 50, centre + 1)
-    low = high = guess
+    low = high = guess = find_root(excess_in_the_limit, centre - 50, centre + 1)
     stride = 0.1
     if excess(guess) > 0:
         while excess(low) > 0:
@@ -227,18 +210,7 @@ def max_step_size(
     else:
         while excess(high) <= 0:
             low, high, stride = high, high + stride, 2 * stride
-    found = optimize.brentq(excess, low, high, xtol=RELATIVE_TOLERANCE / 2)
+    found = find_root(excess, low, high, xtol=RELATIVE_TOLERANCE / 2)
     while excess(found) > 0:
         found -= RELATIVE_TOLERANCE / 2
     return math.exp(found)
-
-
-def _gaussian_dp(epsilon, delta) -> float:
-    """mu of the Gaussian mechanism that spends the budget."""
-    return math.exp(
-        optimize.brentq(
-            lambda log_mu: conversions.gdp_delta(math.exp(2 * log_mu), epsilon) - delta,
-            math.log(1e-12),
-            math.log(100),
-        )
-    )

@@ -84,7 +84,7 @@ def test_ours_spends_the_budget_or_takes_the_largest_step(key):
 def test_replays_count_the_records_clipped():
     model = dataclasses.replace(THESIS_MODELS["hard-gauss-2d"], num_records=5_000)
     posterior = model.posterior()
-    metric = np.linalg.inv(np.asarray(model.information()(jnp.zeros(2))))
+    metric = np.linalg.inv(np.asarray(model.fisher_information()(jnp.zeros(2))))
     proposal = proposals.in_metric(proposals.fixed_length, metric)
     positions = jnp.tile(jnp.mean(posterior.data, axis=0)[None], (40, 1))
     for sds, share in ((1.0, 0.3173), (2.0, 0.0455)):

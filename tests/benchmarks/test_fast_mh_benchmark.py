@@ -160,7 +160,7 @@ def test_scores():
         assert score_fn(chain)[-1] == pytest.approx(right / 3)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_a_row_of_the_audit():
     """Centred, h = .06, lambda = 50, half a thousand steps of eight chains."""
     row = repaired.ROWS[6]

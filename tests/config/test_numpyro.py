@@ -1,6 +1,7 @@
 """A NumPyro model and a file of one's own, run from one TOML."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import arviz
@@ -15,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 
 MODEL = """
 import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 def model(x, group, y):
     slope = numpyro.sample("slope", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
@@ -77,6 +80,7 @@ def folder(tmp_path):
         yield tmp_path
 
 
+@pytest.mark.thorough
 def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
     folder, monkeypatch, capsys
 ):
@@ -122,7 +126,7 @@ def test_records_are_encoded_by_public_rules(folder):
         np.testing.assert_allclose(data["y"][i], float(score), rtol=1e-6)
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), data)
     assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), job.outline.data)
-    design = tables.example(config.tomllib.loads(TOML)["data"]["columns"])
+    design = tables.example(tomllib.loads(TOML)["data"]["columns"])
     assert set(design) == {"x", "group"}
     assert np.ptp(design["x"], axis=0).min() > 0.99
 

@@ -81,6 +81,7 @@ def test_unbiased():
     assert abs(jnp.mean(estimates)) < 4 * error
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("key", ["easy-2d", "tempered-10d", "circle"])
 def test_true_samples_score_as_in_the_thesis(key):
     model = thesis_model(key)

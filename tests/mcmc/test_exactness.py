@@ -8,13 +8,15 @@ from scipy import stats
 
 import dpjax
 from dpjax import fisher, proposals
-from dpjax.models.banana import Information
+from dpjax.models.banana import FisherInformation
 from dpjax.release import accept_bit
+
+pytestmark = pytest.mark.thorough
 
 # No log ratio of a record of these posteriors is larger, so none is clipped.
 CLIP = 30.0
 # The metric of the banana in conftest. It is far from constant over the posterior.
-METRIC = Information(100, curvature=3.0, prior_precision=0.1)
+METRIC = FisherInformation(100, curvature=3.0, prior_precision=0.1)
 
 
 def curved(position):
@@ -149,8 +151,8 @@ def test_mutants_are_detected(monkeypatch, make_target, mutant):
 def test_a_missing_proposal_ratio_is_detected(monkeypatch, make_target):
     geodesic = fisher.geodesic
 
-    def without_ratio(information_fn):
-        proposal = geodesic(information_fn)
+    def without_ratio(fisher_information):
+        proposal = geodesic(fisher_information)
         return proposal._replace(
             propose=lambda *args: proposal.propose(*args)._replace(log_ratio=0.0)
         )

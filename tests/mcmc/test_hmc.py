@@ -96,6 +96,7 @@ def smallest_pvalue(target, positions):
     return min(stats.kstest(u, "uniform").pvalue for u in target.uniforms(positions))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_keeps_the_posterior(make_target, case):
     model, step_size, settings = CASES[case]
@@ -127,6 +128,7 @@ SAMPLED = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", SAMPLED)
 def test_sampled_gradients_keep_a_normal(case):
     # Neither the sample nor the noise of gradients moves the stationary distribution.
@@ -169,6 +171,7 @@ def one_step_with(monkeypatch, change):
     monkeypatch.setattr(hmc, "_leapfrog", wrong)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "change",
     [

@@ -100,6 +100,7 @@ def deviations(name):
     return np.max(np.abs(np.append(by_mean, by_variance)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_kernels_keep_the_posterior(name):
     assert deviations(name) < FALSE_ALARM_SDS
@@ -122,6 +123,7 @@ MUTANTS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("name", "mutate"), MUTANTS)
 def test_mutants_are_detected(monkeypatch, name, mutate):
     mutate(monkeypatch)
@@ -193,6 +195,7 @@ LAWS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tempering", [1.0, 0.3])
 @pytest.mark.parametrize("jump", [(0.3, -0.1), (-0.2, -0.3)])
 @pytest.mark.parametrize("name", LAWS)

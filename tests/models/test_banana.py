@@ -44,10 +44,6 @@ def test_equal_parameters_compile_once(assert_stable):
     assert_stable(banana, simulate(jax.random.key(3), 10, 2))
 
 
-def test_dtype_is_the_one_asked():
-    assert simulate(jax.random.key(4), 3, 2, dtype=jnp.float32).dtype == jnp.float32
-
-
 def test_refuses_bad_arguments():
     with pytest.raises(ValueError, match="d >= 2"):
         banana(jnp.ones((3, 1)))

@@ -15,7 +15,7 @@ COVARIANCE = np.array([[2.0, 0.5, 0.3], [0.5, 1.0, -0.2], [0.3, -0.2, 0.7]])
 
 
 def test_loglikelihood_is_the_normals_up_to_a_constant():
-    data = simulate(jax.random.key(0), 20, 3, covariance=COVARIANCE)
+    data = simulate(jax.random.key(0), 20, covariance=COVARIANCE)
     posterior = correlated_gaussian(data, covariance=COVARIANCE)
     mean = np.array([0.3, -1.0, 2.0])
     expected = stats.multivariate_normal(mean, COVARIANCE).logpdf(np.asarray(data))
@@ -33,7 +33,7 @@ def test_simulate_has_the_covariance():
 @pytest.mark.parametrize("covariance", [np.array(CORRELATED), COVARIANCE])
 def test_exact_sample_has_the_posterior_as_its_law(assert_exact, covariance):
     constants = dict(covariance=covariance, prior_sd=2.0, tempering=0.5)
-    data = simulate(jax.random.key(2), 10, len(covariance), covariance=covariance)
+    data = simulate(jax.random.key(2), 10, covariance=covariance)
     draws = exact_sample(jax.random.key(3), data, 20_000, **constants)
     assert_exact(correlated_gaussian(data, **constants), draws)
 

@@ -67,7 +67,7 @@ def test_exact_sample_follows_the_caller(x64):
 
 def test_settings_are_restored():
     before = jax.config.jax_threefry_partitionable, jax.config.jax_enable_x64
-    thesis_model("circle").simulate(dtype=jnp.float32)
+    thesis_model("circle").simulate()
     after = jax.config.jax_threefry_partitionable, jax.config.jax_enable_x64
     assert before == after
 

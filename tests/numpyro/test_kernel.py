@@ -18,10 +18,10 @@ from numpyro.infer import MCMC
 
 import dpjax
 from dpjax.adaptation import adapted
+from dpjax.fisher import inverse_fisher_information
 from dpjax.numpyro import (
     MCMCKernel,
     fisher_information,
-    fisher_metric,
     initial_position,
     posterior,
 )
@@ -97,11 +97,12 @@ def test_chains_run_and_are_constrained(num_chains, method, bar, capsys):
     assert "scale" in printed and "twice" not in printed
 
 
+@pytest.mark.thorough
 def test_chains_run_in_parallel_on_devices():
     code = (
         "import numpyro; numpyro.set_host_device_count(2)\n"
         "import numpy as np\n"
-        "from tests.test_numpyro_kernel import sampled\n"
+        "from tests.numpyro.test_kernel import sampled\n"
         "mcmc = sampled(2, 'parallel', bar=True)\n"
         "assert mcmc.get_samples(group_by_chain=True)['mean'].shape == (2, 30)\n"
         "try:\n"
@@ -241,7 +242,8 @@ def test_neither_arviz_nor_a_pickle_holds_the_data():
 def test_the_metric_is_the_posteriors_covariance_where_that_is_known():
     """Of n normal records: sd^2 / n for the mean, 1 / 2n for the log of the sd."""
     position = {"mean": jnp.array(1.0), "scale": jnp.array(0.5)}
-    found = fisher_metric(target(), position, num_simulated=20_000)
+    information = fisher_information(target(), position, num_simulated=20_000)
+    found = inverse_fisher_information(information, position)
     expected = np.array([[np.exp(1.0), 0.0], [0.0, 0.5]]) / 2000
     # 20,000 draws give their variances to 2 per cent, one sd, at worst.
     scale = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
@@ -255,10 +257,15 @@ def test_the_metric_reads_no_data():
     first = posterior(model, data, plate="data", example=example)
     other = {name: 1 - values for name, values in data.items()}
     second = posterior(model, other, plate="data", example=example)
-    np.testing.assert_array_equal(fisher_metric(first), fisher_metric(second))
+    start = jax.tree.map(lambda leaf: leaf[0], initial_position(first, 1))
+    found, expected = (
+        inverse_fisher_information(fisher_information(target), start)
+        for target in (first, second)
+    )
+    np.testing.assert_array_equal(found, expected)
     unnamed = posterior(model, data, plate="data", **options)
     with pytest.raises(ValueError, match=r"does not generate \['X'\].*example="):
-        fisher_metric(unnamed)
+        fisher_information(unnamed)
 
 
 def test_the_prior_enters_where_records_say_nothing():
@@ -288,4 +295,4 @@ def test_factors_have_no_metric():
 
     target = posterior(factored, dict(x=np.zeros(5)), plate="data")
     with pytest.raises(ValueError, match="'obs' observes a function of the data"):
-        fisher_metric(target)
+        fisher_information(target)

@@ -19,6 +19,8 @@ import dpjax
 from dpjax.numpyro import posterior
 from tests.numpyro_models import RECORDS, logistic, table
 
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
+
 MODELS = table()
 SUBSAMPLED = ("hierarchical", "subsampled")
 rng = np.random.default_rng(1)
@@ -54,7 +56,7 @@ def test_the_density_is_numpyros_own(name):
         arrays = {**target.data, **options.get("public", {})}
         return target(position), -potential_energy(model, (), arrays, position)
 
-    shapes = jax.eval_shape(target.logprior_fn.__self__.draw, jax.random.key(0))
+    shapes = target.model.outline
     for _ in range(3):
         position = jax.tree.map(lambda s: jnp.asarray(rng.normal(size=s.shape)), shapes)
         ours, theirs = densities(target, position)
@@ -80,7 +82,7 @@ def test_values_of_the_data_are_not_looked_at():
 
 def test_draws_are_constrained_and_keep_what_reads_no_data():
     target = adapted("hierarchical")
-    start = target.logprior_fn.__self__.draw(jax.random.key(0))
+    start = target.model.draw(jax.random.key(0))
     result = dpjax.run(
         jax.random.key(1),
         lambda p: dpjax.barker(p, step_size=0.3, clip_bound=jnp.inf),
@@ -110,7 +112,7 @@ def test_other_data_take_the_place_of_these():
 
 def test_labels_may_be_floats():
     target = posterior(logistic, dict(X=MATRIX, y=BITS.astype(float)), plate="data")
-    assert target.loglikelihood_fn.__self__.observed == {"obs": "y"}
+    assert target.model.observed == {"obs": "y"}
 
 
 def test_an_example_stands_for_records_outside_the_default_range():

@@ -73,7 +73,7 @@ def information():
 def scores(noise_multiplier):
     return functools.partial(
         scoring,
-        information_fn=information(),
+        fisher_information=information(),
         noise_multiplier=noise_multiplier,
         rate=0.5,
         largest_move=np.full(3, 0.5),
@@ -193,6 +193,7 @@ def test_the_clip_bound_follows_the_models_tails_and_reads_no_data():
     assert found * 50 == pytest.approx(3.29, abs=0.4)
 
 
+@pytest.mark.thorough
 def test_draws_are_the_posteriors_and_spend_the_budget(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     result = sample(

@@ -86,6 +86,7 @@ KERNELS = {
 KERNELS = {name: functools.partial(k, proposal=TO_ONE) for name, k in KERNELS.items()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", KERNELS)
 def test_claims_survive(name):
     counts = attack(KERNELS[name])
@@ -97,6 +98,7 @@ def test_claims_survive(name):
     assert 0 < lost <= privacy.delta(events, claimed / 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["Barker", "penalty", "fast MH, R = 2"])
 def test_a_kernel_that_is_charged_too_little_is_caught(name):
     """The kernel clips at three times what its accountant is told."""
@@ -142,6 +144,7 @@ def test_bits_of_a_metropolis_test_have_no_epsilon():
     assert privacy.epsilon(events, DELTA) == math.inf
 
 
+@pytest.mark.thorough
 def test_tuna_is_not_private():
     tuna = functools.partial(
         dpjax.tuna,
@@ -156,6 +159,7 @@ def test_tuna_is_not_private():
     assert 0.5 * BOUND < found <= privacy.delta(tuna(LOW).privacy(1), 3.0)
 
 
+@pytest.mark.thorough
 def test_the_published_claim_of_fast_mh_is_refuted():
     """(epsilon, delta) a step where a substitution moves the ratio by epsilon."""
     claimed = 2 * BOUND

@@ -14,7 +14,7 @@ import dpjax
 from dpjax import privacy, proposals
 from tests.attacks import DELTA, FAR, TRIALS, Attack, bound_of, check, data_sets, flat
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quickly_compiled")]
 
 
 def elsewhere(position, record):

@@ -40,7 +40,7 @@ from tests.attacks import (
 
 sgld = importlib.import_module("dpjax.sgmcmc.sgld")
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
+pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quickly_compiled")]
 CLIP = 2.0
 DIM = 2
 """Components of positions, of whose gradients the norm is clipped, not each."""

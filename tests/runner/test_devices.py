@@ -9,6 +9,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 
 import dpjax
@@ -92,6 +93,7 @@ def compare():
         assert exchanged and max(exchanged) <= size * len(STARTS), exchanged
 
 
+@pytest.mark.thorough
 def test_draws_are_the_same_on_eight_devices():
     environment = {
         **os.environ,

@@ -48,6 +48,7 @@ def go(posterior, algorithm_fn=BARKER, key=0, **changes):
     return dpjax.run(key, algorithm_fn, posterior, **{**options, **changes})
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("laziness", [1.0, 0.3])
 @pytest.mark.parametrize("wide", [False, True])
 def test_draws_follow_the_posterior(posterior, laziness, wide):

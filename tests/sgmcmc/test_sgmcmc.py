@@ -15,6 +15,9 @@ from dpjax import Posterior, privacy, schedules
 from dpjax.privacy import step_size as step_sizes
 from dpjax.sgmcmc.sgld import published
 from dpjax.sgmcmc.temperature import excess_temperature
+from tests.tiers import tiered
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 ADD = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = privacy.NeighboringRelation.REPLACE_ONE
@@ -72,7 +75,7 @@ def take(algorithm, seed, state):
     return jax.tree.map(np.asarray, moved)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", tiered(KERNELS, ["sgld", "raised", "sgnht"]))
 def test_noise_is_as_loud_as_it_is_charged(name):
     """Records whose gradients are zero: what is released is the noise."""
     algorithm = KERNELS[name](make_posterior(silent), step_size=0.05)

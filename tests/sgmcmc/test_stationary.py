@@ -18,6 +18,8 @@ from dpjax import Posterior
 from dpjax.sgmcmc.sgld import published
 from dpjax.sgmcmc.temperature import excess_temperature
 
+pytestmark = pytest.mark.thorough
+
 DIM, CHAINS = 50, 40
 CLIP = 25.0
 """Far above the norms of the gradients, which are about 10."""

@@ -19,6 +19,9 @@ from dpjax.random import batches, variates
 from dpjax.release.exact_sums import GRID
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.vi.guides import FullRank, LowRank, MeanField
+from tests.tiers import tiered
+
+pytestmark = pytest.mark.usefixtures("quickly_compiled")
 
 dpvi = importlib.import_module("dpjax.vi.dpvi")
 
@@ -147,7 +150,7 @@ def exact_normal(posterior):
     return np.linalg.solve(precision, weight @ mean), precision
 
 
-@pytest.mark.parametrize("guide", GUIDES)
+@pytest.mark.parametrize("guide", tiered(GUIDES, GUIDES[2:]))
 def test_without_privacy_the_conjugate_posterior_is_recovered(guide):
     posterior = target()
     mean, precision = exact_normal(posterior)

@@ -1,29 +1,34 @@
 """Finitely many pairs of bits that dominate every pair an accept bit can give.
 
-Neighbouring data give Bernoulli(p) and Bernoulli(q), p = c a(l) and q = c a(l + D), in
-either order, for some l. For W convex and falling, W(z) = W(inf) + int (k - z)_+
-kappa(dk) with kappa >= 0, the order (p, q) has
+*What is bounded.* Neighbouring data give Bernoulli(p) and Bernoulli(q) in either order,
+with p = c a(l) and q = c a(l + D) for some l. One pair dominates another if, for every
+W that is convex and falling, and every w, it makes E_P W(w Q/P) no smaller.
+
+*When one pair dominates another.* Such a W has W(z) = W(inf) + int (k - z)_+ kappa(dk)
+with kappa >= 0, so for the order (p, q)
 
     E_P W(w Q/P) = W(inf) + int max((k - w)_+, k (1 - p) - w (1 - q)) kappa(dk),
 
-and the order (q, p) has k q - w p in place of the last term. So one pair dominates
-another, for all such W and w, if its line is the higher where the other's exceeds
-(k - w)_+, which is where k/w lies between the pair's two likelihood ratios. It does so
-too if it is the wider, as W is convex; hence l may move by less than D.
+and the order (q, p) has k q - w p in place of the last term. Call this last term the
+pair's line. A pair dominates another one if its line is the higher wherever the line of
+the other exceeds (k - w)_+. That is where k/w lies between the two likelihood ratios of
+the other. A pair also dominates one that is narrower, because W is convex. So l may
+also move by less than D.
 
-*Cells.* On a cell of width omega both lines are at most a mixture of those at its ends
-plus omega^2 / 8 times a bound on their second derivative in l. With g a bound on the
-log-likelihood ratios, u one on log(q/p), that derivative is at most
+*Cells.* On a cell of l of width omega, both lines are at most a mixture of those at the
+two ends, plus omega^2 / 8 times a bound on their second derivative in l. Let g bound
+the log-likelihood ratios and u bound log(q/p). There are two bounds on the derivative:
 
-    w |(k/w) p'' - q''| <= w m,    m = (e^g - 1) sup |c a''| + D sup |c a'''|,
+- w |(k/w) p'' - q''| <= w m with m = (e^g - 1) sup |c a''| + D sup |c a'''|. Adding
+  m e^u to q adds at least m w to both lines.
+- k |p''| + w |q''|. Taking |p''| off p and adding |q''| to q adds that to both lines.
 
-and m e^u on top of q adds at least m w to both lines. It is also at most
-k |p''| + w |q''|, which |p''| off p and |q''| on top of q add. So the pairs at the
-ends, moved by omega^2 / 8 times either, dominate the cell. The first is of second order
-in D, like the information itself; the second is better where e^g is large.
+So the pairs at the two ends, moved by omega^2 / 8 times either, dominate the cell. The
+first bound is of second order in D, as the information is; the second is better where
+e^g is large.
 
-*Tails.* a(l) e^-l = a(-l) falls with l, hence q <= e^D p, and l < L is dominated by
-(p, e^D p), p at L. As a grows, l > L is dominated by (p, c), p at L.
+*Tails.* a(l) e^-l = a(-l) falls with l, hence q <= e^D p. So l < L is dominated by
+(p, e^D p) with p at L. As a grows, l > L is dominated by (p, c) with p at L.
 
 Source: this project.
 """
@@ -36,21 +41,34 @@ from scipy import special
 
 from dpjax.acceptance import Acceptance
 from dpjax.privacy.bits.renyi import divergence
+from dpjax.privacy.bits.renyi_cells import log_probabilities
 from dpjax.privacy.events import AcceptBit
 
 __all__ = ["Pairs", "dominating_pairs"]
 
 TOLERANCE = 2e-3
+"""Relative excess of a cell's divergences over those attained, above which the cell is
+halved."""
+
+MAX_TILT = 10.0
+"""Largest Renyi order that is compared, less 1, times the root mean square of the sum
+of all losses."""
+
 TILTS = np.array([0.05, 0.25, 1.0])
-STEEPEST = 10.0
-REACH = 15.0
-DEVIATIONS = 11.5
+"""Renyi orders that are compared, less 1, over the largest, less 1."""
+
+TAIL_LOG_RATIO = 15.0
+"""The left tail is l < -15 - D. With Barker's family the right tail is l > 15."""
+
+TAIL_DEVIATIONS = 11.5
+"""With the penalty's family the right tail is l > s^2 / 2 + 11.5 s."""
+
 FIRST_CELLS = 16
 MAX_CELLS = 4000
 
 
 class Pairs(NamedTuple):
-    """Bernoulli(low) and Bernoulli(low + gap), in both orders; each ``(m,)``.
+    """Bernoulli(low) and Bernoulli(low + gap), in both orders; all fields ``(m,)``.
 
     `one_minus_low` keeps its digits where `low` is close to 1, and is at least `gap`.
     """
@@ -60,7 +78,7 @@ class Pairs(NamedTuple):
     gap: np.ndarray
 
     def log_ratios(self):
-        """Logs of (low + gap) / low and of (1 - low) / (1 - low - gap), nats."""
+        """Logarithms of (low + gap) / low and (1 - low) / (1 - low - gap), nats."""
         with np.errstate(divide="ignore"):
             rise = np.log1p(self.gap / self.low)
             fall = -np.log1p(-self.gap / self.one_minus_low)
@@ -82,8 +100,9 @@ def dominating_pairs(event: AcceptBit, num_bits: int) -> Pairs:
         The bit.
     num_bits
         How many bits will be composed. Cells are halved until the total variation of
-        their pairs, and their Renyi divergences at orders that matter in so many, are
-        close to the largest attained. This steers; any cells are sound.
+        their pairs is close to the largest attained, and so are their Renyi divergences
+        at the orders that decide the composition of so many bits. Any choice of cells
+        is sound; a good one is tight.
 
     Raises
     ------
@@ -97,13 +116,14 @@ def dominating_pairs(event: AcceptBit, num_bits: int) -> Pairs:
             "the Metropolis bit has no profile worth composing because a rejection can "
             "be impossible on one data set; use Barker's or the penalty acceptance"
         )
-    s = acceptance.noise_sd
-    far = REACH if acceptance.family == "barker" else s**2 / 2 + DEVIATIONS * s
-    edges = np.linspace(-REACH - sensitivity, far, FIRST_CELLS + 1)
+    s, far = acceptance.noise_sd, TAIL_LOG_RATIO
+    if acceptance.family == "penalty":
+        far = s**2 / 2 + TAIL_DEVIATIONS * s
+    edges = np.linspace(-TAIL_LOG_RATIO - sensitivity, far, FIRST_CELLS + 1)
     while edges.size <= MAX_CELLS:
         ends, (lower, upper) = _ends(event, edges), _moves(event, edges)
-        steepest = STEEPEST / (ends.deviation() * math.sqrt(num_bits))
-        orders = 1 + steepest * TILTS[:, None]
+        largest = MAX_TILT / (ends.deviation() * math.sqrt(num_bits))
+        orders = 1 + largest * TILTS[:, None]
         attained = _divergences(ends, orders).max(axis=1, keepdims=True)
         wide = np.zeros(lower.size, bool)
         for side in (slice(None, -1), slice(1, None)):
@@ -124,13 +144,11 @@ def dominating_pairs(event: AcceptBit, num_bits: int) -> Pairs:
 
 
 def _ends(event: AcceptBit, edges: np.ndarray) -> Pairs:
-    """The pairs at `edges`, the gap rounded up."""
-    acceptance, c = event.acceptance, event.acceptance.laziness
-    log_a, log_b = acceptance.log_accept(edges), acceptance.log_reject(edges)
-    up_a = acceptance.log_accept(edges + event.sensitivity)
-    up_b = acceptance.log_reject(edges + event.sensitivity)
+    """The pairs at `edges`, with the gap rounded up."""
+    c = event.acceptance.laziness
+    log_a, log_b, up_a, up_b = log_probabilities(event, edges)
     a, b = np.exp(log_a), np.exp(log_b)
-    # The side whose probability is small keeps the digits of the difference.
+    # The outcome with the smaller probability keeps the digits of the difference.
     gap = np.where(
         log_a < log_b, a * np.expm1(up_a - log_a), -b * np.expm1(up_b - log_b)
     )
@@ -146,7 +164,7 @@ def _move(pairs: Pairs, lower: np.ndarray, upper: np.ndarray) -> Pairs:
 
 
 def _larger_side(cells: np.ndarray) -> np.ndarray:
-    """At each edge, the larger value of the cells that meet there."""
+    """At each edge, the larger of the values of the two cells that meet there."""
     return np.maximum(np.append(cells, 0.0), np.append(0.0, cells))
 
 
@@ -155,13 +173,13 @@ def _moves(event: AcceptBit, edges: np.ndarray):
     acceptance, c = event.acceptance, event.acceptance.laziness
     sensitivity = event.sensitivity
     left, right = edges[:-1], edges[1:]
-    # a and 1 - a are log-concave: log a(l + D) - log a(l) falls with l; on the reject
-    # side the difference at c = 1 grows with l, and it grows with c.
+    # `rise` and `fall` bound the log-likelihood ratios of "accept" and "reject" over a
+    # cell. By log-concavity (see `renyi_cells`) that of "accept" falls with l. That of
+    # "reject" grows with c, and at c = 1 it grows with l.
     rise = acceptance.log_accept(left + sensitivity) - acceptance.log_accept(left)
     rise = rise * (1 + 1e-9) + 1e-12
-    log_b = acceptance.log_reject(right)
-    up_b = acceptance.log_reject(right + sensitivity)
-    most = c * np.exp(acceptance.log_accept(right)) * np.expm1(rise)
+    log_a, log_b, _, up_b = log_probabilities(event, right)
+    most = c * np.exp(log_a) * np.expm1(rise)
     with np.errstate(divide="ignore", over="ignore"):
         fall = np.log1p(most / ((1 - c) + c * np.exp(up_b)))
     fall = np.minimum(fall, log_b - up_b)
@@ -178,12 +196,14 @@ def _moves(event: AcceptBit, edges: np.ndarray):
 
 
 def _derivatives(acceptance: Acceptance, left: np.ndarray, right: np.ndarray):
-    """Bounds on |a''| and |a'''| over [left, right], from those at the middle.
+    """Bounds on |a''| and |a'''| over [left, right], from their values at the middle.
 
-    Barker's a' = a (1 - a) = t gives a'' = t (1 - 2 a), a''' = t (1 - 6 t) and
-    a'''' = a'' (1 - 12 t), |1 - 12 t| <= 2. The penalty's, with x = l/s - s/2 and phi
-    the normal density, are a' = e^l Phi(-x - s), a'' = a' - phi/s,
-    a''' = a'' + x phi/s^2 and a'''' = a''' + (1 - x^2) phi/s^3.
+    With Barker's family a' = a (1 - a) = t. So a'' = t (1 - 2 a), a''' = t (1 - 6 t)
+    and a'''' = a'' (1 - 12 t), with |1 - 12 t| <= 2.
+
+    With the penalty's family, x = l/s - s/2 and phi the normal density, a' =
+    e^l Phi(-x - s), a'' = a' - phi/s, a''' = a'' + x phi/s^2 and a'''' = a''' +
+    (1 - x^2) phi/s^3.
     """
     middle, half = (left + right) / 2, (right - left) / 2
     if acceptance.family == "barker":
@@ -201,7 +221,7 @@ def _derivatives(acceptance: Acceptance, left: np.ndarray, right: np.ndarray):
     second = np.exp(middle + special.log_ndtr(-x - s)) - density / s
     third = second + x * density / s**2
     drive = peak * np.maximum(np.abs(1 - near**2), np.abs(1 - far**2)) / s**3
-    # Gronwall, as y' = y + (1 - x^2) phi/s^3 for y = a'''.
+    # By Gronwall's inequality, as y = a''' solves y' = y + (1 - x^2) phi/s^3.
     with np.errstate(over="ignore"):
         bound = np.exp(half) * (np.abs(third) + half * drive)
     return np.abs(second) + half * bound, bound
@@ -213,7 +233,7 @@ def _tails(event: AcceptBit, edges: np.ndarray, ends: Pairs) -> Pairs:
     low, one_minus_low = ends.low[[0, -1]], ends.one_minus_low[[0, -1]]
     right = c * np.exp(event.acceptance.log_reject(edges[-1]))
     if event.acceptance.family == "barker":
-        # 1 - p <= e^D (1 - q), as for the accept side.
+        # 1 - p <= e^D (1 - q), as q <= e^D p for the outcome "accept".
         right = min(right, one_minus_low[1] * -math.expm1(-sensitivity))
     return Pairs(
         low, one_minus_low, np.array([low[0] * math.expm1(sensitivity), right])
@@ -221,7 +241,10 @@ def _tails(event: AcceptBit, edges: np.ndarray, ends: Pairs) -> Pairs:
 
 
 def _divergences(pairs: Pairs, orders: np.ndarray) -> np.ndarray:
-    """Renyi divergences and total variation, ``(orders + 1, m)``; NaN if not bits."""
+    """Renyi divergences and total variation of each pair, ``(orders + 1, m)``.
+
+    NaN where a pair has probabilities outside (0, 1).
+    """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         rise, fall = pairs.log_ratios()
         logit = np.log(pairs.low) - np.log(pairs.one_minus_low)

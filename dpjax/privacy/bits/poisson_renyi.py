@@ -1,67 +1,91 @@
 """Privacy of an accept bit whose log ratio is estimated from Poisson counts.
 
-Substituting a record changes one term s w of the log ratio r + s w: s ~ Poisson(a),
-w = log(b/a), a = (S - v) / 2, b = (S + v) / 2, |v| <= H, S = H (R + 1) / (R - 1). So
-the bit is Bernoulli(c f(r; v)), f(r; v) = E sigma(r + s w), sigma(x) = 1 / (1 + e^-x),
-and the worst case has a fixed remainder r, as divergences are quasi-convex. Let
-k = H / (R - 1).
+*What is bounded.* A record whose log ratio is v adds s w to the estimate, where
+s ~ Poisson(a), w = log(b/a), a = (S - v) / 2, b = (S + v) / 2, |v| <= H and
+S = H (R + 1) / (R - 1). Substituting the record changes this one term. All other terms
+add up to a remainder r, and the worst case has a fixed r, because divergences are
+quasi-convex. So the bit is Bernoulli(c f(r; v)) with
 
-*Shift.* For w >= 0 let T(r; a, w) = logit E sigma(r + s w) - r. With X = e^(s w),
-e^T = E[X / (1 + e^r X)] / E[1 / (1 + e^r X)], a mean of X that leans more to small X
-the larger r. So T falls with r, from a (e^w - 1) to a (1 - e^-w), and grows with a and
-w. By symmetry logit f(r; v) = r - T(-r; a, -w) for v < 0.
+    f(r; v) = E sigma(r + s w),    sigma(x) = 1 / (1 + e^-x),
 
-*Extremes.* f grows with v up to b/a = 1 + sqrt(2): for v <= 0 as a and |w| fall, and
-beyond as df/dv is a mean of 2 a^2 - e^(r + s w) (b^2 - 2 a b - a^2) with positive
-weights. For v >= 0, f(r; v) >= sigma(r) >= f(r; -v). So the lowest f is that of v = -H;
-the highest is that of v = H if R <= 1 + sqrt(2), and otherwise of some w in
-[log(1 + sqrt(2)), log R]. All other pairs lie between, also with weights nearer to zero
-than w, as T grows with w, and log odds differ by at most
+and `rdp` bounds the Renyi divergence between two such bits with the same r and any two
+v, over all r. Below, k = H / (R - 1), so that a = k R at v = -H and a = k at v = H.
+
+*Shift.* For w >= 0 let T(r; a, w) = logit E sigma(r + s w) - r, which is how far the
+term moves the log odds. With X = e^(s w),
+
+    e^T = E[X / (1 + e^r X)] / E[1 / (1 + e^r X)],
+
+a weighted mean of X whose weights move towards small X as r grows. So T falls with r,
+from a (e^w - 1) to a (1 - e^-w); and T grows with a and with w. By symmetry
+logit f(r; v) = r - T(-r; a, -w) for v < 0.
+
+*Extremes.* The two v that are furthest apart in log odds are found as follows.
+
+- f grows with v as long as b/a <= 1 + sqrt(2). For v <= 0 that is because a and |w|
+  fall. For v > 0, df/dv is a mean of 2 a^2 - e^(r + s w) (b^2 - 2 a b - a^2) with
+  positive weights.
+- f(r; v) >= sigma(r) >= f(r; -v) for v >= 0.
+
+So f is least at v = -H. It is largest at v = H if R <= 1 + sqrt(2), and otherwise at
+some w in [log(1 + sqrt(2)), log R]. All other pairs lie between these. That includes
+bits whose weight is nearer to zero than w, because T grows with w. So log odds differ
+by at most
 
     G(r) = T(-r; k R, log R) + sup_w T(r; S sigma(-w), w) <= H R + H.
 
-*Cells.* The first term of G grows with r and the second falls, which bounds G over a
-cell of r; the pair of the lower log odds and that gap holds every genuine one.
+*Cells.* The first term of G grows with r and the second falls, so the values at the two
+ends of a cell of r bound G over the cell. The pair of the lower log odds and that gap
+is at least as far apart as every genuine pair.
 
-*Pure.* For v >= 0, (1 - f(r; -H)) / sigma(-r) and sigma(-r) / (1 - f(r; v)) grow with
-r to e^(H R) and e^(v a/b), as each term of the means shows; f(r; v) / sigma(r) and
-sigma(r) / f(r; -H) fall from e^v and e^H. So probabilities differ by a factor of at
-most e^(H R + max v a/b).
+*Pure privacy.* For v >= 0, (1 - f(r; -H)) / sigma(-r) and sigma(-r) / (1 - f(r; v))
+grow with r, to e^(H R) and e^(v a/b), as each term of the means shows. The ratios
+f(r; v) / sigma(r) and sigma(r) / f(r; -H) fall, from e^v and e^H. So probabilities
+differ by a factor of at most e^(H R + max v a/b).
 
-*Monotone.* At fixed k, growing R widens every pair: for v = H - t the rate k + t/2
-stays and b/a grows. At fixed R, growing H does: the rates grow and w stays.
+*Monotone.* At fixed k, a larger R widens every pair: for v = H - t the rate k + t/2
+stays and b/a grows. At fixed R, a larger H widens every pair: the rates grow and w
+stays. `RdpFilter` rounds k and R up on this ground.
 
-Sources: Zhang, Cooper and De Sa 2020 (TunaMH, the estimate); the accounting is this
+Sources: Zhang, Cooper and De Sa 2020 (TunaMH) for the estimate. The accounting is this
 project's.
 """
 
 import math
-from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 from scipy import special
 
 from dpjax.privacy.bits import renyi
-from dpjax.privacy.bits.renyi_cells import lazy_fall, left_tail, logit
+from dpjax.privacy.bits import renyi_cells as cells
+from dpjax.privacy.bits.renyi_cells import RELATIVE_SLACK
 from dpjax.privacy.events import AcceptBit, PoissonAcceptBit
 
 __all__ = ["largest_fall", "pure_epsilon", "rdp"]
 
-TURN = 1 + math.sqrt(2)
+MAX_MONOTONE_ODDS = 1 + math.sqrt(2)
+"""Odds b/a up to which the chance of acceptance grows with v."""
+
 TOLERANCE = 2e-3
-SPLIT = 8
-LEVELS = 4
+"""Relative excess of a bound over what is attained, at which no cell is split, where
+the odds exceed `MAX_MONOTONE_ODDS`."""
+
 MAX_RATE = 300
-"""The largest k for which counts are summed."""
-RELATIVE_SLACK = 1 + 1e-9
+"""Largest k for which the counts are summed."""
+
+SPLIT_INTO = 8
+"""Cells of w that a cell is split into."""
+
+LEVELS = 4
+"""How many sizes of cells of w there are, at most."""
 
 
 def pure_epsilon(event: PoissonAcceptBit) -> float:
     """The epsilon of pure differential privacy of one bit, nats.
 
-    Exact without laziness, an upper bound with it; infinite unless the acceptance
-    function is Barker's.
+    It is exact without laziness and an upper bound with it. It is infinite unless the
+    acceptance function is Barker's.
     """
     if event.acceptance.family != "barker":
         return math.inf
@@ -71,7 +95,7 @@ def pure_epsilon(event: PoissonAcceptBit) -> float:
 def largest_fall(event: PoissonAcceptBit) -> float:
     """The maximum of v a/b over the v that the event allows, nats."""
     bound, odds = event.bound, event.max_odds
-    if odds <= TURN:
+    if odds <= MAX_MONOTONE_ODDS:
         return bound / odds
     return bound * (odds + 1) / (odds - 1) * (3 - 2 * math.sqrt(2))
 
@@ -88,48 +112,36 @@ def rdp(event: PoissonAcceptBit, orders) -> np.ndarray:
 
     Returns
     -------
-    Nats, ``(m,)`` float64: at least the supremum over the remainder and over what the
-    two records say, and about 0.1 % above it, or 0.5 % if R > 1 + sqrt(2). That of a
-    Barker bit of sensitivity H + H R where the estimate has many draws or says much.
-    Infinite unless the acceptance function is Barker's.
+    Nats, ``(m,)`` float64: at least the supremum over the remainder and over the log
+    ratios of the two records, and about 0.1 % above it, or 0.5 % if R > 1 + sqrt(2).
+    Where k > 300 or H + H R > 10, it is the bound on a Barker `AcceptBit` of
+    sensitivity H + H R. Infinite unless the acceptance function is Barker's.
 
     Raises
     ------
     ValueError
         If an order is out of range.
     """
-    return np.array(_cached_rdp(event, renyi.check_orders(orders)))
-
-
-@lru_cache(maxsize=256)
-def _cached_rdp(event: PoissonAcceptBit, orders: tuple) -> tuple[float, ...]:
-    acceptance = event.acceptance
-    if acceptance.family != "barker":
-        return (math.inf,) * len(orders)
+    order, event = renyi.check_orders(orders), renyi.drop_slight_laziness(event)
+    if event.acceptance.family != "barker":
+        return np.full(order.shape, np.inf)
     if event.bound > MAX_RATE * (event.max_odds - 1) or event.sensitivity > 10:
-        bound = renyi.rdp(AcceptBit(acceptance, event.sensitivity), orders)
+        bound = renyi.rdp(AcceptBit(event.acceptance, event.sensitivity), order)
     else:
-        bound = _certified(event, np.array(orders))
-    # The last factor covers the rounding of the closed forms.
-    return tuple((np.minimum(bound, pure_epsilon(event)) * (1 + 1e-12)).tolist())
-
-
-def _certified(event: PoissonAcceptBit, order: np.ndarray) -> np.ndarray:
-    if event.acceptance.laziness > 1 - renyi.NEARLY_SURE:
-        # As in `accept_bit`: the lazy bit is post-processing.
-        event = replace(event, acceptance=replace(event.acceptance, laziness=1.0))
-    reach = 15 + math.log(order.max()) + event.sensitivity
-    return renyi.supremum(
-        order,
-        np.linspace(-reach, reach, 193),
-        _tails(event, order, reach),
-        partial(_describe, event),
-        tolerance=5e-4 if event.max_odds <= TURN else TOLERANCE,
-    )
+        reach = 15 + math.log(order.max()) + event.sensitivity
+        bound = renyi.supremum(
+            order,
+            np.linspace(-reach, reach, 193),
+            _tails(event, order, reach),
+            partial(_describe, event),
+            renyi.TOLERANCE if event.max_odds <= MAX_MONOTONE_ODDS else TOLERANCE,
+        )
+    # The factor covers the rounding of the closed forms.
+    return np.minimum(bound, pure_epsilon(event)) * (1 + 1e-12)
 
 
 def _describe(event: PoissonAcceptBit, edges: np.ndarray):
-    """As `renyi_cells.describe`; edges are of r."""
+    """Describe cells between edges of r, as `renyi_cells.describe` does those of l."""
     fall, rise = _shifts(event, edges)
     odds = edges - fall
     gap = (rise[:, :-1] + fall[:, 1:]) * RELATIVE_SLACK
@@ -139,21 +151,21 @@ def _describe(event: PoissonAcceptBit, edges: np.ndarray):
         gap = _lazy_gap(c, odds[:, :-1], odds[:, 1:], gap)
         least_gap = _lazy_gap(c, odds[:, 1:], odds[:, :-1], least_gap)
         log_f = -np.logaddexp(0.0, -odds)
-        odds = logit(log_f, log_f - odds, c)
-    middle = (odds[:, :-1] + odds[:, 1:]) / 2
-    width = np.maximum(np.diff(odds, axis=1), 0.0) + 1e-9
-    return middle.ravel(), width.ravel(), gap.ravel(), least_gap.ravel()
+        odds = cells.logit(log_f, log_f - odds, c)
+    return cells.flat_cells(odds, gap, least_gap)
 
 
 def _lazy_gap(c: float, low, high, gap):
-    """Bound on the gap of the lazy bits, from the log odds in [low, high] and theirs.
+    """Bound the gap of the lazy bits.
 
-    The gap of log(c f) falls with the log odds and that of log(1 - c f) grows with c.
+    Without laziness the gap is at most `gap` and the lower log odds are in [low, high].
+    The difference of log(c f) falls with the log odds, and that of log(1 - c f) grows
+    with c.
     """
     rise = np.log1p(np.expm1(gap) / (1 + np.exp(low + gap)))
     sure_fall = np.log1p(np.expm1(gap) * special.expit(high))
     log_f, log_up = -np.logaddexp(0.0, -high), -np.logaddexp(0.0, -high - gap)
-    fall = np.minimum(sure_fall, lazy_fall(c, log_f, rise, log_up))
+    fall = np.minimum(sure_fall, cells.lazy_fall(c, log_f, rise, log_up))
     return np.minimum(rise + fall, gap) * RELATIVE_SLACK
 
 
@@ -162,37 +174,38 @@ def _tails(event: PoissonAcceptBit, order: np.ndarray, reach: float) -> np.ndarr
     fall, rise = _shifts(event, np.array([[-reach, reach]]))
     left_gap = (event.bound + fall[0, 0]) * RELATIVE_SLACK
     right_gap = (rise[0, 1] + event.bound * event.max_odds) * RELATIVE_SLACK
-    left = left_tail(-reach, left_gap, order)
-    # The bits say reject; its higher log odds are at most -r.
-    right = left_tail(-reach, right_gap, order)
+    left = cells.left_tail(-reach, left_gap, order)
+    # With accept and reject exchanged, the higher log odds are at most -r.
+    right = cells.left_tail(-reach, right_gap, order)
     c = event.acceptance.laziness
     if c < 1:
-        # The lazy bit is post-processing of the bit, so the bounds at c = 1 hold too.
+        # The bounds at c = 1 hold too, as the lazy bit is post-processing of that bit.
         gap = _lazy_gap(c, reach - event.bound * event.max_odds, math.inf, right_gap)
-        right = np.minimum(right, np.minimum(gap, order * gap**2 / 8))
+        right = np.minimum(right, cells.gap_bound(order, gap))
     return np.maximum(left, right) * RELATIVE_SLACK
 
 
 def _shifts(event: PoissonAcceptBit, r: np.ndarray):
-    """T(-r; k R, log R), and a bound on sup_w T(r; S sigma(-w), w)."""
+    """Return the two terms of G: T(-r; k R, log R), and a bound on sup_w T(r; ., w)."""
     odds, kappa = event.max_odds, event.bound / (event.max_odds - 1)
     largest = math.log(odds)
     fall = _shift(-r, kappa * odds, largest)
-    if odds <= TURN:
+    if odds <= MAX_MONOTONE_ODDS:
         return fall, _shift(r, kappa, largest)
-    return fall, _highest(r, kappa * (odds + 1), math.log(TURN), largest)
+    return fall, _highest(r, kappa * (odds + 1), math.log(MAX_MONOTONE_ODDS), largest)
 
 
 def _highest(r: np.ndarray, total: float, low: float, high: float) -> np.ndarray:
-    """Bound sup T(r; S sigma(-w), w) over w in [low, high], for each r.
+    """Bound sup T(r; S sigma(-w), w) over w in [low, high], for each r; S is `total`.
 
-    The rate falls with w, so a cell of w has its rate on the left and its step on the
-    right. Cells that could hold the supremum are split.
+    The rate S sigma(-w) falls with w, and T grows with the rate and with w. So over a
+    cell of w, T is at most its value at the rate of the left end and the w of the right
+    end. Cells that could hold the supremum are split.
     """
     points = r.ravel()
     bound, attained = np.zeros_like(points), np.zeros_like(points)
-    row, cell = np.indices((points.size, SPLIT)).reshape(2, -1)
-    width = (high - low) / SPLIT
+    row, cell = np.indices((points.size, SPLIT_INTO)).reshape(2, -1)
+    width = (high - low) / SPLIT_INTO
     left = low + width * cell
     for level in range(LEVELS):
         rate = total * special.expit(-left)
@@ -200,14 +213,19 @@ def _highest(r: np.ndarray, total: float, low: float, high: float) -> np.ndarray
         upper = _shift(points[row], rate, left + width)
         keep = (upper > (1 + TOLERANCE) * attained[row]) & (level < LEVELS - 1)
         np.maximum.at(bound, row[~keep], upper[~keep])
-        row = np.repeat(row[keep], SPLIT)
-        width /= SPLIT
-        left = (left[keep, None] + width * np.arange(SPLIT)).ravel()
+        row = np.repeat(row[keep], SPLIT_INTO)
+        width /= SPLIT_INTO
+        left = (left[keep, None] + width * np.arange(SPLIT_INTO)).ravel()
     return bound.reshape(r.shape)
 
 
 def _shift(r: np.ndarray, rate, step) -> np.ndarray:
-    """T(r; a, w): all terms are positive, so none of its digits are lost."""
+    """T(r; a, w), with a = `rate` and w = `step`.
+
+    T = log(1 + accept) - log(1 - reject), where accept = E sigma(r + s w) / sigma(r)
+    - 1 and reject = 1 - E sigma(-r - s w) / sigma(-r). Both are sums over s >= 1 of
+    positive terms, so no digits are lost however small T is.
+    """
     accept, reject = np.zeros_like(r), np.zeros_like(r)
     grow, shrink = np.exp(r), np.exp(-r)
     chance, still, once = np.exp(-rate), 1.0, np.exp(-step)
@@ -221,10 +239,11 @@ def _shift(r: np.ndarray, rate, step) -> np.ndarray:
 
 
 def _num_terms(rate, step) -> int:
-    """Counts of which the rest adds less than 1e-12 to both sums of `_shift`.
+    """How many counts to sum, such that the rest adds less than 1e-12 to both sums.
 
-    The weights of P(s) in them lean most to large s as r falls, to e^(s w) - 1; and
-    e^(s w) P(s) is Poisson(a e^w) up to a constant.
+    The terms of the sums are P(s) times a weight. The weights favour large s the more,
+    the smaller r is; in the limit they are e^(s w) - 1. And e^(s w) P(s) is the
+    probability of s under Poisson(a e^w), up to a constant.
     """
     if np.size(rate) == 0:
         return 0

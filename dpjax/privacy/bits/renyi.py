@@ -1,22 +1,29 @@
 """Privacy of one accept bit: certified Renyi divergence, exact one-bit profile.
 
-Neighbouring data give Bernoulli(c a(l)) and Bernoulli(c a(l + D)) for some l. With
-y = logit(c a(l)), G = logit(c a(l + D)) - y and A(t) = log(1 + e^t), the divergences
-of order alpha in the two directions are
+*What is bounded.* Neighbouring data give the bits Bernoulli(c a(l)) and
+Bernoulli(c a(l + D)) for some log ratio l, with D the sensitivity and c the laziness.
+`rdp` bounds the Renyi divergence of order alpha between them, in both directions, over
+all l. Let y = logit(c a(l)) be the log odds of the first bit, G = logit(c a(l + D)) - y
+their gap, and A(t) = log(1 + e^t). Then the two divergences are
 
     [A(y + alpha G) - alpha A(y + G) + (alpha - 1) A(y)] / (alpha - 1),
     [A(y - (alpha - 1) G) - alpha A(y) + (alpha - 1) A(y + G)] / (alpha - 1).
 
-Both grow with G (quasi-convexity), are at most G, and equal (alpha / 2) G^2 times a
-weighted mean of A'' between the outer nodes. As |A'''| <= A'' <= 1/4, their logarithms
-are 1-Lipschitz in y: on a cell of logit width W the supremum is at most e^(W/2) times
-the value at the middle. `rdp` applies that bound to cells that cover the line, and
-splits the cells that could hold the maximum. Source: this project.
+*The bound.* Cut the line of l into cells and two tails. On a cell whose log odds y span
+an interval of width W, the divergences are at most e^(W/2) times those at the middle of
+the interval, with the largest gap of the cell for G. Cells that could hold the supremum
+are split until the bound is tight.
+
+*Why.* Both divergences grow with G, by quasi-convexity, and are at most G. Each equals
+(alpha / 2) G^2 times a weighted mean of A'' between the outer two of its three nodes.
+As |A'''| <= A'' <= 1/4, the logarithms of the divergences are 1-Lipschitz in y.
+
+Source: this project.
 """
 
 import math
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 
 import numpy as np
 
@@ -24,13 +31,22 @@ from dpjax.privacy.bits import renyi_cells
 from dpjax.privacy.events import AcceptBit
 from dpjax.privacy.validate import check_real
 
-__all__ = ["NEARLY_SURE", "check_orders", "one_bit_delta", "rdp", "supremum"]
+__all__ = ["check_orders", "drop_slight_laziness", "one_bit_delta", "rdp", "supremum"]
 
 TOLERANCE = 5e-4
-NEARLY_SURE = 1e-6
-SPLIT = 4
+"""Relative excess of a cell's bound over a divergence attained, at which it stays."""
+
+MIN_LAZY_CHANCE = 1e-6
+"""Chance 1 - c that a step is lazy, below which c is taken for 1."""
+
+SPLIT_INTO = 4
+"""Cells that a cell is split into."""
+
 MAX_PAIRS = 1_000_000
+"""Pairs of an order and a cell at one time, which bounds the memory."""
+
 MAX_LEVELS = 12
+"""How many times cells are split, at most."""
 
 
 def rdp(event: AcceptBit, orders) -> np.ndarray:
@@ -46,83 +62,82 @@ def rdp(event: AcceptBit, orders) -> np.ndarray:
     Returns
     -------
     Nats, ``(m,)`` float64: at least the supremum over l and both directions, and about
-    0.1 % above it. Infinite for the Metropolis family. For the penalty family never
-    above alpha D^2 / (2 s^2), and that value where the certificate does not reach
-    ((alpha - 1) D > 12 s, or extreme D or s).
+    0.1 % above it. Infinite for the Metropolis family. For the penalty family it is at
+    most alpha D^2 / (2 s^2), and equal to that where the search over cells is not made:
+    where (alpha - 1) D > 12 s, or D or s is extreme.
 
     Raises
     ------
     ValueError
-        If `event` is not an `AcceptBit` or an order is out of range.
+        If an order is out of range.
     """
-    if not isinstance(event, AcceptBit):
-        raise ValueError(f"rdp needs an AcceptBit, got {event!r}")
-    return np.array(_cached_rdp(event, check_orders(orders)))
+    order, event = check_orders(orders), drop_slight_laziness(event)
+    acceptance, sensitivity = event.acceptance, event.sensitivity
+    s = acceptance.noise_sd
+    is_searched = np.full(order.shape, sensitivity <= 50 and s <= 50)
+    match acceptance.family:
+        case "metropolis":
+            return np.full(order.shape, np.inf)
+        case "barker":
+            bound = renyi_cells.gap_bound(order, sensitivity)
+        case "penalty":
+            bound = order * sensitivity**2 / (2 * s**2)
+            if acceptance.laziness == 1:
+                # At orders further out no composition of bits has its best order.
+                is_searched &= s >= 1e-3 and sensitivity <= 20 * s
+                is_searched &= (order - 1) * sensitivity <= 12 * s
+    if is_searched.any():
+        searched = order[is_searched]
+        edges = renyi_cells.grid(event, searched.max())
+        tails = renyi_cells.tails(event, searched, edges[0], edges[-1])
+        describe = partial(renyi_cells.describe, event)
+        found = supremum(searched, edges, tails, describe)
+        bound[is_searched] = np.minimum(found, bound[is_searched])
+    if not np.all(bound >= 0):
+        raise ArithmeticError(f"the Renyi divergence of {event!r} is not a number")
+    # The factor covers the rounding of the closed forms.
+    return bound * (1 + 1e-12)
 
 
-def check_orders(orders) -> tuple[float, ...]:
-    """Return Renyi orders as floats in (1, 1e6]."""
-    return tuple(
-        check_real("order", float(order), low=1 + 1e-6, high=1e6)
-        for order in np.atleast_1d(orders)
+def check_orders(orders) -> np.ndarray:
+    """Return Renyi orders as floats in (1, 1e6], ``(m,)``."""
+    orders = np.atleast_1d(orders)
+    return np.array(
+        [check_real("order", float(o), low=1 + 1e-6, high=1e6) for o in orders]
     )
 
 
-@lru_cache(maxsize=256)
-def _cached_rdp(event: AcceptBit, orders: tuple[float, ...]) -> tuple[float, ...]:
-    order = np.array(orders)
-    acceptance, sensitivity = event.acceptance, event.sensitivity
-    if 1 - NEARLY_SURE < acceptance.laziness < 1:
-        # log(1 - c a) would lose its digits; the lazy bit is post-processing.
-        event = replace(event, acceptance=replace(acceptance, laziness=1.0))
-        return _cached_rdp(event, orders)
-    if acceptance.family == "metropolis":
-        return (math.inf,) * len(orders)
-    if acceptance.family == "barker":
-        ceiling = np.minimum(order * sensitivity**2 / 8, sensitivity)
-        certifiable = np.full(order.shape, sensitivity <= 50)
-    else:
-        s = acceptance.noise_sd
-        ceiling = order * sensitivity**2 / (2 * s**2)
-        certifiable = np.full(order.shape, sensitivity <= 50 and s <= 50)
-        if acceptance.laziness == 1:
-            # Further out no composition of bits has its best order.
-            certifiable &= s >= 1e-3 and sensitivity <= 20 * s
-            certifiable &= (order - 1) * sensitivity <= 12 * s
-    bound = ceiling
-    if certifiable.any():
-        certified = order[certifiable]
-        edges = renyi_cells.grid(event, certified.max())
-        tails = renyi_cells.tails(event, certified, edges[0], edges[-1])
-        describe = partial(renyi_cells.describe, event)
-        bound[certifiable] = np.minimum(
-            supremum(certified, edges, tails, describe), ceiling[certifiable]
-        )
-    # The last factor covers the rounding of the closed forms.
-    bound = bound * (1 + 1e-12)
-    if not np.all(bound >= 0):
-        raise ArithmeticError(f"the Renyi divergence of {event!r} is not a number")
-    return tuple(bound.tolist())
+def drop_slight_laziness(event):
+    """Return the bit with c = 1 if c is so close to 1 that log(1 - c a) loses digits.
+
+    What bounds that bit bounds the lazy one, which is post-processing of it.
+    """
+    if event.acceptance.laziness > 1 - MIN_LAZY_CHANCE:
+        return replace(event, acceptance=replace(event.acceptance, laziness=1.0))
+    return event
 
 
 def supremum(order, edges, tails, describe, tolerance: float = TOLERANCE):
-    """Supremum over cells and tails; sound whatever cells are dropped early.
+    """Bound the supremum of the divergences over all cells and both tails.
 
-    A cell is dropped once its upper bound is within `tolerance` of a divergence found
-    elsewhere; its upper bound still counts. A pair is one (order, cell).
+    For each order, every cell has an upper bound on the divergence and an estimate from
+    below of what it attains. A cell is split only while its upper bound exceeds both
+    the largest divergence attained, by more than `tolerance`, and the largest upper
+    bound of a cell that is not split any more. The result is that largest upper bound,
+    so it is sound whichever cells are left unsplit.
 
     Parameters
     ----------
     order
         Renyi orders, ``(m,)``.
     edges
-        Of the first cells, increasing, ``(k,)``.
+        Edges of the first cells, increasing, ``(k,)``.
     tails
         Bounds on the divergences beyond the first and the last edge, ``(m,)``.
     describe
         ``edges -> (middle, width, gap, least_gap)``, as `renyi_cells.describe` does.
     tolerance
-        Relative; finer takes longer.
+        Relative; a smaller one takes longer.
 
     Returns
     -------
@@ -136,27 +151,26 @@ def supremum(order, edges, tails, describe, tolerance: float = TOLERANCE):
         middle, width, gap, least_gap = describe(edges)
         value = divergence(middle[column], gap[column], order[row])
         upper = np.exp(width[column] / 2) * value
-        upper = np.minimum(upper, gap[column])
-        upper = np.minimum(upper, order[row] * gap[column] ** 2 / 8)
+        upper = np.minimum(upper, renyi_cells.gap_bound(order[row], gap[column]))
         lower = value * np.exp(-width / 2)[column] * ((least_gap / gap) ** 2)[column]
         np.maximum.at(attained, row, lower)
         threshold = np.maximum((1 + tolerance) * attained, bound)
         keep = upper > threshold[row]
-        if level == MAX_LEVELS - 1 or np.count_nonzero(keep) * SPLIT > MAX_PAIRS:
+        if level == MAX_LEVELS - 1 or np.count_nonzero(keep) * SPLIT_INTO > MAX_PAIRS:
             keep[:] = False
         np.maximum.at(bound, row[~keep], upper[~keep])
         if not keep.any():
             return bound
         left, right = edges[:, :-1].ravel(), edges[:, 1:].ravel()
         used, column = np.unique(column[keep], return_inverse=True)
-        row = np.repeat(row[keep], SPLIT)
-        column = (column[:, None] * SPLIT + np.arange(SPLIT)).ravel()
-        edges = np.linspace(left[used], right[used], SPLIT + 1, axis=-1)
+        row = np.repeat(row[keep], SPLIT_INTO)
+        column = (column[:, None] * SPLIT_INTO + np.arange(SPLIT_INTO)).ravel()
+        edges = np.linspace(left[used], right[used], SPLIT_INTO + 1, axis=-1)
     return bound
 
 
 def divergence(logit, gap, order) -> np.ndarray:
-    """Upper bound, up to rounding exact, on the divergence of a pair of bits.
+    """Upper bound on the divergence of a pair of bits, exact up to rounding.
 
     Parameters
     ----------
@@ -167,7 +181,8 @@ def divergence(logit, gap, order) -> np.ndarray:
     -------
     The larger of the two directions, nats.
     """
-    # Where alpha G is small the second difference cancels, and A'' is constant.
+    # Where alpha G is small, the second difference below loses its digits. There A'' is
+    # almost constant between the nodes, and G^2 times a bound on it is tight.
     quadratic = (order / 2) * gap**2
     quadratic *= np.exp(np.minimum(order * gap - np.abs(logit), 500.0))
     quadratic /= (1 + np.exp(-np.abs(logit))) ** 2
@@ -179,7 +194,9 @@ def divergence(logit, gap, order) -> np.ndarray:
 def _second_difference(near, middle, far, order):
     """[A(far) - alpha A(middle) + (alpha - 1) A(near)] / (alpha - 1), rounded up.
 
-    A(t) - A(-t) is linear, so all nodes may change sign; A is small at negative nodes.
+    The difference is the same with the signs of all three nodes changed, because
+    A(t) - A(-t) is linear in t. The signs are chosen such that the middle node is not
+    positive: A is small at negative nodes, so less is lost to cancellation.
     """
     sign = np.where(middle > 0, -1.0, 1.0)
     total = np.zeros_like(sign)
@@ -200,12 +217,12 @@ def one_bit_delta(event: AcceptBit, epsilon: float) -> float:
     event
         The bit.
     epsilon
-        Nats, in [0, 500].
+        Nats, at least 0.
 
     Returns
     -------
-    sup over l and both directions of the hockey-stick divergence; 1, which bounds
-    everything, for the other families, which have no closed form here.
+    The supremum of the hockey-stick divergence over l and both directions. For the
+    other families, which have no closed form here, it is 1, which bounds everything.
 
     Notes
     -----
@@ -213,7 +230,6 @@ def one_bit_delta(event: AcceptBit, epsilon: float) -> float:
     [-D, D], 0 above and 1 - e^e below. The event "accept" gives c P(epsilon), the
     event "reject" 1 - e^epsilon + c e^epsilon P(-epsilon).
     """
-    epsilon = check_real("epsilon", epsilon, low=0.0, high=500.0)
     if event.acceptance.family != "barker":
         return 1.0
     sensitivity, c = event.sensitivity, event.acceptance.laziness

@@ -1,10 +1,16 @@
 """Cells and tails over the log ratio l that certify `renyi.rdp`.
 
-Notation of `accept_bit`. The gap of the log odds is G(l) = u(l) + v(l) with
-u = log a(l + D) - log a(l), v = log(1 - c a(l)) - log(1 - c a(l + D)). Barker's and the
-penalty's a and 1 - a are log-concave (each is the distribution function of a sum of
-log-concave variables), so u falls with l, v at c = 1 grows with l, and v grows with c.
-Balance makes a(l) e^-l = a(-l) fall with l, so u <= D.
+In the notation of `renyi`, the gap of the log odds is G(l) = u(l) + v(l), where
+
+    u = log a(l + D) - log a(l),    v = log(1 - c a(l)) - log(1 - c a(l + D)).
+
+The bounds over cells and tails rest on these facts:
+
+- u falls with l, and v at c = 1 grows with l. For a and 1 - a of Barker's and of the
+  penalty's family are log-concave: each is the distribution function of a sum of
+  log-concave variables.
+- v grows with c.
+- u <= D, because balance makes a(l) e^-l = a(-l) fall with l.
 """
 
 import math
@@ -13,9 +19,36 @@ import numpy as np
 
 from dpjax.privacy.events import AcceptBit
 
-__all__ = ["describe", "grid", "lazy_fall", "left_tail", "logit", "tails"]
+__all__ = [
+    "describe",
+    "flat_cells",
+    "gap_bound",
+    "grid",
+    "lazy_fall",
+    "left_tail",
+    "log_probabilities",
+    "logit",
+    "tails",
+]
 
 RELATIVE_SLACK = 1 + 1e-9
+"""Factor on bounds, far above their rounding errors."""
+
+
+def gap_bound(order, gap):
+    """Bound the divergence of any two bits by the gap of their log odds, nats."""
+    return np.minimum(gap, order * gap**2 / 8)
+
+
+def log_probabilities(event: AcceptBit, log_ratio):
+    """log a and log(1 - a) at l, and then both at l + D; without the laziness."""
+    accept, shifted = event.acceptance, log_ratio + event.sensitivity
+    return (
+        accept.log_accept(log_ratio),
+        accept.log_reject(log_ratio),
+        accept.log_accept(shifted),
+        accept.log_reject(shifted),
+    )
 
 
 def grid(event: AcceptBit, max_order: float) -> np.ndarray:
@@ -26,7 +59,8 @@ def grid(event: AcceptBit, max_order: float) -> np.ndarray:
     if event.acceptance.family == "barker":
         return np.linspace(low, high, 193)
     s = event.acceptance.noise_sd
-    # Leave nothing to the tail bounds where the gap is still below D.
+    # The bound on the left tail takes D for the gap, so the tail begins where the gap
+    # is nearly D.
     low -= min(max_order * sensitivity, 12 * s + s**2 / 2)
     far = 9.0
     if event.acceptance.laziness == 1:
@@ -42,18 +76,11 @@ def describe(event: AcceptBit, edges: np.ndarray):
 
     Returns
     -------
-    middle, width
-        Of the range of the logit y over each cell; all four are flat, row by row.
-    gap
-        Upper bound on G over each cell.
-    least_gap
-        Estimate of G from below, which steers the search and certifies nothing.
+    The arrays of `flat_cells`.
     """
     acceptance, c = event.acceptance, event.acceptance.laziness
     sensitivity = event.sensitivity
-    log_a, log_b = acceptance.log_accept(edges), acceptance.log_reject(edges)
-    up_a = acceptance.log_accept(edges + sensitivity)
-    up_b = acceptance.log_reject(edges + sensitivity)
+    log_a, log_b, up_a, up_b = log_probabilities(event, edges)
     y = logit(log_a, log_b, c)
     u = up_a - log_a
     with np.errstate(invalid="ignore"):
@@ -68,15 +95,30 @@ def describe(event: AcceptBit, edges: np.ndarray):
     least_fall = v[:, :-1]
     if c < 1:
         fall = np.minimum(fall, lazy_fall(c, log_a[:, 1:], rise, up_a[:, 1:]))
-        least_fall = lazy_fall(
-            c, log_a[:, :-1], np.maximum(u[:, 1:], 0.0), up_a[:, :-1]
-        )
+        least_rise = np.maximum(u[:, 1:], 0.0)
+        least_fall = lazy_fall(c, log_a[:, :-1], least_rise, up_a[:, :-1])
     gap = rise + fall
     if acceptance.family == "barker":
         # logit(c s(l)) = log c + l - log(1 + (1 - c) e^l) has slope at most 1.
         gap = np.minimum(gap, sensitivity)
     gap = gap * RELATIVE_SLACK
     least_gap = np.clip(u[:, 1:] + np.minimum(least_fall, fall), 0.0, gap)
+    return flat_cells(y, gap, least_gap)
+
+
+def flat_cells(y, gap, least_gap):
+    """Describe cells by the log odds y at their edges, ``(rows, k)``, and their gaps.
+
+    Returns
+    -------
+    middle, width
+        Middle and width of the range of y over each cell. These and the gaps are
+        flattened row by row, ``(rows (k - 1),)``.
+    gap
+        Upper bound on G over each cell.
+    least_gap
+        Estimate of G from below, which steers the search and certifies nothing.
+    """
     middle = (y[:, :-1] + y[:, 1:]) / 2
     width = np.maximum(np.diff(y, axis=1), 0.0) + 1e-9
     return middle.ravel(), width.ravel(), gap.ravel(), least_gap.ravel()
@@ -90,31 +132,29 @@ def tails(event: AcceptBit, order: np.ndarray, low: float, high: float) -> np.nd
     c = event.acceptance.laziness
     right = _right_tail(event, order, high)
     if c < 1:
-        # The lazy bit is post-processing of the bit, so the bound at c = 1 holds too.
-        log_a, up_a = event.acceptance.log_accept(
-            np.array([high, high + event.sensitivity])
-        )
-        rise = np.minimum(max(up_a - log_a, 0.0) + 1e-13, event.sensitivity)
+        # The bound at c = 1 holds too, as the lazy bit is post-processing of that bit.
+        log_a, _, up_a, _ = log_probabilities(event, high)
+        rise = min(max(up_a - log_a, 0.0) + 1e-13, event.sensitivity)
         gap = (rise + lazy_fall(c, 0.0, rise, 0.0)) * RELATIVE_SLACK
-        right = np.minimum(right, np.minimum(gap, order * gap**2 / 8))
+        right = np.minimum(right, gap_bound(order, gap))
     return np.maximum(_left_tail(event, order, low), right)
 
 
 def _left_tail(event, order, low):
-    """l < low."""
+    """Bound the divergences of all l < low."""
     c, sensitivity = event.acceptance.laziness, event.sensitivity
-    log_a, up_a = event.acceptance.log_accept(np.array([low, low + sensitivity]))
-    # log a(l) <= l; the rounding of log_a moves y by far less than 1e-9.
+    log_a, _, up_a, _ = log_probabilities(event, low)
+    # As log a(l) <= l, the rounding of log_a moves y by far less than 1e-9.
     fall = lazy_fall(c, log_a, sensitivity, up_a)
     gap = (sensitivity + fall) * RELATIVE_SLACK
     y = math.log(c) + log_a - math.log1p(-c * math.exp(log_a)) + 1e-9
     return left_tail(y, gap, order)
 
 
-def left_tail(y: float, gap: float, order: np.ndarray) -> np.ndarray:
-    """Bound the divergences of all pairs with logits below `y` and gaps up to `gap`.
+def left_tail(y, gap, order: np.ndarray) -> np.ndarray:
+    """Bound the divergences of all pairs with log odds below `y`, gaps up to `gap`.
 
-    A increases and A''(t) <= e^t.
+    The bound uses that A increases and that A''(t) <= e^t.
     """
     forward = np.minimum(
         np.logaddexp(0.0, y + order * gap) / (order - 1) + math.exp(y),
@@ -125,36 +165,37 @@ def left_tail(y: float, gap: float, order: np.ndarray) -> np.ndarray:
 
 
 def _right_tail(event, order, high):
-    """l > high at c = 1."""
+    """Bound the divergences of all l > high at c = 1."""
     acceptance, sensitivity = event.acceptance, event.sensitivity
     if acceptance.family == "barker":
-        # Mirror image of the left tail: G = D, and the bits say reject.
+        # The mirror image of the left tail, with accept and reject exchanged; G = D.
         return left_tail(-high - sensitivity, sensitivity, order) * RELATIVE_SLACK
-    # h = log(1 - a) is concave with h'' >= -1/s^2 (a Gaussian of variance s^2 is
-    # convolved in). Forward, p^alpha q^(1 - alpha) <= 1, and the exponent below falls
-    # with l once -h' >= (alpha - 1) D / s^2. Backward, the divergence is at most
-    # u + (1 - a) / (alpha - 1). Both are largest at `high`.
+    # h = log(1 - a) is concave, and h'' >= -1/s^2 because 1 - a is a convolution with
+    # a Gaussian of variance s^2. In the forward direction the outcome "accept" adds
+    # p^alpha q^(1 - alpha) <= 1. The outcome "reject" adds e^exponent, and the exponent
+    # falls with l once -h' >= (alpha - 1) D / s^2. In the backward direction the
+    # divergence is at most u + (1 - a) / (alpha - 1). Both are largest at `high`.
     s = acceptance.noise_sd
     step = 0.01 * s
     h = acceptance.log_reject(np.array([high - step, high, high + sensitivity]))
     slope = (h[0] - h[1]) / step
     exponent = h[1] + (order - 1) * (h[1] - h[2] + 1e-12 * abs(h[2])) + 1e-9
     forward = np.logaddexp(0.0, exponent) / (order - 1)
-    covered = slope >= (order - 1) * sensitivity / s**2 * (1 + 1e-6)
-    # u <= log(1 / a(high)).
+    is_falling = slope >= (order - 1) * sensitivity / s**2 * (1 + 1e-6)
+    # u <= -log a(high).
     rise = -math.log1p(-math.exp(h[1]))
     back = rise + math.exp(h[1]) / (order - 1)
     bound = np.maximum(forward, back) * RELATIVE_SLACK
-    return np.where(covered & np.isfinite(bound), bound, np.inf)
+    return np.where(is_falling & np.isfinite(bound), bound, np.inf)
 
 
 def lazy_fall(c, log_a, rise, up_a):
-    """Bound on v: c a(l) <= c e^log_a, u <= rise and a(l + D) <= e^up_a."""
+    """Bound v where a(l) <= e^log_a, u <= rise and a(l + D) <= e^up_a."""
     return np.log1p(c * np.exp(log_a) * np.expm1(rise) / -np.expm1(up_a + math.log(c)))
 
 
 def logit(log_a, log_b, c):
-    """logit(c a) from log a and log(1 - a)."""
+    """Return logit(c a), given log a and log(1 - a)."""
     if c == 1:
         return log_a - log_b
     return math.log(c) + log_a - np.log1p(-c * np.exp(log_a))

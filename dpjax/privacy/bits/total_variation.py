@@ -1,25 +1,30 @@
-"""Bits that no noise protects: composition by total variation.
+"""Accept bits with no finite Renyi divergence, composed by total variation.
 
-A Metropolis bit rejects with probability 0 at l >= 0 and more on a neighbour, so it is
-(epsilon, 1 - e^-D)-private for every epsilon and for no smaller delta: its total
-variation is all there is to say. That of T bits is at most 1 - prod (1 - tv_t), however
-they are chosen (each step, couple the two runs as long as they agree), and T Metropolis
-bits attain it, 1 - e^-(D_1 + ... + D_T), by the event "no rejection".
-
-Beside private releases it adds to their delta at any epsilon: compare both data sets
-with the run whose bare bits are the second's and whose other releases are the first's.
+*One bit.* Where l >= 0 a Metropolis bit rejects with probability 0, and a neighbour's
+bit can reject with a positive one. So the bit is (epsilon, 1 - e^-D)-private for every
+epsilon, and for no smaller delta: its total variation says everything about it.
 
 A balanced acceptance function has a(l + x) <= e^x a(l) for x >= 0, so a(l + x) - a(l)
-<= 1 - e^-x if it grows. Thus the total variation of an `AcceptBit` is at most
-1 - e^-D, and that of a `PoissonAcceptBit`, in the notation of `minibatch_bit`, at most
+<= 1 - e^-x if a grows. Thus the total variation of an `AcceptBit` is at most 1 - e^-D.
+That of a `PoissonAcceptBit`, in the notation of `poisson_renyi`, is at most
 
     max_v E[1 - e^(-s w)] + E[1 - e^(-s |w|)] at v = -H
         = (1 - e^-max v a/b) + (1 - e^-H),
 
-by comparing both bits with the one of v = 0; with laziness c it is c times that.
+by comparing both bits with the bit of v = 0. With laziness c it is c times that.
+
+*Several bits.* The total variation of T bits is at most 1 - prod (1 - tv_t), however
+they are chosen: at each step, couple the two runs as long as they agree. T Metropolis
+bits attain it, 1 - e^-(D_1 + ... + D_T), by the event "no rejection".
+
+*Beside other releases.* The total variation of these bits adds to the delta of all
+other releases, at any epsilon. To see this, compare both data sets with the run whose
+unbounded bits are those of the second data set and whose other releases are those of
+the first.
 """
 
 import math
+from collections.abc import Iterable
 
 from dpjax.privacy.bits.poisson_renyi import largest_fall
 from dpjax.privacy.events import AcceptBit, Event, FixedBatch, PoissonAcceptBit
@@ -28,7 +33,7 @@ __all__ = ["compose", "variation"]
 
 
 def variation(event: Event) -> float | None:
-    """Total variation of one bit in floating point; None if it has a Renyi divergence.
+    """Total variation of one bit that has no finite Renyi divergence; None for others.
 
     Parameters
     ----------
@@ -37,8 +42,9 @@ def variation(event: Event) -> float | None:
 
     Returns
     -------
-    In [0, 1]. A record that a fixed batch of B of n leaves out changes nothing, so a
-    batch has B/n of it.
+    A number in [0, 1] that includes the numerical error of the bit, or None. A fixed
+    batch of B of n records has B/n of the total variation of its event, because a
+    record that the batch leaves out changes nothing.
     """
     match event:
         case FixedBatch():
@@ -54,10 +60,11 @@ def variation(event: Event) -> float | None:
     return min(1.0, event.acceptance.laziness * ideal + 2 * event.total_variation)
 
 
-def compose(events) -> float:
-    """Total variation of (event, count) pairs that all have a `variation`."""
-    kept = 0.0
+def compose(events: Iterable[tuple[Event, int]]) -> float:
+    """Total variation of (event, count) pairs, of those that have a `variation`."""
+    log_kept = 0.0
     for event, count in events:
         lost = variation(event)
-        kept += -math.inf if lost == 1 else count * math.log1p(-lost)
-    return -math.expm1(kept)
+        if lost is not None:
+            log_kept += -math.inf if lost == 1 else count * math.log1p(-lost)
+    return -math.expm1(log_kept)

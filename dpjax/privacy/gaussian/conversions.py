@@ -1,4 +1,4 @@
-"""Closed forms of composed Gaussian releases, zCDP and RDP: delta and epsilon."""
+"""delta and epsilon of Gaussian DP, zCDP and Renyi curves, in closed form."""
 
 import math
 from collections.abc import Callable
@@ -6,12 +6,14 @@ from collections.abc import Callable
 import numpy as np
 from dp_accounting import GaussianDpEvent
 from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
-from scipy import special
+from scipy import optimize, special
 
 __all__ = [
     "ORDERS",
+    "find_root",
     "gaussian_rdp",
     "gdp_delta",
+    "gdp_mu",
     "invert_delta",
     "rdp_delta",
     "rdp_epsilon",
@@ -29,7 +31,7 @@ ORDERS = np.unique(
         ]
     )
 )
-"""Renyi orders: dp-accounting's, without its gaps above 63, and up to 2^15."""
+"""Renyi orders: those of dp-accounting, and more in its gaps above 63, up to 2^15."""
 
 
 def gaussian_rdp(noise_multiplier: float, orders) -> np.ndarray:
@@ -42,18 +44,36 @@ def gaussian_rdp(noise_multiplier: float, orders) -> np.ndarray:
 def gdp_delta(mu_squared: float, epsilon: float) -> float:
     """delta(epsilon) of mu-GDP, exact.
 
-    Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) [Raisa 2021, Theorem 3.2; Balle and
-    Wang 2018, Theorem 8] = phi(z) (M(z) - M(z + mu)) with z = eps/mu - mu/2, M Mills'
-    ratio, which neither overflows nor cancels.
+    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) [Raisa 2021, Theorem 3.2;
+    Balle and Wang 2018, Theorem 8]. It is computed as phi(z) (M(z) - M(z + mu)) with
+    z = eps/mu - mu/2 and Mills' ratio M, which neither overflows nor cancels.
     """
     mu = math.sqrt(mu_squared)
     z = epsilon / mu - mu / 2
     density = math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     upper = density * _mills(z + mu)
     lower = density * _mills(z) if z > 0 else float(special.ndtr(-z))
-    # Rounded up: z^2 / 2 carries z^2 ulps, the difference some ulps of its terms.
+    # Round up: the exponent z^2 / 2 has an error of z^2 ulps, and the difference one of
+    # some ulps of its terms.
     value = (lower - upper) * (1 + 1e-15 * (10 + z**2)) + 2e-15 * lower
     return _check_number(min(max(value, 0.0), 1.0))
+
+
+def gdp_mu(epsilon: float, delta: float) -> float:
+    """mu of the Gaussian mechanism that spends a budget, in [1e-12, 100]."""
+
+    def excess(log_mu: float) -> float:
+        return gdp_delta(math.exp(2 * log_mu), epsilon) - delta
+
+    return math.exp(find_root(excess, math.log(1e-12), math.log(100)))
+
+
+def find_root(function: Callable, low: float, high: float, **options) -> float:
+    """Root of a function that changes sign in [low, high], by Brent's method."""
+    bracket = low, high
+    return optimize.root_scalar(
+        function, bracket=bracket, method="brentq", **options
+    ).root
 
 
 def zcdp_delta(rho: float, epsilon: float) -> float:
@@ -64,34 +84,33 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Epsilon of rho-zCDP, rho + 2 sqrt(rho log(1/delta)) [the same]."""
+    """Epsilon of rho-zCDP, rho + 2 sqrt(rho log(1/delta)) [as for `zcdp_delta`]."""
     return _check_number(rho + 2 * math.sqrt(-rho * math.log(delta)))
 
 
 def rdp_delta(curve: np.ndarray, epsilon: float, orders=ORDERS) -> float:
     """delta(epsilon) of a Renyi curve, by dp-accounting's conversion.
 
-    A curve of 0 would be read as perfect privacy, and one below 1e-16 fails; both are
-    rounded up to 1e-15.
+    dp-accounting takes a divergence of 0 for perfect privacy, and fails on one below
+    1e-16. So divergences are rounded up to 1e-15.
     """
     curve = np.maximum(_check_curve(curve), 1e-15)
-    return _check_number(
-        rdp_privacy_accountant.compute_delta(list(orders), list(curve), epsilon)[0]
-    )
+    found = rdp_privacy_accountant.compute_delta(list(orders), list(curve), epsilon)
+    return _check_number(found[0])
 
 
 def rdp_epsilon(curve: np.ndarray, delta: float, orders=ORDERS) -> float:
     """Epsilon of a Renyi curve at a delta, by dp-accounting's conversion."""
     curve = np.maximum(_check_curve(curve), 1e-15)
-    return _check_number(
-        rdp_privacy_accountant.compute_epsilon(list(orders), list(curve), delta)[0]
-    )
+    found = rdp_privacy_accountant.compute_epsilon(list(orders), list(curve), delta)
+    return _check_number(found[0])
 
 
 def invert_delta(profile: Callable[[float], float], delta: float) -> float:
-    """Smallest epsilon with profile(epsilon) <= delta, from above, 1e-13 relative.
+    """Smallest epsilon with profile(epsilon) <= delta, for a falling `profile`.
 
-    `profile` falls with epsilon. Returns infinity if 500 is not enough.
+    It is found by bisection and rounded up, by 1e-13 relative at most. Returns infinity
+    if an epsilon of 500 is not enough.
     """
     if profile(0.0) <= delta:
         return 0.0
@@ -112,7 +131,7 @@ def invert_delta(profile: Callable[[float], float], delta: float) -> float:
 
 
 def _mills(z: float) -> float:
-    """(1 - Phi(z)) / phi(z) for z >= 0."""
+    """Mills' ratio (1 - Phi(z)) / phi(z) for z >= 0."""
     return math.sqrt(math.pi / 2) * float(special.erfcx(z / math.sqrt(2)))
 
 

@@ -1,8 +1,9 @@
 """Convolution of privacy loss distributions in one product of Fourier transforms.
 
-Sums of losses are computed on a window, modulo its length. What wraps around from
-below reappears as large losses, which makes delta larger. What wraps around from above
-is counted a second time, as an infinite loss, with Chernoff's bound
+The sum of the losses l_i is computed on a window of losses, modulo the window's length.
+Sums below the window reappear in it as larger losses, which makes delta larger. Sums
+above the window reappear in it as smaller losses, so their probability is also counted
+as that of an infinite loss. Chernoff's bound on it is
 
     P(sum l >= u) <= exp(sum_i n_i log E e^(theta l_i) - theta u),  theta > 0.
 
@@ -17,12 +18,12 @@ from scipy import fft
 
 __all__ = ["Losses", "connect_dots", "convolve"]
 
-TAIL = 1e-16
-"""Mass, at most, for each loss of the sum that is taken for an infinite one."""
+MAX_TAIL = 1e-16
+"""Probability beyond either end of the window, at most, for each loss in the sum."""
 
 HALVINGS = 12
-"""Orders of the moments, each half of the one before. The largest is right for a normal
-sum; a few steps with a heavy tail need a smaller one."""
+"""How many times the order theta of the moments is halved. The largest order is right
+for a normal sum; a few steps with a heavy tail need a smaller one."""
 
 
 class Losses(NamedTuple):
@@ -33,9 +34,9 @@ class Losses(NamedTuple):
     lower
         The first loss, in spacings.
     probabilities
-        Of that loss and those that follow, ``(m,)``.
+        Probabilities of that loss and those that follow, ``(m,)``.
     infinity_mass
-        Chance of an infinite loss.
+        Probability of an infinite loss.
     """
 
     interval: float
@@ -45,20 +46,19 @@ class Losses(NamedTuple):
 
 
 def connect_dots(deltas: np.ndarray, interval: float, lower: int) -> Losses:
-    """Losses on a grid that dominate a profile given there.
+    """Losses on a grid that dominate a profile.
 
     Parameters
     ----------
     deltas
-        delta at ``interval * (lower + i)``, ``(m,)``.
+        The profile, delta at epsilon = ``interval * (lower + i)``, ``(m,)``.
     interval, lower
         As in `Losses`.
 
     Returns
     -------
-    Losses
-        Whose profile consists of chords of the given one, in e^epsilon [Doroshenko et
-        al. 2022, Algorithm 1].
+    Losses whose profile consists of the chords of the given one, as a function of
+    e^epsilon [Doroshenko et al. 2022, Algorithm 1].
     """
     deltas = np.minimum.accumulate(deltas)
     fallen = -np.diff(deltas)
@@ -80,15 +80,15 @@ def convolve(powers: list[tuple[Losses, int]], interval: float) -> Losses:
 
     Returns
     -------
-    Losses
-        That dominate the sum, up to rounding of about 1e-16 for each of its terms.
+    Losses that dominate the sum, up to rounding of about 1e-16 for each of its terms.
     """
-    tail = TAIL * sum(count for _, count in powers)
+    tail = MAX_TAIL * sum(count for _, count in powers)
     terms = [_term(losses, count, interval) for losses, count in powers]
     sd = math.sqrt(sum(term.count * term.variance for term in terms))
     is_narrow = [np.ptp(term.centred) <= 16 * sd for term in terms]
     if 1 < sum(is_narrow) < len(terms):
-        # All on one window would make many long transforms for the sake of a few.
+        # A few wide terms make the window wide. The narrow terms are convolved on a
+        # window of their own first, so that there are few long transforms.
         narrow = [t for t, small in zip(terms, is_narrow, strict=True) if small]
         together = _convolve(narrow, interval, tail)
         terms = [t for t, small in zip(terms, is_narrow, strict=True) if not small]
@@ -97,7 +97,13 @@ def convolve(powers: list[tuple[Losses, int]], interval: float) -> Losses:
 
 
 class _Term(NamedTuple):
-    """Losses, how many, and their distances from the mean, in cells of the sum."""
+    """A kind of losses and how many of them the sum has.
+
+    stride
+        Spacing of the losses' grid, in cells of the sum's grid; so are all below.
+    centred
+        Distances of the losses from their mean.
+    """
 
     losses: Losses
     count: int
@@ -124,18 +130,22 @@ def _convolve(terms, interval, tail) -> Losses:
     below, above = _tails(terms, tail)
     lower, upper = max(bottom, below), min(top, above)
     size = fft.next_fast_len(upper - lower + 1, real=True)
+    assert isinstance(size, int)
     transform = np.ones(size // 2 + 1, complex)
     for losses, count, stride, *_ in terms:
         place = np.arange(losses.probabilities.size) * stride % size
         window = np.bincount(place, losses.probabilities, size)
-        transform *= _power(fft.rfft(window), count)
-    total = np.roll(fft.irfft(transform, size), bottom - lower)
+        transform *= _power(np.asarray(fft.rfft(window)), count)
+    total = np.roll(np.asarray(fft.irfft(transform, size)), bottom - lower)
     infinity_mass = -math.expm1(log_finite) + (tail if upper < top else 0.0)
     return Losses(interval, lower, np.maximum(total, 0.0), infinity_mass)
 
 
 def _tails(terms, tail) -> tuple[int, int]:
-    """Cells below and above which the sum is with probability `tail` at most, each."""
+    """Two cells: the sum is below the first, or above the second, with small chances.
+
+    Each of the two chances is `tail` at most.
+    """
     mean = sum(term.count * term.mean for term in terms)
     variance = sum(term.count * term.variance for term in terms)
     excess = math.log(1 / tail)
@@ -145,7 +155,7 @@ def _tails(terms, tail) -> tuple[int, int]:
     for sign in (-1, 1):
         log_moments = np.zeros(orders.size)
         for term in terms:
-            # Too large an order for a heavy tail overflows, and is left out.
+            # An order that is too large for a heavy tail overflows and is ignored.
             with np.errstate(over="ignore", invalid="ignore"):
                 growth = np.exp(sign * orders[0] * term.centred)
                 for k in range(orders.size):
@@ -157,13 +167,13 @@ def _tails(terms, tail) -> tuple[int, int]:
 
 
 def _dot(left: np.ndarray, right: np.ndarray) -> float:
-    """Inner product on one core: np.dot has threads, which mostly wait here."""
+    """Inner product on one core; the threads of `np.dot` would mostly wait here."""
     return np.einsum("i,i->", left, right)
 
 
 def _power(values: np.ndarray, exponent: int) -> np.ndarray:
-    """values ** exponent, by squaring: NumPy's own is much slower."""
-    result = values if exponent % 2 else 1.0
+    """values ** exponent by repeated squaring, much faster than NumPy's power."""
+    result = values if exponent % 2 else np.ones_like(values)
     while exponent := exponent // 2:
         values = values * values
         if exponent % 2:

@@ -1,29 +1,35 @@
 """Privacy loss distributions (PLDs) of Gaussian and subsampled Gaussian releases.
 
 They are discretised by connecting the dots, as in dp-accounting, and composed by
-`convolution`. Every approximation but rounding is an upper bound. Rounding is added to
-delta: FFTs make it about 1e-16 a composition, absolutely.
+`convolution`. Every approximation but rounding is an upper bound. The rounding error of
+the Fourier transforms, about 1e-16 a composition, is added to delta.
 
-The pairs that dominate, in units of the noise's clip norm (Poisson) or sensitivity:
+A pair of distributions dominates an event if its profile is at least that of the event
+on any two neighbouring data sets. The pairs below are in units of the noise's clip norm
+(Poisson samples) or sensitivity (fixed batches), with N(c) short for N(c, s^2).
 
-- `PoissonGaussianRelease`: (1 - q) N(0) + q N(1) against N(0), both directions, under
-  ADD_OR_REMOVE_ONE, and against (1 - q) N(0) + q N(-1) under REPLACE_ONE.
-- `FixedBatch` of a Gaussian release or penalty bit: if the event on its batch has the
-  profile d(eps), the release has at most q d(log(1 + (e^eps - 1) / q)) at eps >= 0
-  [Balle, Barthe and Gaboardi 2018, Theorem 9: sampling without replacement,
-  substitution]. With a Gaussian d this is the profile of (1 - q) N(0) + q N(1) against
-  N(0). As substitution is symmetric it holds for both directions, and H(-eps) =
-  1 - e^-eps + e^-eps H'(eps) turns it into the profile of N(0) against the mixture
-  at eps < 0. The pair of these two branches dominates [Zhu, Dong and Wang 2022,
-  section 5]. It is below the pair (0, 1, -1) of the thesis at every epsilon.
+- `PoissonGaussianRelease`: (1 - q) N(0) + q N(1) against N(0), in both directions,
+  under ADD_OR_REMOVE_ONE; against (1 - q) N(0) + q N(-1) under REPLACE_ONE.
+- `FixedBatch` of a Gaussian release or penalty bit: the pair of the following two
+  branches [Zhu, Dong and Wang 2022, section 5]. It is below the pair (0, 1, -1) of the
+  thesis at every epsilon.
 
-Gaussian releases, and penalty bits as what they process, are composed in closed form
-first. Some hundred kinds of releases take seconds; `step_size.round_down` makes them
-of the thousands that a decreasing step size gives.
+  - At eps >= 0: if the event on its batch has the profile d(eps), the release has at
+    most q d(log(1 + (e^eps - 1) / q)) [Balle, Barthe and Gaboardi 2018, Theorem 9:
+    sampling without replacement, substitution]. With a Gaussian d this is the profile
+    of (1 - q) N(0) + q N(1) against N(0).
+  - At eps < 0: as substitution is symmetric, the first branch holds for both
+    directions. Then H(-eps) = 1 - e^-eps + e^-eps H'(eps), of a profile H and that of
+    the other direction H', makes it the profile of N(0) against the mixture.
+
+Gaussian releases, and penalty bits as post-processing of them, are composed in closed
+form first. Some hundred kinds of releases take seconds; `step_size.round_down` rounds
+the thousands of kinds that a decreasing step size gives to so many.
 """
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -42,9 +48,16 @@ from dpjax.privacy.gaussian.convolution import Losses, connect_dots, convolve
 __all__ = ["Composed", "applies", "compose"]
 
 POINTS_A_DEVIATION = 20
+"""Points of the grid for each root mean square of the steps' losses, at least."""
+
 MAX_POINTS = 200_000
+"""Points of the grid for the losses of one step, about."""
+
 MAX_COMPOSED_POINTS = 2**19
+"""Points of the grid for the sum of all losses, about."""
+
 ROUNDING = 1e-15
+"""Rounding error of delta for each composition."""
 
 
 def applies(event: Event) -> bool:
@@ -57,11 +70,12 @@ def applies(event: Event) -> bool:
 class Composed:
     """delta of composed distributions, fast for many epsilons.
 
-    Between the losses l_i of the grid delta is linear in e^epsilon, and at them
+    Between the losses l_i of the grid, delta is linear in e^epsilon. At the losses it
+    is a sum of positive terms,
 
         delta_i = e^-h delta_(i+1) + (1 - e^-h) sum_(j > i) p_j,
 
-    h the spacing, a sum of positive terms.
+    with h the spacing and p_j the probability of l_j.
     """
 
     def __init__(self, directions: list[Losses], rounding: float):
@@ -86,11 +100,14 @@ class Composed:
 
 
 def _profile(losses: Losses):
-    """Spacing and first index of the losses, delta there but for infinity, its mass."""
+    """Spacing and first index of the grid, delta on it, and the infinite loss's mass.
+
+    This delta leaves out the infinite loss.
+    """
     interval = losses.interval
     tail = np.concatenate([[0.0, 0.0], np.cumsum(losses.probabilities[::-1])])[:-1]
     values = signal.lfilter([-np.expm1(-interval)], [1.0, -np.exp(-interval)], tail)
-    return interval, losses.lower, values[::-1], losses.infinity_mass
+    return interval, losses.lower, np.asarray(values)[::-1], losses.infinity_mass
 
 
 @lru_cache(maxsize=16)
@@ -104,16 +121,17 @@ def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
 
     Returns
     -------
-    Pessimistic distributions on a grid of at most a twentieth of the root mean square
-    of the steps' losses, which costs epsilon less than 0.1 %. The grid is coarser, and
-    the bound looser, above 10^6 steps or where losses of very different size meet.
+    Pessimistic distributions. The spacing of their grid is at most a twentieth of the
+    root mean square of the steps' losses, which adds less than 0.1 % to epsilon. The
+    grid is coarser, and the bound looser, above 10^6 steps or where the losses of some
+    steps are much larger than those of others.
     """
-    others = [(event, n) for event, n in events if event.gaussian is None]
-    precision = sum(
-        n / event.gaussian.noise_multiplier**2
-        for event, n in events
-        if event.gaussian is not None
-    )
+    others, precision = [], 0
+    for event, n in events:
+        if event.gaussian is None:
+            others.append((event, n))
+        else:
+            precision += n / event.gaussian.noise_multiplier**2
     if precision:
         others.append((GaussianRelease(1 / math.sqrt(precision)), 1))
     num_steps = sum(count for _, count in others)
@@ -121,8 +139,8 @@ def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
     directions = [[], []]
     for (event, count), stride in zip(others, _strides(others), strict=True):
         found = _single(event, interval * stride)
-        for direction, losses in zip(directions, (found[0], found[-1]), strict=True):
-            direction.append((losses, count))
+        directions[0].append((found[0], count))
+        directions[1].append((found[-1], count))
     if all(one is two for (one, _), (two, _) in zip(*directions, strict=True)):
         del directions[1]
     total = [convolve(direction, interval) for direction in directions]
@@ -130,7 +148,7 @@ def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
 
 
 def _interval(events) -> float:
-    """Grid of the losses, a power of 2, so that nearby plans share distributions."""
+    """Spacing of the grid of losses, a power of 2, so that similar events share it."""
     losses = [_losses(event) for event, _ in events]
     variance = sum(n * sd**2 for (sd, _), (_, n) in zip(losses, events, strict=True))
     steps = sum(n for _, n in events)
@@ -144,11 +162,11 @@ def _interval(events) -> float:
 
 
 def _strides(events) -> list[int]:
-    """Powers of 2: grids of the kinds of releases over that of their sum.
+    """Spacing of each kind's grid over that of the sum's grid, a power of 2.
 
-    A grid of spacing h adds h^2 / 4 to the variance of a loss, at most. With the sum of
-    n_i h_i^2 given, the grids have the fewest points in all if h_i is proportional to
-    (width_i / n_i)^(1/3).
+    A grid of spacing h adds h^2 / 4 to the variance of a loss, at most. So the sum of
+    n_i h_i^2 is kept. Given that sum, all grids together have the fewest points if h_i
+    is proportional to (width_i / n_i)^(1/3).
     """
     ideal = [(_losses(event)[1] / n) ** (1 / 3) for event, n in events]
     counts = [n for _, n in events]
@@ -163,13 +181,13 @@ def _losses(event) -> tuple[float, float]:
     if isinstance(event, GaussianRelease):
         mu = 1 / event.noise_multiplier
         return math.hypot(mu, mu**2 / 2), 21 * mu
-    noise, q = _noise(event), _sampling_prob(event)
+    noise, q, pairs = _sampled(event)
     z = np.linspace(-10.5, 10.5, 2001)
     weight = np.exp(-(z**2) / 2)
     weight /= weight.sum()
     square, ends = 0.0, []
     for centre, chance in ((0.0, 1 - q), (1.0, q)):
-        losses = profiles.loss(_branches(event)[0][1], noise, q, centre + noise * z)
+        losses = profiles.loss(pairs[0][1], noise, q, centre + noise * z)
         square += chance * np.sum(weight * losses**2)
         ends += [losses[0], losses[-1]]
     return math.sqrt(square), max(ends) - min(ends)
@@ -177,7 +195,7 @@ def _losses(event) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _single(event, interval: float) -> list[Losses]:
-    """Distributions of the losses of one release, one for every direction."""
+    """Distributions of the losses of one release, one for each direction."""
     if isinstance(event, GaussianRelease):
         distribution = from_gaussian_mechanism(
             event.noise_multiplier, value_discretization_interval=interval
@@ -186,8 +204,8 @@ def _single(event, interval: float) -> list[Losses]:
         lower, infinity_mass = pmf._lower_loss, pmf._infinity_mass
         return [Losses(interval, lower, np.maximum(pmf._probs, 0.0), infinity_mass)]
     found = []
-    noise, q = _noise(event), _sampling_prob(event)
-    for first, second in _branches(event):
+    noise, q, pairs = _sampled(event)
+    for first, second in pairs:
         lower = math.floor(profiles.loss_range(first, noise, q)[0] / interval)
         upper = math.ceil(profiles.loss_range(second, noise, q)[1] / interval)
         deltas = np.concatenate(
@@ -200,22 +218,26 @@ def _single(event, interval: float) -> list[Losses]:
     return found
 
 
-def _noise(event) -> float:
+class _Sampled(NamedTuple):
+    """A Gaussian release about a sample, by the parameters of `profiles`.
+
+    pairs
+        For each direction, the pair at negative and the one at positive epsilon.
+    """
+
+    noise: float
+    sampling_prob: float
+    pairs: list[tuple[str, str]]
+
+
+def _sampled(event) -> _Sampled:
     if isinstance(event, FixedBatch):
-        return event.event.gaussian.noise_multiplier
-    return event.noise_multiplier
-
-
-def _sampling_prob(event) -> float:
-    if isinstance(event, FixedBatch):
-        return event.batch_size / event.num_records
-    return event.sampling_prob
-
-
-def _branches(event) -> list[tuple[str, str]]:
-    """Pairs of `profiles` at negative and at positive epsilon, for every direction."""
-    if isinstance(event, FixedBatch):
-        return [("add", "remove")]
+        assert event.event.gaussian is not None, "applies() refuses other batches"
+        noise = event.event.gaussian.noise_multiplier
+        share = event.batch_size / event.num_records
+        return _Sampled(noise, share, [("add", "remove")])
     if event.neighboring_relation is NeighboringRelation.REPLACE_ONE:
-        return [("replace", "replace")]
-    return [("remove", "remove"), ("add", "add")]
+        pairs = [("replace", "replace")]
+    else:
+        pairs = [("remove", "remove"), ("add", "add")]
+    return _Sampled(event.noise_multiplier, event.sampling_prob, pairs)

@@ -1,15 +1,17 @@
 """Profiles of Gaussian releases about a sample of the records, at many epsilons.
 
 The profile of a pair (P, Q) of distributions is delta(epsilon) = sup_A P(A) - e^epsilon
-Q(A). In units of the distance that a record in the sample can move the sum, with q the
-chance that it is in the sample, s the noise and N(c) short for N(c, s^2), the pairs are
+Q(A). Let q be the chance that a record is in the sample. In units of how far a record
+in the sample can move the sum, let s be the noise and N(c) short for N(c, s^2). The
+pairs are
 
     remove:   (1 - q) N(0) + q N(1)  against  N(0),
     add:      N(0)  against  (1 - q) N(0) + q N(1),
     replace:  (1 - q) N(0) + q N(1)  against  (1 - q) N(0) + q N(-1).
 
-The loss log dP/dQ is monotone in the outcome, so that A is a half line, which ends
-where the loss is epsilon. dp-accounting has the same formulas, for one at a time.
+The loss log dP/dQ is monotone in the outcome. So the set A that attains the supremum is
+a half line, and it ends where the loss is epsilon. dp-accounting has the same formulas,
+for one epsilon at a time.
 """
 
 import math
@@ -19,13 +21,16 @@ from scipy.special import log_ndtr, ndtr
 
 __all__ = ["delta", "loss", "loss_range"]
 
-REACH = 9.5
-"""Standard deviations beyond which losses count as infinite; mass 1e-21."""
+MAX_DEVIATIONS = 9.5
+"""Standard deviations beyond which losses count as infinite; their mass is 1e-21."""
 
 
 def loss_range(pair: str, noise: float, sampling_prob: float) -> tuple[float, float]:
-    """Losses of all outcomes but for 1e-21 of them, nats; the parameters of `delta`."""
-    x = np.array([-REACH * noise, 1 + REACH * noise])
+    """Least and largest loss, nats, but for outcomes of probability 1e-21.
+
+    The parameters are those of `delta`.
+    """
+    x = np.array([-MAX_DEVIATIONS * noise, 1 + MAX_DEVIATIONS * noise])
     if pair == "add":
         x = x[::-1]
     low, high = loss(pair, noise, sampling_prob, x)
@@ -56,7 +61,7 @@ def delta(pair: str, noise: float, sampling_prob: float, epsilon) -> np.ndarray:
 
     Returns
     -------
-    ``(m,)``, each to an absolute error of about 1e-16.
+    delta, ``(m,)``, each with an absolute error of about 1e-16.
     """
     epsilon = np.asarray(epsilon, np.float64)
     q, log_rest = sampling_prob, math.log1p(-sampling_prob)
@@ -85,21 +90,21 @@ def delta(pair: str, noise: float, sampling_prob: float, epsilon) -> np.ndarray:
 
 
 def _log_mixture_ratio(x, noise, q):
-    """log of the density of (1 - q) N(0) + q N(1) over that of N(0)."""
+    """Logarithm of the density of (1 - q) N(0) + q N(1) over that of N(0)."""
     return np.logaddexp(math.log1p(-q), math.log(q) + (x - 0.5) / noise**2)
 
 
 def _mixture_end(loss, noise, q):
-    """Where `_log_mixture_ratio` is `loss`, above log(1 - q)."""
+    """Outcome at which `_log_mixture_ratio` is `loss`, for losses above log(1 - q)."""
     high = np.maximum(loss, 0.0) - math.log(q) + np.log1p((q - 1) * np.exp(-abs(loss)))
     low = np.log1p(np.expm1(np.minimum(loss, 0.0)) / q)
     return 0.5 + noise**2 * np.where(loss > 0, high, low)
 
 
 def _replacement_end(loss, noise, q):
-    """Where the loss of a replacement is `loss`.
+    """Outcome at which the loss of a replacement is `loss`.
 
-    At s^2 (loss/2 + asinh((1 - q) e^(1 / 2 s^2) sinh(loss/2) / q)).
+    It is s^2 (loss/2 + asinh((1 - q) e^(1 / 2 s^2) sinh(loss/2) / q)).
     """
     size = np.abs(loss)
     with np.errstate(divide="ignore"):

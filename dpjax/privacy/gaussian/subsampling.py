@@ -4,26 +4,28 @@ Every bound here has at integer orders alpha >= 2 the form
 
     D_alpha <= log(1 + sum_j C(alpha, j) q^j t_j) / (alpha - 1), j = 2..alpha,
 
-q the chance that the sample holds the record that differs. All terms are positive, so
-the sum keeps its digits however small it is. In between, (alpha - 1) D_alpha is convex
-in alpha, so its chord is an upper bound.
+with q the chance that the sample holds the record that differs. All terms are positive,
+so the sum keeps its digits however small it is. Between integer orders (alpha - 1)
+D_alpha is convex in alpha, so its chord is an upper bound.
 
-Poisson samples, ADD_OR_REMOVE_ONE: the pair (1 - q) N(0, s^2) + q N(1, s^2), N(0, s^2),
-in units of the clip norm, whose worse direction is [Mironov, Talwar and Zhang 2019,
-section 3.3]
+*Poisson samples, ADD_OR_REMOVE_ONE.* In units of the clip norm, the pair that dominates
+is (1 - q) N(0, s^2) + q N(1, s^2) and N(0, s^2). Its worse direction has [Mironov,
+Talwar and Zhang 2019, section 3.3]
 
     t_j = (1 - q)^(alpha - j) (e^(j (j - 1) / (2 s^2)) - 1).
 
-Poisson samples, REPLACE_ONE: the pair (1 - q) N(0, s^2) + q N(+-1, s^2), one sign each,
-through N(0, s^2) by the weak triangle inequality [Mironov 2017, Proposition 11, p = 2],
+*Poisson samples, REPLACE_ONE.* The pair that dominates is P = (1 - q) N(0, s^2) +
+q N(1, s^2) and Q = (1 - q) N(0, s^2) + q N(-1, s^2). It is bounded by way of R =
+N(0, s^2), by the weak triangle inequality [Mironov 2017, Proposition 11, p = 2],
 
-    D_alpha(P|Q) <= (alpha - 1/2) / (alpha - 1) D_2alpha(P|R) + D_(2 alpha - 1)(R|Q),
+    D_alpha(P|Q) <= (alpha - 1/2) / (alpha - 1) D_2alpha(P|R) + D_(2 alpha - 1)(R|Q).
 
-which large noise makes tight: 2 (alpha - 1/2)^2 / (alpha - 1) against 2 alpha, times
-q^2 / s^2. Never more than the release on all records, by quasi-convexity.
+For large noise the bound is nearly tight: it is 2 (alpha - 1/2)^2 / (alpha - 1) times
+q^2 / s^2, where the divergence is 2 alpha times that. By quasi-convexity, the
+divergence is never more than that of the release on all records.
 
-Samples of fixed size, REPLACE_ONE, of anything with divergences e(j): [Wang, Balle and
-Kasiviswanathan 2019, Theorem 9; the sum ends at alpha, not alpha - 1]
+*Samples of fixed size, REPLACE_ONE,* of any release with divergences e(j). They have
+[Wang, Balle and Kasiviswanathan 2019, Theorem 9; the sum ends at alpha, not alpha - 1]
 
     t_2 = min(4 (e^e(2) - 1), 2 e^e(2)),    t_j = 2 e^((j - 1) e(j)) for j >= 3.
 """
@@ -32,14 +34,14 @@ from collections.abc import Callable
 
 import numpy as np
 from dp_accounting import NeighboringRelation
-from scipy import special
+from scipy.special import gammaln, logsumexp
 
 from dpjax.privacy.events import PoissonGaussianRelease
 
 __all__ = ["barker_test_rdp", "fixed_batch_rdp", "poisson_rdp"]
 
-SPARSE = np.unique(np.round(2.0 ** np.arange(1, 16.01, 1 / 8)))
-"""Integer orders at which the curve of a batch's event is evaluated."""
+BATCH_ORDERS = np.unique(np.round(2.0 ** np.arange(1, 16.01, 1 / 8)))
+"""Integer orders at which the curve of the event on a batch is evaluated."""
 
 
 def poisson_rdp(event: PoissonGaussianRelease, orders) -> np.ndarray:
@@ -97,8 +99,8 @@ def fixed_batch_rdp(
     """
     orders = np.asarray(orders, np.float64)
     most = np.floor(orders.max()) + 1
-    sparse = np.append(SPARSE[SPARSE < most], most)
-    # Finite, as chords to infinity are not numbers.
+    sparse = np.append(BATCH_ORDERS[BATCH_ORDERS < most], most)
+    # An infinite divergence is replaced, because chords to infinity are not numbers.
     log_moment = np.minimum((sparse - 1) * curve(sparse), 1e300)
     second = log_moment[0]
     first_term = min(np.log(4) + _log_expm1(second), np.log(2) + second)
@@ -127,16 +129,17 @@ def barker_test_rdp(batch_size: int, orders) -> np.ndarray:
 
     Notes
     -----
-    Normals with variances v, w in [1, 2] and means m apart have [Gil, Alajaji and
-    Linder 2013], with r = v/w and a the order,
+    Two normals with variances v and w and means that are m apart have, with r = v/w and
+    a the order [Gil, Alajaji and Linder 2013],
 
         D_a = a m^2 / (2 (a w - (a - 1) v)) + f(r),
         f(r) = -(log r + log(a - (a - 1) r) / (a - 1)) / 2.
 
-    f falls up to r = 1 and grows from there, f(1/r) <= f(r) for r > 1 as its slope in
-    log r shows, and |v - w| <= d = 4/B puts r between 1/(1 + d) and 1 + d and the
-    denominator above 2 (1 - (a - 1) d); m^2 <= 4/B. The bound of Heikkila et al. 2019
-    has log(2) / (2 (a - 1)) in place of max f, which is about a d^2 / 4.
+    Here v and w lie in [1, 2], m^2 <= 4/B and |v - w| <= d = 4/B. So r lies between
+    1/(1 + d) and 1 + d, and the denominator is at least 2 (1 - (a - 1) d). The function
+    f falls up to r = 1 and grows from there, and f(1/r) <= f(r) for r > 1, as its slope
+    in log r shows. So f is at most f(1 + d), which is about a d^2 / 4. The bound of
+    Heikkila et al. 2019 has log(2) / (2 (a - 1)) in its place.
     """
     order = np.asarray(orders, np.float64)
     moved = 4 / batch_size
@@ -146,8 +149,7 @@ def barker_test_rdp(batch_size: int, orders) -> np.ndarray:
     spread = np.log1p(moved) + np.log(room) / (order - 1)
     bound = np.full(valid.shape, np.inf)
     bound[valid] = order * moved / (2 * room) - spread / 2
-    bound *= 1 + 1e-12
-    return bound
+    return bound * (1 + 1e-12)
 
 
 def _amplified(orders, q: float, log_terms) -> np.ndarray:
@@ -158,13 +160,9 @@ def _amplified(orders, q: float, log_terms) -> np.ndarray:
     for i, order in enumerate(integers):
         if order >= 2:
             j = np.arange(2, order + 1)
-            log_choose = (
-                special.gammaln(order + 1)
-                - special.gammaln(j + 1)
-                - special.gammaln(order - j + 1)
-            )
+            log_choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
             terms = log_choose + j * np.log(q) + log_terms(order, j)
-            log_moment[i] = np.logaddexp(0.0, special.logsumexp(terms))
+            log_moment[i] = np.logaddexp(0.0, logsumexp(terms))
     # The factor covers the rounding of the largest binomial coefficients.
     return np.interp(orders, integers, log_moment) / (orders - 1) * (1 + 1e-9)
 

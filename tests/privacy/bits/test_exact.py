@@ -104,9 +104,11 @@ def lattice_steps(event, spacing, epsilon, delta):
     ],
 )
 def test_reference_counts(name, epsilon, steps):
-    found = exact.max_steps(bit(name), epsilon=epsilon, delta=1e-6)
-    by_rdp = accountant.max_steps(
-        [(bit(name), 1)], epsilon=epsilon, delta=1e-6, method="rdp"
+    found, by_rdp = (
+        accountant.max_steps(
+            [(bit(name), 1)], epsilon=epsilon, delta=1e-6, method=method
+        )
+        for method in ("exact", "rdp")
     )
     variance = exact_cells.dominating_pairs(bit(name), steps).deviation() ** 2
     assert found >= 0.98 * steps
@@ -120,7 +122,7 @@ def test_reference_counts(name, epsilon, steps):
 )
 def test_counts_lie_just_below_what_an_adversary_reaches(name, spacing):
     reached = lattice_steps(bit(name), spacing, 1.0, 1e-6)
-    found = exact.max_steps(bit(name), epsilon=1.0, delta=1e-6)
+    found = exact.estimate_max_bits(bit(name), epsilon=1.0, delta=1e-6)
     assert 0.9 * reached <= found < reached
 
 
@@ -313,22 +315,20 @@ def test_bits_that_say_nothing_leave_the_gaussian_alone():
 
 def test_max_steps_is_where_the_profile_passes_delta():
     event, budget = bit("lazy Barker .5"), {"epsilon": 1.0, "delta": 1e-6}
-
-    def others(steps):
-        return gaussian_curve(0.05 * math.sqrt(steps))
-
-    for given in ({}, {"bits_per_step": 3}, {"bits_per_step": 2, "others_fn": others}):
-        steps = exact.max_steps(event, **budget, **given)
+    gaussian = privacy.GaussianRelease(20.0)
+    for step in ([(event, 1)], [(event, 3)], [(event, 2), (gaussian, 1)]):
+        steps = accountant.max_steps(step, method="exact", **budget)
         assert steps > 3
         for count, fits in ((steps, True), (steps + 1 + steps // 20, False)):
-            bits = given.get("bits_per_step", 1) * count
-            arguments = [others(count)] if "others_fn" in given else []
-            delta = exact.profile(event, bits, epsilon=1.0).delta(1.0, *arguments)
-            assert (delta < 1e-6) == fits
+            composed = exact.profile(event, step[0][1] * count, epsilon=1.0)
+            others = [gaussian_curve(0.05 * math.sqrt(count))] if step[1:] else []
+            assert (composed.delta(1.0, *others) < 1e-6) == fits
 
 
-def test_no_step_fits_a_tiny_budget():
-    assert exact.max_steps(bit("Barker", 4.0), epsilon=0.01, delta=1e-9) == 0
+def test_no_bit_fits_a_tiny_budget():
+    event, budget = bit("Barker", 4.0), {"epsilon": 0.01, "delta": 1e-9}
+    assert exact.estimate_max_bits(event, **budget) == 0
+    assert accountant.max_steps([(event, 1)], method="exact", **budget) == 0
 
 
 def test_the_users_precision_setting_is_left_alone():
@@ -344,10 +344,10 @@ def test_refusals():
     with pytest.raises(ValueError, match="Metropolis"):
         exact.profile(metropolis, 3, epsilon=1.0)
     with pytest.raises(ValueError, match="Metropolis"):
-        exact.max_steps(metropolis, epsilon=1.0, delta=1e-6)
+        exact.estimate_max_bits(metropolis, epsilon=1.0, delta=1e-6)
     with pytest.raises(ValueError, match="too much"):
         exact.profile(loud, 3, epsilon=1.0)
     with pytest.raises(ValueError, match="at most"):
         exact.profile(bit(), 10**6, epsilon=1.0)
     with pytest.raises(ValueError, match="at most"):
-        exact.max_steps(bit("Barker", 1e-5), epsilon=1.0, delta=1e-6)
+        exact.estimate_max_bits(bit("Barker", 1e-5), epsilon=1.0, delta=1e-6)

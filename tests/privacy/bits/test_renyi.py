@@ -108,7 +108,7 @@ def test_curve_is_below_the_closed_form_bounds():
         barker = renyi.rdp(privacy.AcceptBit(acceptance.barker(), sensitivity), ORDERS)
         assert np.all(barker <= ORDERS * sensitivity**2 / 8 * (1 + 1e-9))
         assert np.all(barker <= sensitivity * (1 + 1e-9))
-        for s in (1e-4, 0.5, 2.0, acceptance.LOUDEST):
+        for s in (1e-4, 0.5, 2.0, acceptance.MAX_NOISE_SD):
             bit = privacy.AcceptBit(acceptance.penalty(s), sensitivity)
             gaussian = ORDERS * sensitivity**2 / (2 * s**2)
             assert np.all(renyi.rdp(bit, ORDERS) <= gaussian * (1 + 1e-9))

@@ -1,0 +1,88 @@
+"""The table ``[run]``: see `dpjax.config.job`."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.algorithm import Algorithm
+from dpjax.config.keys import ConfigError, check_keys, positive_integer, without
+from dpjax.config.model import Model
+from dpjax.privacy import Budget
+
+__all__ = ["Run", "read", "read_without_algorithm"]
+
+
+class Run(NamedTuple):
+    """What ``[run]`` says.
+
+    options
+        Keyword arguments of `dpjax.run`, or of the model's `sample_fn`.
+    seed
+        None for operating system entropy.
+    start
+        The initial position without jitter, or None if `sample_fn` finds it.
+    """
+
+    options: dict[str, Any]
+    seed: int | None
+    start: Any = None
+
+    def released(self, algorithm: Algorithm, budget: Budget, missing: str) -> list:
+        """``[(event, count), ...]`` of all steps of all chains, to calibrate `missing`.
+
+        Raises
+        ------
+        ConfigError
+            If there is no number of steps.
+        """
+        if "num_steps" not in self.options:
+            raise ConfigError(
+                f"[algorithm] needs {missing}, or [run] num_steps to spend the budget "
+                "on"
+            )
+        num_steps, num_chains = self.options["num_steps"], self.options["num_chains"]
+        events = algorithm.privacy(num_steps, budget.neighboring_relation)
+        return [(event, count * num_chains) for event, count in events]
+
+
+def read(table, model: Model) -> Run:
+    """The run of an ``[algorithm]``.
+
+    Raises
+    ------
+    ConfigError
+        If there are unknown or invalid keys.
+    """
+    optional = ["num_steps", "thinning", "warmup_fraction", "seed"]
+    if model.initial_position_fn is None:
+        check_keys(table, "[run]", ["num_chains", "start"], ["start_sd", *optional])
+    else:
+        check_keys(table, "[run]", ["num_chains"], optional)
+    num_chains = positive_integer(table["num_chains"], "[run] num_chains")
+    if model.initial_position_fn is None:
+        start = np.asarray(table["start"], float)
+        start = np.full(model.dim, start) if start.ndim == 0 else start
+        if start.shape != (model.dim,):
+            raise ConfigError(f"[run] start must be a list of {model.dim} numbers")
+        jitter = np.random.default_rng(0).normal(size=(num_chains, model.dim))
+        positions = jnp.asarray(start + table.get("start_sd", 0.0) * jitter)
+    else:
+        positions = model.initial_position_fn(num_chains)
+        start = jax.tree.map(lambda leaf: leaf[0], positions)
+    options = without(table, "start", "start_sd", "seed")
+    return Run(options | {"initial_position": positions}, table.get("seed"), start)
+
+
+def read_without_algorithm(table) -> Run:
+    """The run of a model's `sample_fn`.
+
+    Raises
+    ------
+    ConfigError
+        If there are unknown or invalid keys.
+    """
+    optional = ("num_steps", "thinning", "seed")
+    check_keys(table, "[run] without [algorithm]", ("num_chains",), optional)
+    return Run(without(table, "seed"), table.get("seed"))

@@ -1,0 +1,14 @@
+"""Parametrized tests of which the default tier runs some cases."""
+
+import pytest
+
+
+def tiered(cases, default):
+    """All cases, in order, those that are not in `default` marked thorough."""
+    return [
+        pytest.param(
+            *(case if isinstance(case, tuple) else (case,)),
+            marks=[] if case in default else [pytest.mark.thorough],
+        )
+        for case in cases
+    ]
