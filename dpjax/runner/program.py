@@ -227,6 +227,7 @@ def trace(
     active = jax.ShapeDtypeStruct((chunk_size, num_chains), bool)
     arrays = arrays_of(algorithm_fn)
     loop = _Loop(algorithm_fn, posterior, outline_fn)
+    chains = _beside(posterior.data, chains)
     traced = loop.trace(arrays, posterior.data, chains, words, active)
     if is_private:
         check_loop(traced, arrays, posterior.data)
@@ -241,6 +242,7 @@ def trace(
         _loops.move_to_end(text_hash)
         if len(_loops) > MAX_PROGRAMS:
             _loops.popitem(last=False)
+        chains = _beside(posterior.data, chains)
         arguments = arrays, posterior.data, chains, words, active
         try:
             return shared(*arguments)
@@ -249,6 +251,17 @@ def trace(
             return loop(*arguments)
 
     return Program(loop.outline, num_words, text_hash, advance)
+
+
+def _beside(data, chains):
+    """The chains on all devices that records are spread over.
+
+    A loop returns them there, and chains elsewhere would have it traced again.
+    """
+    for leaf in jax.tree.leaves(data):
+        if isinstance(sharding := getattr(leaf, "sharding", None), jax.NamedSharding):
+            return jax.device_put(chains, jax.NamedSharding(sharding.mesh, jax.P()))
+    return chains
 
 
 def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> None:
