@@ -1,4 +1,4 @@
-"""Guides: their densities are those of the normals they say they are."""
+"""Guides: their draws and entropies are those of the normals they say they are."""
 
 import jax
 import jax.numpy as jnp
@@ -38,14 +38,10 @@ def moments(guide, parameters):
     return np.asarray(guide.transform(parameters, zero)), root @ root.T
 
 
-def test_log_prob_and_entropy_are_those_of_the_normal(guide):
+def test_entropy_is_that_of_the_normal(guide):
     parameters = parameters_of(guide)
     law = stats.multivariate_normal(*moments(guide, parameters))
-    points = np.random.default_rng(1).normal(size=(7, guide.dim))
-    found = [guide.log_prob(parameters, jnp.asarray(point)) for point in points]
     tolerance = 1e-9 if jnp.zeros(()).dtype == jnp.float64 else 1e-3
-    expected = np.atleast_1d(law.logpdf(points))
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(
         guide.entropy(parameters), law.entropy(), rtol=tolerance, atol=tolerance
     )
