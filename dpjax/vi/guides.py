@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax.privacy.validate import check_count
+
 __all__ = ["FullRank", "Guide", "LowRank", "MeanField"]
 
 
@@ -47,8 +49,7 @@ class Guide:
     init_scale: float = 0.1
 
     def __post_init__(self):
-        if not (isinstance(self.dim, int) and self.dim >= 1):
-            raise ValueError(f"dim must be a positive integer, got {self.dim}")
+        check_count("dim", self.dim)
         if not 0 < self.init_scale < math.inf:
             raise ValueError(f"init_scale must be positive, got {self.init_scale}")
 
@@ -120,8 +121,7 @@ class LowRank(Guide):
 
     def __post_init__(self):
         super().__post_init__()
-        if not (isinstance(self.rank, int) and self.rank >= 1):
-            raise ValueError(f"rank must be a positive integer, got {self.rank}")
+        check_count("rank", self.rank)
 
     @property
     def num_normals(self) -> int:

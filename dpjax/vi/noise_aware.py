@@ -249,8 +249,8 @@ def _like(structure, part) -> np.ndarray:
     """A pytree of numbers, or a prefix of one, as a vector ``(size,)``."""
     whole = jax.tree.broadcast(part, structure)
     leaves = jax.tree.map(
-        lambda number, leaf: np.broadcast_to(number, np.shape(leaf)).ravel(),
+        lambda number, leaf: np.broadcast_to(number, (1, 1, *np.shape(leaf))),
         whole,
         structure,
     )
-    return np.concatenate(jax.tree.leaves(leaves)).astype(np.float64)
+    return flat(leaves)[0, 0]

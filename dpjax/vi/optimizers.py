@@ -22,6 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpjax.privacy.validate import check_count
+
 __all__ = ["noise_scaled_sgd"]
 
 
@@ -44,8 +46,7 @@ def noise_scaled_sgd(
         If an argument is out of range; from ``update``, if it is not given the sd of
         the noise on each component. `dpvi` gives it with ``aligned=False`` and noise.
     """
-    if not (isinstance(num_steps, int) and num_steps >= 1):
-        raise ValueError(f"num_steps must be a positive integer, got {num_steps}")
+    check_count("num_steps", num_steps)
     lengths = [np.asarray(leaf) for leaf in jax.tree.leaves(distance)]
     if not all(np.all((0 < v) & (v < math.inf)) for v in lengths):
         raise ValueError(f"distance must hold positive numbers, got {distance}")
