@@ -25,7 +25,7 @@ def log_mixture(theta, x):
 
 
 def mixture_gradient(theta, x):
-    """grad log p, the numpy way, ``(..., 2)``; `theta` leads."""
+    """grad log p by NumPy, ``(..., 2)``; the axes of `theta` come first."""
     residual = x - theta[..., 0]
     chance = special.expit(theta[..., 1] * (2 * residual - theta[..., 1]) / 4)
     second = chance * (residual - theta[..., 1])
@@ -96,7 +96,7 @@ def test_mixture_range_holds_and_is_tight(theta, distance, angle):
 
 
 def test_mixture_range_in_other_units():
-    """Records, means and standard deviation in units of 1 / k: the same ratios."""
+    """With all lengths in units of 1 / k the log ratios are the same."""
     k = 0.01
     small = bounds.GaussianMixture(3 * k, 3 * k, 2 * k**2)
     theta, other = np.array([0.3, -1.0]), np.array([0.35, -0.9])
@@ -143,7 +143,7 @@ def test_logistic_range_holds_and_is_tight(seed, dim, distance):
 
 
 def test_logistic_range_in_other_units():
-    """Features in units of 1 / k, coefficients in units of k: the same ratios."""
+    """With features in units of 1 / k and coefficients of k, ratios are the same."""
     k, theta, other = 7.0, RNG.normal(size=3), RNG.normal(size=3)
     large = nats(bounds.LogisticRegression(k), theta / k, other / k)
     np.testing.assert_allclose(large, nats(LOGISTIC, theta, other), rtol=1e-9)
@@ -151,7 +151,7 @@ def test_logistic_range_in_other_units():
 
 @pytest.mark.parametrize("logit", [0.1, 1.0, 3.0, 10.0])
 def test_logistic_half_range_is_attained(logit):
-    """By short steps across the position; half of the step at least, at most all."""
+    """Short steps across the position attain it; it is between B / 2 and B."""
     found = bounds.LogisticRegression(2.0, logit / 2).half_range / 2
     angle = np.linspace(0, math.pi / 2, 10_001)
     across = np.max(np.cos(angle) * special.expit(logit * np.sin(angle)))
@@ -170,7 +170,7 @@ def test_logistic_range_in_one_dimension():
 
 
 def test_ranges_hold_on_coarse_grids(monkeypatch):
-    """Where the remainder does the work."""
+    """On two cells the bounds consist of the remainder for the most part."""
     monkeypatch.setattr(bounds, "CELLS", 2)
     x = np.linspace(-3, 3, 1_001)
     for _ in range(100):

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from dpjax.ep.gaussians import Family, Moments
 from dpjax.ep.shared_site import SharedSite, start
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count
 
 __all__ = ["ep"]
 
@@ -59,8 +60,7 @@ def ep(
     The site of a record is left as it is if its cavity or its tilted density is not
     proper. The sites of all records are held in memory.
     """
-    if not (isinstance(num_sweeps, int) and num_sweeps >= 1):
-        raise ValueError(f"num_sweeps must be a positive integer, got {num_sweeps}")
+    check_count("num_sweeps", num_sweeps)
     return _sweeps(posterior, match, family, initial_position, num_sweeps)
 
 

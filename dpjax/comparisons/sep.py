@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from dpjax.ep.gaussians import Family, Moments
 from dpjax.ep.shared_site import SharedSite, start
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count
 
 __all__ = ["sep"]
 
@@ -68,9 +69,8 @@ def sep(
     Moments
         Mean and covariance of q.
     """
-    if not (isinstance(num_epochs, int) and num_epochs >= 1):
-        raise ValueError(f"num_epochs must be a positive integer, got {num_epochs}")
-    if not (isinstance(batch_size, int) and 1 <= batch_size <= posterior.num_records):
+    check_count("num_epochs", num_epochs)
+    if check_count("batch_size", batch_size) > posterior.num_records:
         raise ValueError(
             f"batch_size must be from 1 to the {posterior.num_records} records, got "
             f"{batch_size}"

@@ -8,32 +8,30 @@ import urllib.request
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 
 __all__ = ["arrays", "check", "load"]
 
-Parsed = TypeVar("Parsed")
-
 
 def load(
     name: str,
     url: str | None,
-    parse: Callable[[bytes, object], Parsed],
+    parse: Callable[[bytes, Any], Any],
     convert: Callable[[bytes], bytes] = lambda original: original,
-) -> Parsed:
+):
     """The parsed content of a file, which is downloaded if it is not on this machine.
 
-    The file is looked up in ``$DPJAX_DATA``, if set, and in the user's cache, where a
-    download is stored.
+    The file is looked up in ``$DPJAX_DATA``, if set, and then in the user's cache,
+    ``$XDG_CACHE_HOME/dpjax`` or ``~/.cache/dpjax``, where a download is stored.
 
     Parameters
     ----------
     name
         Name of the file.
     url
-        Where the original is published; None if no program here can read it.
+        Where the original is published; None if `convert` cannot read it.
     parse
         ``(content, source) -> parsed``. It raises RuntimeError, which names the source,
         if the content is not the published one; such a download is not stored.

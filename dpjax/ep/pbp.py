@@ -31,6 +31,7 @@ from dpjax.ep.shared_site import SharedSite, start
 from dpjax.ep.sites import from_log_evidence, gauss_hermite
 from dpjax.models.network import layers
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count
 
 __all__ = ["network", "pbp", "predictive"]
 
@@ -102,8 +103,7 @@ def pbp(
     Moments
         Mean and variances of q.
     """
-    if not (isinstance(num_epochs, int) and num_epochs >= 1):
-        raise ValueError(f"num_epochs must be a positive integer, got {num_epochs}")
+    check_count("num_epochs", num_epochs)
     return _passes(posterior, match, rng_key, initial_position, num_epochs)
 
 

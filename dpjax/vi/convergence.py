@@ -1,21 +1,24 @@
-"""How much of a trace of DPVI is linear, and so near enough to the optimum.
+"""The part of a trace of DPVI that is near enough to the optimum to be linear.
 
-`noise_aware` takes the released gradients for linear in the released parameters. Far
-from the optimum they are not: the curvature changes, clipping bends them, and other
-components still move. Then the residuals e_t of the regression of g_t on phi_t drift,
-and their means over B equal stretches of m steps differ by more than the noise says. If
-the trace is linear,
+`noise_aware` assumes that the released gradients are linear in the released parameters.
+Far from the optimum they are not: the curvature changes, clipping bends the gradients,
+and other components still move. Then the residuals e_t of the regression of g_t on
+phi_t drift. To test for a drift, the n steps of a trace are cut into B blocks of m
+steps. If the trace is linear, then in each component
 
-    sum over stretches of m (mean e_t)^2 / var e_t
+    sum over blocks of m (mean e_t)^2 / var e_t
 
-is in each component about chi-squared with B - 1 degrees of freedom, or less, as the
-regression takes up some of it; so is the sum over all P components, with P (B - 1). The
-longest end of the trace that passes is kept, without the first fifth: a drift that the
-noise hides passes, and may still move the optimum by its sd. All this was released, so
-it is free.
+is about chi-squared with B - 1 degrees of freedom, or smaller because the regression
+absorbs some of it. The sum over all P components is about chi-squared with P (B - 1)
+degrees of freedom.
 
-If the rate times the curvature is below about 5 / n, the trace has not turned back from
-where the noise took it, and fails more often than the level says: as it should.
+The longest end of the trace that passes this test is used. The first fifth is always
+left out: a drift that is hidden by the noise passes the test, and can still move the
+optimum by one sd. The test reads only what was released, so it costs no privacy.
+
+If the step size times the curvature is below about 5 / n, the trace has not yet come
+back from where the noise took it. Such traces fail more often than the level says, as
+they should.
 """
 
 import warnings
@@ -24,21 +27,23 @@ import jax
 import numpy as np
 from scipy.stats import chi2
 
+from dpjax.vi.trace_model import flat
+
 __all__ = ["num_warmup", "p_values"]
 
-CANDIDATES = [part / 10 for part in range(2, 10)]
-"""Shares of the trace that are left out."""
+SHARES = [part / 10 for part in range(2, 10)]
+"""Shares of the trace that `num_warmup` tries to leave out."""
 
 
 def p_values(infos, *, num_blocks: int = 10) -> np.ndarray:
-    """Chance of residuals that drift as much or more, if the trace is linear.
+    """Probability that residuals drift as much as these or more, if they are noise.
 
     Parameters
     ----------
     infos
         `Run.infos` of `dpvi` with ``aligned=False``.
     num_blocks
-        B.
+        B, the number of blocks that are compared.
 
     Returns
     -------
@@ -48,9 +53,9 @@ def p_values(infos, *, num_blocks: int = 10) -> np.ndarray:
     Raises
     ------
     ValueError
-        If there are fewer than three steps a block.
+        If a block has fewer than three steps.
     """
-    parameters, gradients = _flat(infos.parameters), _flat(infos.gradient)
+    parameters, gradients = flat(infos.parameters), flat(infos.gradient)
     num_chains, num_steps, size = parameters.shape
     length = num_steps // num_blocks
     if length < 3:
@@ -69,30 +74,30 @@ def p_values(infos, *, num_blocks: int = 10) -> np.ndarray:
 
 
 def num_warmup(infos, *, level: float = 1e-3, num_blocks: int = 10) -> int:
-    """First steps to leave out, so that the rest of every chain is linear.
+    """Number of first steps to leave out, so that the rest of every chain is linear.
 
     Parameters
     ----------
     infos
         `Run.infos` of `dpvi` with ``aligned=False``, from the first step on.
     level
-        The least of `p_values` that passes.
+        A chain passes if its p-value is at least this.
     num_blocks
         As in `p_values`.
 
     Returns
     -------
-    A multiple of a tenth of the steps, two at least. If not even the last tenth passes,
-    it is all but that, with a warning.
+    A multiple of a tenth of the steps, at least two tenths. If not even the last tenth
+    of the trace passes, the function warns and returns nine tenths.
 
     Raises
     ------
     ValueError
-        As `p_values`.
+        As in `p_values`.
     """
     num_steps = jax.tree.leaves(infos.parameters)[0].shape[1]
-    for share in CANDIDATES:
-        first = round(share * num_steps)
+    candidates = [round(share * num_steps) for share in SHARES]
+    for first in candidates:
         rest = jax.tree.map(lambda leaf, first=first: leaf[:, first:], infos)
         if np.all(p_values(rest, num_blocks=num_blocks) >= level):
             return first
@@ -101,10 +106,4 @@ def num_warmup(infos, *, level: float = 1e-3, num_blocks: int = 10) -> int:
         "optimum is not known: take more steps, or smaller ones at the end",
         stacklevel=2,
     )
-    return first
-
-
-def _flat(tree) -> np.ndarray:
-    """Leaves side by side, ``(num_chains, num_steps, size)`` float64."""
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(tree)]
-    return np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], -1)
+    return candidates[-1]

@@ -1,41 +1,45 @@
-"""Independent draws from the model of a trace, by a grid of (u, r) a component.
+"""Independent draws from the model of a trace, from a grid of (u, r) per component.
 
-Grids that move to where the mass is make u and r independent draws, without a Markov
-chain, and phi* is normal given them.
+The grids are moved to where the posterior mass is, and then u and r are drawn from
+their cells. So the draws are independent, and no Markov chain is needed. Given u and r,
+phi* is normal.
 """
 
+import jax
 import numpy as np
 
-from dpjax.vi.trace_model import TraceModel, conditional, log_density
+from dpjax.vi.trace_model import TraceModel, conditional, generator, log_density
 
 __all__ = ["draws", "grid"]
 
 CURVATURES = 256
-"""Points of u on the grid of one component."""
+"""Number of values of u on the grid of one component."""
 
 ERRORS = 32
-"""Points of r."""
+"""Number of values of r on the grid of one component."""
 
 ROUNDS = 4
-"""Times that the grid moves to the mass."""
+"""Number of times that the grid is moved towards the mass."""
 
 
 def grid(model: TraceModel):
-    """The posterior of u and r.
+    """The posterior of u and r, on a grid for each component.
 
     Returns
     -------
-    u ``(count, CURVATURES)``, r ``(count, ERRORS or 1)``, and the mass of the cells
-    between the u at each r, ``(count, ERRORS or 1, CURVATURES - 1)``; it sums to one.
+    The values of u, ``(count, CURVATURES)``; those of r, ``(count, ERRORS or 1)``; and
+    the mass of the cells between neighbouring u at each r,
+    ``(count, ERRORS or 1, CURVATURES - 1)``, which sums to one.
     """
     tau = model.slope_sd
-    # Where u^2 / tau^2 meets the pull g^2 / u^2 of an optimum far from the mean.
+    # If the optimum is far from the mean of the trace, the gradient g pulls u up, until
+    # u^2 / tau^2 is as large as the term g^2 / (u sd_0)^2 of the prior of phi*.
     pull = np.sqrt(abs(model.gradient) * tau / model.optimum_sd)
     low, high = model.slope - 8 * tau, model.slope + 8 * tau + 2 * pull
     u = np.linspace(low, high, CURVATURES, axis=-1)
-    if np.all(model.guess_sd < np.inf):
-        width = 6 * model.guess_sd
-        ends = model.guess - width, model.guess + width
+    if np.all(model.log_curvature_sd < np.inf):
+        width = 6 * model.log_curvature_sd
+        ends = model.log_curvature_mean - width, model.log_curvature_mean + width
         a = np.exp(np.linspace(*ends, CURVATURES // 2, axis=-1))
         guessed = a + np.log(-np.expm1(-a))
         u = np.maximum(u[:, ::2], guessed[:, :1])
@@ -45,9 +49,9 @@ def grid(model: TraceModel):
     if has_error:
         largest = 4 * np.sqrt(model.sgg / model.num_steps + model.gradient**2)
         least = 1e-3 * np.minimum(largest, model.sampling_error_sd)
-        r = np.geomspace(least, largest, ERRORS - 1, axis=-1)
-        r = np.concatenate([np.zeros((*tau.shape, 1)), r], axis=-1)
-    wide = _wide(model)
+        positive = np.geomspace(least, largest, ERRORS - 1, axis=-1)
+        r = np.concatenate([r, positive], axis=-1)
+    wide = jax.tree.map(lambda field: field[:, None, None], model)
 
     def mass(u, r):
         return _mass(log_density(wide, u[:, None, :], r[:, :, None]), u, r)
@@ -61,14 +65,15 @@ def grid(model: TraceModel):
     return u, r, mass(u, r)
 
 
-def draws(model: TraceModel, rng: np.random.Generator, num_samples: int):
-    """phi* and u, both ``(count, num_samples)``."""
+def draws(model: TraceModel, rng_key: jax.Array, num_samples: int):
+    """Draws of phi* and u, both ``(count, num_samples)``."""
+    rng = generator(rng_key)
     u, r, mass = grid(model)
     count, _, num_cells = mass.shape
     cumulative = np.cumsum(mass.reshape(count, -1), axis=1)
     cumulative /= cumulative[:, -1:]
     last = cumulative.shape[1] - 1
-    # One search for all components: the k-th has the numbers from k to k + 1.
+    # One search serves all components: component k is searched between k and k + 1.
     offset = np.arange(count)[:, None]
     levels = rng.random((count, num_samples)) + offset
     found = np.searchsorted((cumulative + offset).ravel(), levels, side="right")
@@ -78,21 +83,13 @@ def draws(model: TraceModel, rng: np.random.Generator, num_samples: int):
     high = np.take_along_axis(u, cell + 1, axis=1)
     u = low + rng.random(low.shape) * (high - low)
     r = np.take_along_axis(r, error, axis=1)
-    columns = TraceModel(
-        model.num_steps, *(np.asarray(field)[:, None] for field in model[1:])
-    )
+    columns = jax.tree.map(lambda field: field[:, None], model)
     mean, precision = conditional(columns, u, r)
     return mean + rng.standard_normal(u.shape) / np.sqrt(precision), u
 
 
-def _wide(model):
-    return TraceModel(
-        model.num_steps, *(np.asarray(field)[:, None, None] for field in model[1:])
-    )
-
-
 def _mass(log_density, u, r):
-    """Of the cells between the u at each r, by the trapezoid rule; sums to one."""
+    """Mass of the cells between the u at each r, by the trapezoid rule; sums to one."""
     peak = log_density.max(axis=(-2, -1), keepdims=True)
     density = np.exp(log_density - peak)
     mass = (density[..., 1:] + density[..., :-1]) * np.diff(u)[..., None, :]
@@ -104,17 +101,15 @@ def _mass(log_density, u, r):
 
 
 def _moved(grid, mass):
-    """As many points, dense as the cube root of the density: best for trapezoids.
+    """A grid of the same size that is denser where the mass is.
 
-    A tenth of the points stay as they were, so that no part of the range is lost.
+    Its density is the cube root of the posterior's, which is best for trapezoids, but a
+    tenth of the points stay spread as they were, so that no part of the range is lost.
     """
     share = np.cbrt(mass * np.diff(grid) ** 2)
     share = share / share.sum(axis=-1, keepdims=True) + 0.1 / share.shape[-1]
     levels = np.cumsum(share, axis=-1) / share.sum(axis=-1, keepdims=True)
     levels = np.concatenate([np.zeros_like(levels[..., :1]), levels], axis=-1)
     even = np.linspace(0, 1, grid.shape[-1])
-    moved = [
-        np.interp(even, level, points)
-        for level, points in zip(levels, grid, strict=True)
-    ]
-    return np.stack(moved)
+    rows = zip(levels, grid, strict=True)
+    return np.stack([np.interp(even, level, points) for level, points in rows])

@@ -1,7 +1,7 @@
-"""Gaussian guides: the families from which variational inference picks its best.
+"""Gaussian guides, the families in which variational inference looks for the best.
 
-A guide is theta = m + s * (A e) with e standard normal, location m, scales s =
-softplus(rho) of the d components, and a shape A that has no scale of its own,
+A guide is theta = m + s * (A e), where e is standard normal, m is the location,
+s = softplus(rho) are the scales of the d components, and A has one of the forms
 
     mean field    A e = e,
     low rank      A e = e_1 + F e_2,    F (d, r), e_2 of r components,
@@ -9,8 +9,9 @@ softplus(rho) of the d components, and a shape A that has no scale of its own,
 
 They are the families of NumPyro's ``AutoDiagonalNormal``,
 ``AutoLowRankMultivariateNormal`` and ``AutoMultivariateNormal``, on the same
-unconstrained space as `dpjax.numpyro.posterior`. Parameters are dicts ``location``, a
-pytree like the position, ``rho`` ``(d,)`` and, but for the mean field, ``factor``.
+unconstrained space as `dpjax.numpyro.posterior`. The parameters of a guide are a dict
+of ``location``, a pytree like the position, and ``rho``, ``(d,)``. `LowRank` and
+`FullRank` also have ``factor``, which holds F or L.
 """
 
 import math
@@ -20,7 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
+
+from dpjax.privacy.validate import check_count
 
 __all__ = ["FullRank", "Guide", "LowRank", "MeanField"]
 
@@ -34,35 +36,36 @@ class Guide:
     dim
         d, the number of components of the position.
     init_scale
-        s at the start.
+        The scales s at the start.
 
     Raises
     ------
     ValueError
-        If a parameter is not positive; later, if a position has not d components.
+        If a parameter is not positive; from ``init``, if the position does not have d
+        components.
     """
 
     dim: int
     init_scale: float = 0.1
 
     def __post_init__(self):
-        if not (isinstance(self.dim, int) and self.dim >= 1):
-            raise ValueError(f"dim must be a positive integer, got {self.dim}")
+        check_count("dim", self.dim)
         if not 0 < self.init_scale < math.inf:
             raise ValueError(f"init_scale must be positive, got {self.init_scale}")
 
     @property
     def num_normals(self) -> int:
-        """Standard normals that `transform` takes."""
+        """Number of standard normals that `transform` takes."""
         return self.dim
 
     @property
     def num_parameters(self) -> int:
-        """Numbers in the parameters."""
-        return 2 * self.dim
+        """Number of entries of the parameters."""
+        parameters = jax.eval_shape(self.init, jnp.zeros(self.dim))
+        return sum(leaf.size for leaf in jax.tree.leaves(parameters))
 
     def init(self, position) -> dict:
-        """Parameters of independent components about the public `position`."""
+        """Parameters of independent components whose mean is the public `position`."""
         position = jax.tree.map(jnp.asarray, position)
         flat, _ = ravel_pytree(position)
         if flat.size != self.dim:
@@ -73,26 +76,16 @@ class Guide:
         return {"location": position, "rho": rho}
 
     def transform(self, parameters, normals: jax.Array):
-        """theta from e, ``(num_normals,)``; a pytree like the location."""
+        """theta, a pytree like the location, from e, ``(num_normals,)``."""
         location, unravel = ravel_pytree(parameters["location"])
-        return unravel(location + _scales(parameters) * self.shape(parameters, normals))
+        correlated = self.correlate(parameters, normals)
+        return unravel(location + _scales(parameters) * correlated)
 
     def entropy(self, parameters) -> jax.Array:
-        """Exact, in nats."""
+        """The exact entropy, in nats."""
         constant = self.dim * (1 + math.log(2 * math.pi)) / 2
-        return (
-            constant
-            + jnp.sum(jnp.log(_scales(parameters)))
-            + self.log_determinant(parameters)
-        )
-
-    def log_prob(self, parameters, position) -> jax.Array:
-        """Log density at `position`."""
-        location, _ = ravel_pytree(parameters["location"])
-        flat, _ = ravel_pytree(position)
-        square = self.square(parameters, (flat - location) / _scales(parameters))
-        # The entropy is the mean of minus this, and the mean square is d.
-        return (self.dim - square) / 2 - self.entropy(parameters)
+        log_scale = jnp.sum(jnp.log(_scales(parameters)))
+        return constant + log_scale + self.log_determinant(parameters)
 
     def sample(self, rng_key: jax.Array, parameters, num_samples: int):
         """Independent draws: a pytree like the location, ``(num_samples, ...)``."""
@@ -100,17 +93,13 @@ class Guide:
         normals = jax.random.normal(rng_key, (num_samples, self.num_normals), dtype)
         return jax.vmap(self.transform, (None, 0))(parameters, normals)
 
-    def shape(self, parameters, normals):
+    def correlate(self, parameters, normals):
         """A e."""
         return normals
 
     def log_determinant(self, parameters):
         """log det(A A^T) / 2."""
         return 0.0
-
-    def square(self, parameters, scaled):
-        """x^T (A A^T)^-1 x."""
-        return jnp.sum(scaled**2)
 
 
 @dataclass(frozen=True)
@@ -120,79 +109,55 @@ class MeanField(Guide):
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank(Guide):
-    """Independent components and a few common ones.
+    """Independent components, and a few factors that the components share.
 
     Parameters
     ----------
     rank
-        r.
+        r, the number of shared factors.
     """
 
     rank: int
 
     def __post_init__(self):
         super().__post_init__()
-        if not (isinstance(self.rank, int) and self.rank >= 1):
-            raise ValueError(f"rank must be a positive integer, got {self.rank}")
+        check_count("rank", self.rank)
 
     @property
     def num_normals(self) -> int:
         return self.dim + self.rank
-
-    @property
-    def num_parameters(self) -> int:
-        return (2 + self.rank) * self.dim
 
     def init(self, position) -> dict:
         parameters = super().init(position)
         shape = self.dim, self.rank
         return parameters | {"factor": jnp.zeros(shape, parameters["rho"].dtype)}
 
-    def shape(self, parameters, normals):
+    def correlate(self, parameters, normals):
         own, common = jnp.split(normals, [self.dim])
         return own + jnp.matmul(parameters["factor"], common, precision="highest")
 
     def log_determinant(self, parameters):
-        # det(I_d + F F^T) = det(I_r + F^T F).
-        return jnp.sum(jnp.log(jnp.diag(self._root(parameters["factor"]))))
-
-    def square(self, parameters, scaled):
-        # (I + F F^T)^-1 = I - F (I + F^T F)^-1 F^T.
+        # det(I_d + F F^T) = det(I_r + F^T F), for smaller matrices.
         factor = parameters["factor"]
-        common = jnp.matmul(factor.T, scaled, precision="highest")
-        common = solve_triangular(self._root(factor), common, lower=True)
-        return jnp.sum(scaled**2) - jnp.sum(common**2)
-
-    def _root(self, factor):
         gram = jnp.matmul(factor.T, factor, precision="highest")
-        return jnp.linalg.cholesky(jnp.eye(self.rank, dtype=factor.dtype) + gram)
+        root = jnp.linalg.cholesky(jnp.eye(self.rank, dtype=factor.dtype) + gram)
+        return jnp.sum(jnp.log(jnp.diag(root)))
 
 
 @dataclass(frozen=True)
 class FullRank(Guide):
-    """All covariances; `factor` holds L row by row, ``(d (d - 1) / 2,)``."""
-
-    @property
-    def num_parameters(self) -> int:
-        return 2 * self.dim + self.dim * (self.dim - 1) // 2
+    """Gaussians with any covariance; ``factor`` is L by rows, ``(d (d - 1) / 2,)``."""
 
     def init(self, position) -> dict:
         parameters = super().init(position)
         size = self.dim * (self.dim - 1) // 2
         return parameters | {"factor": jnp.zeros(size, parameters["rho"].dtype)}
 
-    def shape(self, parameters, normals):
-        return jnp.matmul(self._root(parameters), normals, precision="highest")
-
-    def square(self, parameters, scaled):
-        root = self._root(parameters)
-        return jnp.sum(solve_triangular(root, scaled, lower=True) ** 2)
-
-    def _root(self, parameters):
-        """I + L, whose determinant is one."""
+    def correlate(self, parameters, normals):
         factor = parameters["factor"]
         identity = jnp.eye(self.dim, dtype=factor.dtype)
-        return identity.at[np.tril_indices(self.dim, -1)].set(factor)
+        root = identity.at[np.tril_indices(self.dim, -1)].set(factor)
+        return jnp.matmul(root, normals, precision="highest")
 
 
 def _scales(parameters) -> jax.Array:

@@ -1,26 +1,30 @@
 """Noise-aware DPVI: what the noise of a run leaves unknown about the optimum.
 
-The last or mean parameters of DPVI miss the optimum phi* by what the noise did, which
-the guide's own scales do not show. A run of plain DPVI, whose gradients carry Gaussian
-noise of known sd, is a regression of the released gradients on the released parameters:
-`trace_model` has the likelihood and the priors. From it come draws of phi* and of the
-curvature there, and from the guide at each phi* a draw of theta. No data are read.
+The last or the mean parameters of DPVI miss the optimum phi* because of the noise, and
+the guide's own scales do not show by how much. A run of plain DPVI has gradients with
+Gaussian noise of known sd, so it is a regression of the released gradients on the
+released parameters. `trace_model` has the likelihood and the priors of this regression.
+Its posterior gives draws of phi* and of the curvature there, and the guide at each phi*
+gives a draw of theta. No data are read.
 
-The paper's gradient is the sum over the sample of those of the loss: minus q times this
-one, with sds q s and q r. Its prior of the curvature is the regression's own estimate:
-the run counts twice, and the curvature is known by sqrt(2) too well. It is meant for
-curvatures well above one, where u and softplus(u) agree, and draws smaller ones up. Its
-prior of phi* is about the mean of the trace. Priors that do not look at what they are
-for are those of theta, and a curvature about a guess: scale^2 a = 1 at the optimum of a
-Gaussian mean field (Opper and Archambeau 2009), so the scales of the guide are one. The
-curvature then tells the scales of the optimum, of which the trace of rho says little.
+The default prior of the curvature is the paper's, the regression's own estimate. With
+it the run is counted twice, and the curvature is taken as known better than it is, by a
+factor of sqrt(2). That prior is meant for curvatures well above one, where u and
+softplus(u) agree, and it pushes smaller ones up. The default prior of phi* is centred
+at the mean of the trace. Two priors do not look at the run: the prior of theta for
+phi*, and a guess for the curvature. At the optimum of a Gaussian mean field scale^2 a =
+1 (Opper and Archambeau 2009), so the guide's scales give the guess. Then the curvature
+in turn gives the scales of the optimum, about which the trace of rho says little.
 
-The rounding of released gradients, a sixteenth of s at most, is left out.
+The gradient in the paper is the sum over the sample of the gradients of the loss: that
+is minus q times the gradient here, and its noise has q times the sd. The rounding of
+released gradients, at most a sixteenth of s, is neglected.
 
 Reference: noise-aware differentially private variational inference, AISTATS 2025, arXiv
 2410.19371. Its sampler is NUTS over all steps of this posterior.
 """
 
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -31,11 +35,19 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.vi import approximate_draws, exact_draws
 from dpjax.vi.guides import Guide
-from dpjax.vi.trace_model import TraceModel
+from dpjax.vi.trace_model import TraceModel, flat
 
 __all__ = ["NoiseAware", "Optima", "noise_aware"]
 
-METHODS = ("exact", "nuts", "laplace", "published_laplace")
+METHODS = {
+    "exact": exact_draws.draws,
+    "nuts": approximate_draws.nuts,
+    "laplace": approximate_draws.laplace,
+    "published_laplace": functools.partial(
+        approximate_draws.laplace, is_published=True
+    ),
+}
+"""``(model, rng_key, num_samples) -> (phi*, u)``."""
 
 
 class Optima(NamedTuple):
@@ -45,7 +57,7 @@ class Optima(NamedTuple):
         phi*, like the parameters of the guide, with axes ``(num_chains, num_samples)``
         before theirs.
     curvature
-        a, likewise.
+        a, of the same structure and shapes.
     """
 
     parameters: Any
@@ -53,16 +65,17 @@ class Optima(NamedTuple):
 
 
 class NoiseAware(NamedTuple):
-    """The posterior of phi*, component by component of every chain's parameters.
+    """The posterior of phi*, for each component of every chain's parameters.
 
     structure
         Parameters of one step, for their shapes.
     model
         The regression, in arrays ``(num_chains * size,)``.
     method
-        How draws are made.
+        How draws are made, one of `METHODS`.
     has_scales
-        Whether the scales of the optimum are those of its curvature.
+        Whether the scales of the optimum follow from the curvature; otherwise they are
+        draws of phi* like its other components.
     """
 
     structure: Any
@@ -71,18 +84,8 @@ class NoiseAware(NamedTuple):
     has_scales: bool = False
 
     def sample(self, rng_key: jax.Array, num_samples: int) -> Optima:
-        """Draws of the optimum and of the curvature about it."""
-        if self.method == "nuts":
-            found = approximate_draws.nuts(self.model, rng_key, num_samples)
-        else:
-            rng = _generator(rng_key)
-            if self.method == "exact":
-                found = exact_draws.draws(self.model, rng, num_samples)
-            else:
-                found = approximate_draws.laplace(
-                    self.model, rng, num_samples, self.method == "published_laplace"
-                )
-        optimum, u = found
+        """Draws of the optimum and of the curvature there."""
+        optimum, u = METHODS[self.method](self.model, rng_key, num_samples)
         parameters = self._unravel(optimum)
         curvature = self._unravel(np.logaddexp(0, u))
         if self.has_scales:
@@ -93,7 +96,7 @@ class NoiseAware(NamedTuple):
         return Optima(parameters, curvature)
 
     def draws(self, rng_key: jax.Array, guide: Guide, num_samples: int):
-        """Draws of theta from `guide` at draws of the optimum.
+        """Draws of theta from `guide`, each at another draw of the optimum.
 
         Returns
         -------
@@ -106,12 +109,12 @@ class NoiseAware(NamedTuple):
         normals = jax.random.normal(normal_key, shape, rho.dtype)
         return jax.vmap(jax.vmap(guide.transform))(parameters, normals)
 
-    def _unravel(self, flat):
-        """From ``(num_chains * size, num_samples)`` to parameters."""
+    def _unravel(self, vectors):
+        """Pytrees of parameters from ``(num_chains * size, num_samples)``."""
         vector, unravel = ravel_pytree(self.structure)
-        flat = flat.reshape(-1, vector.size, flat.shape[-1])
-        flat = jnp.asarray(np.moveaxis(flat, 1, 2), vector.dtype)
-        return jax.vmap(jax.vmap(unravel))(flat)
+        vectors = vectors.reshape(-1, vector.size, vectors.shape[-1])
+        vectors = jnp.asarray(np.moveaxis(vectors, 1, 2), vector.dtype)
+        return jax.vmap(jax.vmap(unravel))(vectors)
 
 
 def noise_aware(
@@ -130,24 +133,25 @@ def noise_aware(
     ----------
     infos
         `Run.infos` of `dpvi` with ``aligned=False``, or what `dpjax.runner.load_infos`
-        finds of them in a file. Steps before the optimum is near do not fit the model:
-        leave them out by `warmup_fraction`, .2 in the paper.
+        reads from a file. The first steps, which are far from the optimum, do not fit
+        the model: leave them out with `warmup_fraction`, which is .2 in the paper.
     method
-        ``"exact"``: independent draws; ``"nuts"``; ``"laplace"``;
-        ``"published_laplace"``, with the errors of the paper's code.
+        ``"exact"`` for independent draws, ``"nuts"``, ``"laplace"``, or
+        ``"published_laplace"`` for the paper's code with its errors.
     optimum_mean, optimum_sd
-        Of the prior of phi*: numbers, or pytrees that are like the parameters or a
-        prefix of them. Without a mean, it is that of the trace.
+        Mean and sd of the prior of phi*: numbers, or pytrees of numbers like the
+        parameters or a prefix of them. The default mean is that of the trace.
     curvature_log_sd
-        Sd of the logarithm of the curvature about what the guide's mean scales say. The
-        scales of the optimum are then those of the curvature, not of the trace of rho.
-        By default the prior is the regression's own estimate.
+        Sd of the logarithm of the curvature a priori, about the value that follows from
+        the guide's mean scales. The scales of the optimum are then derived from the
+        curvature, not from the trace of rho. By default the prior of the curvature is
+        the regression's own estimate.
     curvature
-        What the model expects the curvature to be, in place of what the guide's scales
-        say: a pytree like the parameters, with an axis ``(num_chains,)`` before theirs.
-        The scales are then those of the trace of rho.
+        The curvature that is expected a priori, in place of the value that follows from
+        the guide's scales: a pytree like the parameters, with an axis ``(num_chains,)``
+        before theirs. The scales of the optimum are then derived from the trace of rho.
     sampling_error_sd
-        r_0, in units of the gradient of the ELBO. Zero leaves that error out; the
+        r_0, in units of the gradient of the ELBO. Zero leaves that error out. The
         paper's code has 1/q.
 
     Returns
@@ -163,7 +167,8 @@ def noise_aware(
 
     Notes
     -----
-    *Formal guarantees.* No data are read: a function of what was released, hence free.
+    *Formal guarantees.* The posterior is a function of what the run released. No data
+    are read, so it costs no privacy.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -183,14 +188,14 @@ def noise_aware(
             "the noise on these gradients is not Gaussian of one known sd: run dpvi "
             "with aligned=False and noise"
         )
-    parameters, gradients = _flat(infos.parameters), _flat(infos.gradient)
+    parameters, gradients = flat(infos.parameters), flat(infos.gradient)
     num_steps = parameters.shape[1]
     if num_steps < 3:
         raise ValueError(f"at least three steps are needed, got {num_steps}")
     structure = jax.tree.map(lambda leaf: leaf[0, 0], infos.parameters)
     center, gradient = parameters.mean(axis=1), gradients.mean(axis=1)
-    means = center if optimum_mean is None else _like(structure, optimum_mean, center)
-    sds = _like(structure, optimum_sd, center)
+    means = center if optimum_mean is None else _like(structure, optimum_mean)
+    sds = _like(structure, optimum_sd)
     if not (np.all(np.isfinite(means)) and np.all((0 < sds) & (sds < math.inf))):
         raise ValueError(
             "optimum_mean must be finite and optimum_sd positive, got "
@@ -200,62 +205,52 @@ def noise_aware(
     sxx = np.sum(parameters**2, axis=1)
     if not np.all(sxx > 0):
         raise ValueError("a component of the parameters is the same at every step")
-    guess = np.zeros_like(center), np.full_like(center, math.inf)
-    if curvature_log_sd is not None:
-        log_curvature = _guess(infos.parameters)
-        if curvature is not None:
-            leaves = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], curvature)
-            log_curvature = np.log(_flat(leaves)[:, 0])
-        guess = log_curvature, np.full_like(center, curvature_log_sd)
-    fields = (
-        _flat(infos.noise_sd)[:, 0],
-        center,
-        gradient,
-        sxx,
-        np.sum(parameters * gradients, axis=1),
-        np.sum(gradients**2, axis=1),
-        means,
-        sds,
-        np.full_like(center, sampling_error_sd),
-        *guess,
+    log_curvature = 0.0
+    if curvature is not None:
+        leaves = jax.tree.map(lambda leaf: np.asarray(leaf)[:, None], curvature)
+        log_curvature = np.log(flat(leaves)[:, 0])
+    elif curvature_log_sd is not None:
+        log_curvature = _log_curvature(infos.parameters)
+    model = TraceModel(
+        num_steps=num_steps,
+        noise_sd=flat(infos.noise_sd)[:, 0],
+        parameters=center,
+        gradient=gradient,
+        sxx=sxx,
+        sxg=np.sum(parameters * gradients, axis=1),
+        sgg=np.sum(gradients**2, axis=1),
+        optimum_mean=means,
+        optimum_sd=sds,
+        sampling_error_sd=sampling_error_sd,
+        log_curvature_mean=log_curvature,
+        log_curvature_sd=curvature_log_sd or math.inf,
     )
-    model = TraceModel(num_steps, *(field.reshape(-1) for field in fields))
+    shape = center.shape
+    model = jax.tree.map(
+        lambda field: np.broadcast_to(field, shape).astype(np.float64).ravel(), model
+    )
     has_scales = curvature_log_sd is not None and curvature is None
     return NoiseAware(structure, model, method, has_scales)
 
 
-def _guess(parameters) -> np.ndarray:
-    """Log curvatures at which the mean scales would be those of the optimum.
+def _log_curvature(parameters) -> np.ndarray:
+    """Log curvatures that make the mean scales s those of the optimum.
 
-    In a location 1 / s^2; then in rho, 2 (ds / drho)^2 / s^2.
+    The curvature is 1 / s^2 in the location and 2 (ds / drho)^2 / s^2 in rho.
     """
-    rho = _flat(parameters["rho"]).mean(axis=1)
+    rho = flat(parameters["rho"]).mean(axis=1)
     log_scale = np.log(np.logaddexp(0, rho))
     log_slope = -np.logaddexp(0, -rho)
     of_rho = math.log(2) + 2 * (log_slope - log_scale)
     return np.concatenate([-2 * log_scale, of_rho], axis=-1)
 
 
-def _flat(tree) -> np.ndarray:
-    """Leaves side by side, ``(num_chains, num_steps, size)`` float64.
-
-    In one order of memory, so that sums round alike wherever the leaves come from.
-    """
-    leaves = [np.asarray(leaf, np.float64, order="C") for leaf in jax.tree.leaves(tree)]
-    return np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], -1)
-
-
-def _like(structure, part, rows) -> np.ndarray:
-    """A pytree of numbers, or a prefix of one, as vectors in all `rows`."""
+def _like(structure, part) -> np.ndarray:
+    """A pytree of numbers, or a prefix of one, as a vector ``(size,)``."""
     whole = jax.tree.broadcast(part, structure)
     leaves = jax.tree.map(
-        lambda number, leaf: np.broadcast_to(number, np.shape(leaf)).ravel(),
+        lambda number, leaf: np.broadcast_to(number, (1, 1, *np.shape(leaf))),
         whole,
         structure,
     )
-    vector = np.concatenate(jax.tree.leaves(leaves)).astype(np.float64)
-    return np.broadcast_to(vector, rows.shape)
-
-
-def _generator(rng_key):
-    return np.random.default_rng(np.asarray(jax.random.bits(rng_key, (8,), jnp.uint32)))
+    return flat(leaves)[0, 0]

@@ -1,17 +1,17 @@
-"""Step sizes of DPVI that follow from its noise.
+"""Step sizes for DPVI that are derived from its noise.
 
-Gradient descent on noisy gradients,
+Gradient descent on noisy gradients makes T steps
 
     phi <- phi - r * (gradient + noise),    r_j = v / (sqrt(T P) s_j),
 
-s_j the sd of the noise on component j of P, over T steps. The noise alone moves each
-component by v / sqrt(T P) a step and by v / sqrt(P) over the run, and phi by v in all,
-whatever epsilon, the clip norm and the preconditioner are. So the trace explores a
-region of known size, from which `noise_aware` learns the curvature, and the descent is
-as fast as that allows.
+where s_j is the sd of the noise on component j of P. The noise alone moves each
+component by v / sqrt(T P) in a step and by v / sqrt(P) in the run, so it moves phi by v
+in all. This holds for every epsilon, clip norm and preconditioner. So the trace
+explores a region of known size, from which `noise_aware` learns the curvature, and the
+descent is as fast as that allows.
 
-Reference: the heuristic of noise-aware DPVI, arXiv 2410.19371, whose code states it as
-v w_j / (sqrt(T P) sigma C) for sums over the sample of gradients.
+Reference: the heuristic of noise-aware DPVI, arXiv 2410.19371. Its code has the step
+size v w_j / (sqrt(T P) sigma C), because its gradients are sums over the sample.
 """
 
 import math
@@ -21,6 +21,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+
+from dpjax.privacy.validate import check_count
 
 __all__ = ["noise_scaled_sgd"]
 
@@ -33,19 +35,18 @@ def noise_scaled_sgd(
     Parameters
     ----------
     num_steps
-        T, the steps of the run.
+        T, the number of steps of the run.
     distance
-        v, in the units of the parameters: a positive number, or a pytree of them that
-        is like the parameters or a prefix of them.
+        v, in the units of the parameters: a positive number, or a pytree of positive
+        numbers like the parameters or a prefix of such a pytree.
 
     Raises
     ------
     ValueError
-        If an argument is out of range; later, if the optimiser is not told the noise of
-        each component, as `dpvi` does with ``aligned=False`` and noise.
+        If an argument is out of range; from ``update``, if it is not given the sd of
+        the noise on each component. `dpvi` gives it with ``aligned=False`` and noise.
     """
-    if not (isinstance(num_steps, int) and num_steps >= 1):
-        raise ValueError(f"num_steps must be a positive integer, got {num_steps}")
+    check_count("num_steps", num_steps)
     lengths = [np.asarray(leaf) for leaf in jax.tree.leaves(distance)]
     if not all(np.all((0 < v) & (v < math.inf)) for v in lengths):
         raise ValueError(f"distance must hold positive numbers, got {distance}")

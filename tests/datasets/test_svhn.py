@@ -8,7 +8,7 @@ from dpjax.datasets import svhn
 
 
 def test_files_are_read_joined_and_checked(monkeypatch, tmp_path):
-    """Files of the published form, images last and zeros called ten."""
+    """The published files have the image axis last, and the label 10 for zeros."""
     rng = np.random.default_rng(0)
     images, hashes = {}, {}
     for split, labels in (("train", [10, 3]), ("extra", [7]), ("test", [9, 10])):

@@ -1,4 +1,4 @@
-"""DP-SEP and DP-EM: what is released is what is charged, and what it is good for."""
+"""DP-SEP and DP-EM: releases are what is charged, and fits are near the truth."""
 
 import functools
 
@@ -70,13 +70,13 @@ def test_without_noise_it_is_stochastic_ep(linear_regression):
         preconditioner=np.array([1.0, 0.2, 1.0, 0.8, 0.2]),
     )
     last = FAMILY.moments(jnp.asarray(found.infos.parameters[0, -1]))
-    # Truncation to the grid loses up to one cell, 2^-16 of 200, a record and component.
+    # Truncation loses up to a cell of the grid, 2^-16 of 200, per record and component.
     assert np.allclose(last.mean, mean, rtol=0.01, atol=0.003)
     assert np.allclose(last.covariance, covariance, rtol=0.02, atol=2e-5)
 
 
 def test_noise_has_the_stated_law():
-    """Records without information: theta moves by the noise alone."""
+    """The records carry no information, so that theta moves by the noise alone."""
     records = 400
     data = jnp.zeros((records, 2)), jnp.zeros(records)
     posterior = Posterior(lambda w: -5e3 * jnp.sum(w**2), flat, data)
@@ -95,14 +95,14 @@ def test_noise_has_the_stated_law():
         schedule=lambda k: 1.0,
         preconditioner=weights,
     )
-    # Noise of sd C * multiplier / w, times rho n / (q n), in all coordinates of theta.
+    # In each coordinate the noise of sd C * multiplier / w is scaled by rho n / (q n).
     start = np.array([0.0, 0.0, 1e4, 0.0, 1e4])
     moved = (found.infos.parameters[:, 0] - start) / scale
     assert stats.kstest(np.ravel(moved), "norm").pvalue > 1e-7
 
 
 def test_precisions_stay_above_their_floor():
-    """Records without information: noise of sd 4 about the prior's precision, 1."""
+    """The records carry no information: the noise of sd 4 is added to precision 1."""
     posterior = Posterior(
         lambda w: -0.5 * jnp.sum(w**2), flat, (jnp.zeros((50, 1)), jnp.zeros(50))
     )
@@ -125,7 +125,7 @@ def test_precisions_stay_above_their_floor():
 
 @pytest.mark.parametrize("family", [Diagonal((2,)), Full((2,))])
 def test_a_floor_about_the_mean_does_not_shrink(family):
-    """The posterior of 20 records has a precision of 21, a floor of 90 is above it."""
+    """The posterior of 20 records has the precision 21, and the floor is 90."""
     records = 2.0 + jnp.asarray(np.random.default_rng(3).normal(size=(20, 2)))
     posterior = Posterior(lambda w: -0.5 * jnp.sum(w**2), flat, records)
 
@@ -220,7 +220,7 @@ def test_the_published_order_is_charged_epoch_by_epoch(means):
 
 
 def test_the_published_steps_are_too_short(means, x64):
-    """B2: theta_f has moved by 1 - (1 - 1/n^2)^(n T) of the way to the mean site."""
+    """After T epochs theta_f has gone 1 - (1 - 1/n^2)^(n T) of the way to its goal."""
     found = run(
         dp_sep_published,
         means,
@@ -243,7 +243,7 @@ def test_the_published_steps_are_too_short(means, x64):
 
 
 def test_a_published_site_carries_the_stated_noise():
-    """One visit of one record: theta moves by g/n of a noise of C sigma."""
+    """In a visit of the only record theta moves by g/n times noise of sd C sigma."""
     posterior = Posterior(
         lambda w: -5e3 * jnp.sum(w**2), flat, (jnp.zeros((1, 2)), jnp.zeros(1))
     )
@@ -264,7 +264,7 @@ def test_a_published_site_carries_the_stated_noise():
 
 @pytest.mark.parametrize("kernel", [dp_sep, dp_sep_published])
 def test_one_record_moves_a_step_by_its_clip(kernel, means):
-    """Without noise, neighbouring data differ in theta by the sensitivity at most."""
+    """Without noise, theta differs by at most the sensitivity on neighbouring data."""
     settings = dict(family=Full((1,)), l2_clip_norm=0.7, noise_multiplier=0.0)
     features, targets = means.data
     other = Posterior(
@@ -276,13 +276,13 @@ def test_one_record_moves_a_step_by_its_clip(kernel, means):
         for data in (means, other)
     ]  # fmt: skip
     moved = np.linalg.norm(after[0] - after[1])
-    # dp_sep moves by rho / q = 1/2 of the difference of sums; an epoch by g/n of it.
+    # dp_sep moves by rho / q = 1/2 times the difference of sums, an epoch by g/n times.
     rate = 0.5 if kernel is dp_sep else 1e-3
     assert 0 < moved <= 2 * 0.7 * rate * (1 + 1e-3)
 
 
 def test_a_batch_reads_only_the_records_drawn(means):
-    """A record that no site can be made of does no harm."""
+    """A record whose site is not finite leaves the parameters finite."""
     features, targets = means.data
     broken = Posterior(means.logprior_fn, flat, (features, targets.at[3].set(jnp.nan)))
     found = run(
@@ -330,7 +330,7 @@ def test_em_finds_the_clusters():
 
 
 def test_em_statistics_are_within_their_clip():
-    """Where |x| <= R nothing is clipped: without noise, counts add up to n."""
+    """If |x| <= R, nothing is clipped, and without noise the counts add up to n."""
     _, records = clusters()
     assert np.max(np.linalg.norm(records, axis=1)) < 4.0
     posterior = Posterior(

@@ -49,8 +49,8 @@ def test_classification_agrees_with_nuts(classification, name):
             jax.random.key(1), posterior, 5_000, initial_position=jnp.zeros((4, 2))
         )
     draws = run.positions.reshape(-1, 2)
-    # The error of an sd from 5,000 effective draws is 1 %: 4 % is 4 of them, and the
-    # means' errors are smaller still. Where the seed has passed, it passes.
+    # The standard error of an sd from 5,000 effective draws is 1 %, that of the means
+    # is smaller. The bound of 5 % is five standard errors, and the seed is fixed.
     for found in fits(posterior, getattr(sites, name), FAMILY):
         assert np.allclose(found.mean, draws.mean(axis=0), rtol=0.05)
         sds = np.sqrt(np.diag(found.covariance))
@@ -75,7 +75,7 @@ def test_single_records_wander_about_the_fixed_point(linear_regression):
 
 
 def test_averaged_steps_reach_it(linear_regression):
-    """With rho_k = 1/(k + 1) theta_f is the mean of the sites: exact in one epoch."""
+    """With rho_k = 1/(k + 1), theta_f is the mean of the sites after one epoch."""
     posterior, site_fn, mean, covariance = linear_regression
     found = sep(
         jax.random.key(2),
@@ -91,7 +91,7 @@ def test_averaged_steps_reach_it(linear_regression):
 
 
 def test_clipping_shrinks_the_differences():
-    """Two clusters of one-dimensional records: far ones count as near ones."""
+    """Of two clusters of records, the far one pulls no more than its clip."""
     records = jnp.concatenate([jnp.zeros(50), jnp.full(50, 1e6)])
     posterior = Posterior(lambda w: -0.5 * jnp.sum(w**2), lambda w, r: 0.0 * w[0],
                           (jnp.ones((100, 1)), records))  # fmt: skip
@@ -106,8 +106,8 @@ def test_clipping_shrinks_the_differences():
         l2_clip_norm=2.0,
         schedule=lambda k: 0.3,
     )
-    # At the fixed point 50 d + 50 u = 0, u the far records' difference, of norm 2
-    # along h: theta_f's h is 2, so that near records pull by (-2, 0).
+    # At the fixed point 50 d + 50 u = 0. The clipped difference u of the far records
+    # has the norm 2 along h, so near records have d = (-2, 0), and theta_f has h = 2.
     natural = Full((1,)).natural(Moments(*found))
     assert np.allclose(natural[0], 200, rtol=0.01)
 

@@ -56,7 +56,7 @@ def test_the_norm_is_that_of_both_parts(shape):
     linear, precision = family.unpack(natural)
     expected = np.sum(linear**2) + np.sum(precision**2)
     assert np.isclose(np.sum(natural**2), expected, rtol=1e-5)
-    # That of a site of a generalised linear model, without forming it.
+    # The norm of a site of a generalised linear model has a closed form.
     x = moments.mean.reshape(-1, 3)[0]
     site = Full((3,)).pack(0.7 * x, -0.3 * jnp.outer(x, x))
     square = np.sum(x**2)
@@ -98,7 +98,7 @@ def test_the_prior_is_read_off_its_log_density():
         return 3.0 - 0.5 * jnp.einsum("ji,jik,jk", gap, matrix, gap)
 
     assert np.allclose(family.prior(logprior), natural, rtol=1e-4, atol=1e-5)
-    # Under a transformation too, where a run builds its kernel.
+    # The prior is also read inside `jit`, where a run builds its kernel.
     found = jax.jit(lambda: jnp.asarray(family.prior(logprior)))()
     assert np.allclose(found, natural, rtol=1e-4, atol=1e-5)
 
@@ -110,7 +110,7 @@ def test_the_prior_is_read_off_its_log_density():
         (Full((2,)), lambda w: -jnp.sum(jnp.logaddexp(w, -w))),
         (Full((2,)), lambda w: jnp.sum(w**2)),
         (Full((2,)), lambda w: -0.5 * w[0] ** 2),
-        # Correlated, or across the blocks: not of this family.
+        # Correlations that the family does not have.
         (Diagonal((2,)), lambda w: -jnp.sum(w**2) - w[0] * w[1]),
         (Full((2, 2)), lambda w: -jnp.sum(w**2) - w[0, 0] * w[1, 0]),
     ],
@@ -139,7 +139,7 @@ def test_draws_have_the_moments(family, moments):
             covariance[j * d : (j + 1) * d, j * d : (j + 1) * d] = block
     else:
         covariance = np.diag(np.ravel(moments.covariance))
-    # Whitened draws: their means and covariances within 6 sd, 1e-8 for every entry.
+    # Means and covariances of whitened draws are within 6 sd, 1e-8 for every entry.
     root = np.linalg.cholesky(covariance)
     white = np.linalg.solve(root, (flat - np.ravel(moments.mean)).T)
     assert np.all(np.abs(white.mean(axis=1)) < 6 / num_samples**0.5)

@@ -48,7 +48,7 @@ def test_predictors_get_the_tilted_moments(name, label):
     mean, spread = tilted(likelihood, label, centre, variance)
     assert np.isclose(FEATURES @ found.mean, mean, rtol=2e-5, atol=2e-5)
     assert np.isclose(FEATURES @ found.covariance @ FEATURES, spread, rtol=2e-4)
-    # Directions that the predictor does not see keep their law given it.
+    # Given the predictor, the law of the other directions does not change.
     gain = COVARIANCE @ FEATURES / variance
     expected = MEAN + gain * (mean - centre)
     assert np.allclose(found.mean, expected, atol=1e-4)
@@ -137,7 +137,7 @@ def test_the_general_match_agrees_with_the_closed_forms():
 
 
 def test_impossible_moments_give_a_site_of_nothing():
-    # Steep in the variance: the tilted one would be negative in the first component.
+    # log Z is so steep in the variance that the first tilted variance is negative.
     general = sites.from_log_evidence(lambda record, m, v: -v[0] + m[1])
     linear, precision = general(0.0, jnp.ones(2), jnp.array([2.0, 0.5]))
     assert linear[0] == 0 and precision[0] == 0

@@ -266,7 +266,7 @@ def numpyro_attack(kernel, x, firsts, read):
     )
     kernel = functools.partial(
         kernel,
-        information_fn=lambda position: x.size * jnp.eye(1),
+        fisher_information=lambda position: x.size * jnp.eye(1),
         noise_multiplier=2.0,
     )
     return Attack(

@@ -11,7 +11,7 @@ from scipy import stats
 from dpjax.acceptance import TOTAL_VARIATION
 from dpjax.random import batches, chacha
 
-# Few and many repetitions; almost half of the words discarded in the last.
+# Few and many repetitions. In the last case almost half of the words are discarded.
 SIZES = [(1, 2), (5, 10), (50, 100), (40, 10_000), (300, 2**20), (7, 2**31 + 5)]
 
 
@@ -77,7 +77,7 @@ def test_pool_is_large_enough_and_not_much_larger(batch_size, num_records):
     assert shortage(count, batch_size, num_records) <= batches.TOTAL_VARIATION
     less = batch_size + int(0.8 * (count - batch_size))
     assert shortage(less, batch_size, num_records) > batches.TOTAL_VARIATION
-    # What the drawing of the accept bit leaves over is more.
+    # The drawing of the accept bit has more slack than this.
     assert batches.TOTAL_VARIATION < 1e-6 * TOTAL_VARIATION
 
 
@@ -99,7 +99,7 @@ def test_too_few_words_raise():
         batches.without_replacement(jnp.zeros(5, jnp.uint32), 5, 30)
 
 
-# The first two toss a coin for every record, the others draw how many enter.
+# In the first two cases every record has a coin, in the others a size is drawn.
 POISSON = [(0.5, 7), (0.125, 900), (0.01, 3000), (2.0**-20, 10**6), (0.05, 20_000)]
 
 
@@ -208,7 +208,7 @@ def test_bad_sampling_probs_raise(sampling_prob):
         batches.num_poisson_words(sampling_prob, 1000)
 
 
-# A quarter of the words are numbers of nobody in the last but one.
+# In the last case but one, a quarter of the words are the number of no record.
 ARRIVALS = [(0.4, 3), (1e-3, 50_000), (1e-9, 3 * 2**30 // 2 + 7), (1e-4, 10**7)]
 
 

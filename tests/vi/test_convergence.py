@@ -1,4 +1,4 @@
-"""The part of a trace that is linear: right level, and where it begins."""
+"""The test for the linear part of a trace has its level, and finds the part."""
 
 import jax
 import numpy as np
@@ -27,13 +27,14 @@ def trace(rng, num_chains, size, start=0.0, bend=np.inf):
 @pytest.mark.parametrize("start", [0.0, 100.0])
 def test_linear_traces_pass_as_often_as_the_level_says(start):
     p = p_values(trace(np.random.default_rng(0), 1000, 6, start))
-    # Six standard errors of a share, and conservative by little enough to have power.
+    # The upper bound is six standard errors above the level. The lower one says that
+    # the test is not too conservative to have power.
     assert 0.003 < np.mean(p < 0.05) < 0.05 + 6 * (0.05 * 0.95 / 1000) ** 0.5
     assert num_warmup(trace(np.random.default_rng(1), 3, 6, start)) == STEPS / 5
 
 
 def test_a_bent_beginning_is_left_out():
-    # At a pull of 40 at most the way from 300 takes about 200 steps of 1.2.
+    # The pull is at most 40, so it takes about 200 steps of 1.2 to come from 300.
     bent = trace(np.random.default_rng(2), 4, 6, start=300.0, bend=40.0)
     assert np.all(p_values(bent) < 1e-6)
     first = num_warmup(bent)

@@ -1,4 +1,4 @@
-"""Guides: their densities are those of the normals they say they are."""
+"""Guides: their draws and entropies are those of the normals they say they are."""
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ def guide(request):
 
 
 def parameters_of(guide, seed=0):
-    """Random ones of the structure that `init` gives."""
+    """Random parameters of the structure that `init` gives."""
     start = guide.init(jnp.zeros(guide.dim))
     flat, unravel = ravel_pytree(start)
     values = np.random.default_rng(seed).normal(size=flat.shape)
@@ -31,21 +31,17 @@ def parameters_of(guide, seed=0):
 
 
 def moments(guide, parameters):
-    """Mean and covariance, from the linear map that `transform` is."""
+    """Mean and covariance, from the linear map of `transform`."""
     zero = jnp.zeros(guide.num_normals)
     root = jax.jacobian(guide.transform, 1)(parameters, zero)
     root = np.asarray(root, np.float64)
     return np.asarray(guide.transform(parameters, zero)), root @ root.T
 
 
-def test_log_prob_and_entropy_are_those_of_the_normal(guide):
+def test_entropy_is_that_of_the_normal(guide):
     parameters = parameters_of(guide)
     law = stats.multivariate_normal(*moments(guide, parameters))
-    points = np.random.default_rng(1).normal(size=(7, guide.dim))
-    found = [guide.log_prob(parameters, jnp.asarray(point)) for point in points]
     tolerance = 1e-9 if jnp.zeros(()).dtype == jnp.float64 else 1e-3
-    expected = np.atleast_1d(law.logpdf(points))
-    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(
         guide.entropy(parameters), law.entropy(), rtol=tolerance, atol=tolerance
     )
@@ -56,11 +52,11 @@ def test_draws_have_these_moments(guide):
     mean, covariance = moments(guide, parameters)
     draws = np.asarray(guide.sample(jax.random.key(0), parameters, 20_000), np.float64)
     scaled = np.linalg.solve(np.linalg.cholesky(covariance), (draws - mean).T)
-    # 20 p-values of which the smallest is below 1e-8 with probability 2e-7.
+    # The smallest of 20 p-values is below 1e-8 with probability 2e-7.
     for row in scaled:
         assert stats.kstest(row, "norm").pvalue > 1e-8
     products = (scaled @ scaled.T)[np.triu_indices(guide.dim, 1)] / 20_000**0.5
-    # Sums of products of independent normals: about N(0, 1), 4e-9 for six sd.
+    # Scaled sums of products of independent normals are about N(0, 1).
     assert np.all(abs(products) < 7)
 
 

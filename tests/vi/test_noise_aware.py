@@ -18,7 +18,7 @@ from dpjax.vi.trace_model import log_joint
 
 
 def simulated(rng, num_chains, num_steps, dim, *, spread, sd, curvature, error=0.0):
-    """Infos of the model itself, and phi* drawn from its prior."""
+    """Infos drawn from the model itself, and phi* drawn from its prior."""
     shape = num_chains, num_steps, 2 * dim
     parameters = spread * rng.normal(size=shape)
     optimum = parameters.mean(axis=1) + rng.normal(size=(num_chains, 2 * dim))
@@ -49,7 +49,7 @@ def test_density_is_that_of_all_steps():
     centered = x - x.mean(axis=0)
     sxx = np.sum(centered**2, axis=0)
     slope = stats.norm(abs(np.sum(centered * g, axis=0)) / sxx, s / np.sqrt(sxx))
-    # The guide's mean scales say 1 / s^2, and twice the square of d log s / d rho.
+    # The guide's mean scales s give 1 / s^2, and 2 (d log s / d rho)^2 for rho.
     rho = infos.parameters["rho"][0].mean()
     scale, tangent = np.log1p(np.exp(rho)), 1 / (1 + np.exp(-rho))
     guess = np.log([scale**-2, 2 * (tangent / scale) ** 2])
@@ -89,7 +89,7 @@ def test_nuts_agrees_with_exact_draws():
         (flat(exact.curvature), flat(nuts.curvature)),
     ):
         sd = draws.std(axis=0)
-        # With 800 effective draws of NUTS, six standard errors of either.
+        # Six standard errors, if NUTS has 800 effective draws.
         assert np.all(abs(chain.mean(axis=0) - draws.mean(axis=0)) < 0.22 * sd)
         assert np.all(abs(chain.std(axis=0) / sd - 1) < 0.16)
 
@@ -109,7 +109,7 @@ def test_laplace_is_exact_where_the_posterior_is_normal():
         (flat(exact.curvature), flat(laplace.curvature)),
     ):
         sd = draws.std(axis=0)
-        # Six standard errors, and what 2000 steps leave of skewness.
+        # Six standard errors, and room for the skewness that is left at 2000 steps.
         assert np.all(abs(normal.mean(axis=0) - draws.mean(axis=0)) < 0.1 * sd)
         assert np.all(abs(normal.std(axis=0) / sd - 1) < 0.05)
 
@@ -195,8 +195,8 @@ def test_curvatures_follow_their_density(settings):
 
 @pytest.mark.parametrize("error", [0.0, 200.0])
 def test_intervals_cover_the_optimum(error):
-    # Steps ten times as wide as the prior: what is counted twice does not matter, and
-    # at a curvature of 50 neither does softplus in its prior.
+    # The steps are ten times as wide as the prior, so that it does not matter that the
+    # run is counted twice, nor, at a curvature of 50, that u is not the curvature.
     settings = dict(spread=10.0, sd=250.0, curvature=50.0, error=error)
     infos, optimum = simulated(np.random.default_rng(1), 1, 40, 500, **settings)
     posterior = dpjax.noise_aware(infos, sampling_error_sd=error)
@@ -303,7 +303,7 @@ def test_finds_the_optimum_and_curvature_of_a_run(normal_mean):
         (optima.parameters["location"], mean),
         (optima.curvature["location"], precision),
     ):
-        # Six sd, 2e-9, of a posterior by sqrt(2) too narrow.
+        # Six sd, 2e-9, of a posterior that is too narrow by a factor of sqrt(2).
         assert abs(np.mean(draws) - truth) < 6 * 2**0.5 * np.std(draws)
     assert np.std(optima.curvature["location"]) < 0.2 * precision
     theta = noise_aware.draws(jax.random.key(3), MeanField(1), 2000)

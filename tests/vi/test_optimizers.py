@@ -1,4 +1,4 @@
-"""Rates that follow from the noise: how far it carries a run, and what they refuse."""
+"""Step sizes from the noise: how far noise carries a run, and what is refused."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def test_noise_moves_a_run_by_the_distance():
     state, info = jax.jit(algorithm.step)(jax.random.key(0), start)
     for part, sd in (("location", 70.0), ("rho", 70.0 / 50)):
         rate = (state.position[part] - start.position[part]) / info.gradient[part]
-        # Independent noise at every step, and four components.
+        # The noise of the steps is independent, and there are four components.
         reached = rate * sd * STEPS**0.5
         np.testing.assert_allclose(reached, distance[part] / 2 * np.ones(2), rtol=3e-3)
 
