@@ -227,10 +227,10 @@ def trace(
     active = jax.ShapeDtypeStruct((chunk_size, num_chains), bool)
     arrays = arrays_of(algorithm_fn)
     loop = _Loop(algorithm_fn, posterior, outline_fn)
-    chains = _beside(posterior.data, chains)
-    traced = loop.trace(arrays, posterior.data, chains, words, active)
+    data = posterior.data
+    traced = loop.trace(arrays, data, _beside(data, chains), words, active)
     if is_private:
-        check_loop(traced, arrays, posterior.data)
+        check_loop(traced, arrays, data)
     text = traced.lower().as_text()
     if "callback" in text:
         # The text of a callback names an object of this process, and no more.
@@ -242,8 +242,7 @@ def trace(
         _loops.move_to_end(text_hash)
         if len(_loops) > MAX_PROGRAMS:
             _loops.popitem(last=False)
-        chains = _beside(posterior.data, chains)
-        arguments = arrays, posterior.data, chains, words, active
+        arguments = arrays, data, _beside(data, chains), words, active
         try:
             return shared(*arguments)
         except _Retraced:

@@ -190,7 +190,7 @@ def test_a_start_that_reads_records_is_refused():
         mean = jnp.mean(posterior.data, axis=0)
         return algorithm._replace(init=lambda p, k=None: algorithm.init(p + mean))
 
-    with pytest.raises(ValueError, match=r"^draws, state\.position"):
+    with pytest.raises(ValueError, match=r"^init\.position"):
         check(algorithm_fn)
 
 
