@@ -41,8 +41,8 @@ HANDED_ON = {
     "runner/program": ["data = posterior.data"],
     "runner/run": [
         "data=_keyed_hash(key, posterior.data),",
-        "position, record = jax.eval_shape(first, (positions, posterior.data))",
         "found.update(np.ascontiguousarray(leaf).data)",
+        "position, record = jax.eval_shape(first, (positions, posterior.data))",
     ],
 }
 # Inferences without privacy, which read the data as they please.
