@@ -1,9 +1,9 @@
 """Settings of every test: 64 bits unless DPJAX_TEST_X64=0, and JAX at its strictest.
 
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Tests
-compile far longer than they run, so in 64 bits XLA takes its faster code generator and in
-the default tier, of small programs, hardly optimises: a fifth of the time. In 32 bits,
-which is what users have, programs are compiled as theirs.
+compile far longer than they run. So in 64 bits XLA uses its faster code generator, and
+the default tier, whose programs are small, hardly optimises them: a fifth of the time.
+In 32 bits, which is what users have, programs are compiled as theirs are.
 """
 
 import os
