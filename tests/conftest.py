@@ -1,6 +1,9 @@
 """Settings of every test: 64 bits unless DPJAX_TEST_X64=0, and JAX at its strictest.
 
-Reuse of keys, which does not depend on the precision, is looked for in 64 bits.
+Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Tests
+compile far longer than they run. So in 64 bits XLA uses its faster code generator, and
+the default tier, whose programs are small, hardly optimises them: a fifth of the time.
+In 32 bits, which is what users have, programs are compiled as theirs are.
 """
 
 import os
@@ -15,8 +18,22 @@ jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", X64)
 
+# XLA reads its flags once, and stops at one that it does not know.
+if X64 and jax.__version_info__[:2] == (0, 10):
+    os.environ["XLA_FLAGS"] = (
+        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
+        + os.environ.get("XLA_FLAGS", "")
+    )
+
 
 def pytest_configure(config):
+    share_programs(config)
+    if X64 and config.option.markexpr == "not thorough":
+        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
+        jax.config.update("jax_disable_most_optimizations", True)
+
+
+def share_programs(config):
     """Keep compiled programs in a folder that all workers of this run share.
 
     JAX_COMPILATION_CACHE_DIR names a folder that outlives the run. Workers and

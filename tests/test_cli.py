@@ -16,8 +16,6 @@ from dpjax.config import data, model
 from dpjax.models.banana import FisherInformation
 from tests.tiers import tiered
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 ROOT = Path(__file__).parents[1]
 
 TOML = """

@@ -14,8 +14,6 @@ from dpjax.mcmc import metropolis_hastings
 from dpjax.posterior import Posterior
 from dpjax.release import clip_bounds
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 MINIBATCH = dict(clip_bound=0.5, expected_batch_size=30.0)
 SETTINGS = {
     "barker": dict(clip_bound=0.5, laziness=0.8),

@@ -19,8 +19,6 @@ import dpjax
 from dpjax.numpyro import posterior
 from tests.numpyro_models import RECORDS, logistic, table
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 MODELS = table()
 SUBSAMPLED = ("hierarchical", "subsampled")
 rng = np.random.default_rng(1)

@@ -21,8 +21,6 @@ from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.vi.guides import FullRank, LowRank, MeanField
 from tests.tiers import tiered
 
-pytestmark = pytest.mark.usefixtures("quickly_compiled")
-
 dpvi = importlib.import_module("dpjax.vi.dpvi")
 
 GUIDES = [MeanField(2), LowRank(2, rank=1), FullRank(2)]
