@@ -1,11 +1,14 @@
 """Kernels of dpjax inside `numpyro.infer.MCMC`."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
+from jax.experimental import io_callback
 from numpyro.infer import mcmc
 from numpyro.util import is_prng_key
 
@@ -79,8 +82,10 @@ class MCMCKernel(mcmc.MCMCKernel):
     hold the records.
 
     *Formal guarantees.* Samples, and extra fields other than ``rng_key``, are released
-    at the cost that the attribute ``statement`` gives. After ``max_steps`` steps a
-    chain no longer moves and releases nothing more.
+    at the cost that the attribute ``statement`` gives. The kernel counts steps on the
+    host, over all calls of `MCMC.run` and `MCMC.warmup`. A chain that has made
+    ``max_steps`` steps, or any chain once all of them are made, no longer moves and
+    releases nothing more.
     """
 
     # If a kernel has a model, ArviZ runs it to store observations and log-likelihoods.
@@ -99,6 +104,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         self._algorithm_fn = algorithm_fn
         self._algorithm = algorithm_fn(posterior)
         self._num_chains, self._num_begun = num_chains, 0
+        self._lock = threading.Lock()
         # NumPyro does not call `init` for a resumed chain once this is set.
         self._sample_fn = None
         step = self._algorithm.privacy(1, budget.neighboring_relation)
@@ -112,6 +118,7 @@ class MCMCKernel(mcmc.MCMCKernel):
                 f"for one step of {num_chains} chains: lower the clip bound or the "
                 "step size, or run fewer chains"
             )
+        self._num_left = self.max_steps * num_chains
         paid = [(event, count * self.max_steps) for event, count in events]
         statement = PrivacyStatement.of(
             paid, budget, num_chains, self.max_steps, shared=spent
@@ -171,10 +178,25 @@ class MCMCKernel(mcmc.MCMCKernel):
             return self._step(state)
         return jax.vmap(self._step)(state)
 
+    def _take(self, is_wanted):
+        """Count one step of a chain, on the host, and say whether it is paid for.
+
+        A count in the state would not do: NumPyro starts chains again from an earlier
+        state, such as that after the warm-up. The count depends on no data.
+        """
+        with self._lock:
+            is_paid = bool(is_wanted) and self._num_left > 0
+            self._num_left -= is_paid
+        return np.bool_(is_paid)
+
     def _step(self, state):
         rng_key, draw = jax.random.split(state.rng_key)
+        is_paid = io_callback(
+            self._take,
+            jax.ShapeDtypeStruct((), bool),
+            state.num_steps < self.max_steps,
+        )
         kernel, info = self._algorithm.step(draw, state.kernel)
-        is_paid = state.num_steps < self.max_steps
         kernel = jax.tree.map(
             lambda new, old: jnp.where(is_paid, new, old), kernel, state.kernel
         )

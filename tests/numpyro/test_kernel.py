@@ -1,5 +1,6 @@
 """Kernels of dpjax in NumPyro's MCMC: chain methods, budgets, secrets; metrics."""
 
+import copy
 import dataclasses
 import functools
 import os
@@ -26,6 +27,7 @@ from dpjax.numpyro import (
     posterior,
 )
 from tests.numpyro_models import table
+from tests.tiers import tiered
 
 BUDGET = dpjax.Budget(2.0, 1e-5)
 BARKER = functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.02)
@@ -159,6 +161,41 @@ def test_warmup_is_a_part_of_the_run():
     assert mcmc.get_samples()["mean"].shape == (10,)
     mcmc.run(jax.random.key(1), extra_fields=("num_steps",))
     np.testing.assert_array_equal(mcmc.get_extra_fields()["num_steps"], range(11, 16))
+
+
+@pytest.mark.filterwarnings("ignore:Some donated buffers")
+@pytest.mark.parametrize(
+    ("num_chains", "method"),
+    tiered(
+        [(1, "sequential"), (2, "sequential"), (2, "vectorized"), (2, jax.vmap)],
+        [(2, "vectorized")],
+    ),
+)
+def test_no_step_is_given_away_by_starting_again(num_chains, method):
+    """From the state after the warm-up, again and again: all of it is counted."""
+    algorithm_fn = functools.partial(BARKER, clip_bound=0.06)
+    kernel = MCMCKernel(target(), algorithm_fn, budget=BUDGET, num_chains=num_chains)
+    sizes = dict(num_warmup=10, num_samples=kernel.max_steps // 3)
+    options = dict(num_chains=num_chains, chain_method=method, progress_bar=False)
+    mcmc = MCMC(kernel, **sizes, **options)
+    mcmc.warmup(jax.random.key(0))
+    made = 10 * num_chains
+    for seed in range(5):
+        mcmc.run(jax.random.key(seed), extra_fields=("num_steps",))
+        counts = mcmc.get_extra_fields(group_by_chain=True)["num_steps"]
+        made += np.sum(counts[:, -1] - 10)
+        if made == kernel.max_steps * num_chains:
+            draws = mcmc.get_samples(group_by_chain=True)["mean"]
+    assert made == kernel.max_steps * num_chains
+    # In the last run no chain moves.
+    assert np.all(draws == draws[:, :1])
+
+
+def test_a_kernel_is_not_copied():
+    kernel = MCMCKernel(target(), BARKER, budget=BUDGET)
+    for copy_fn in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="private records"):
+            copy_fn(kernel)
 
 
 KERNELS = {
