@@ -165,11 +165,13 @@ class MCMCKernel(mcmc.MCMCKernel):
         return begin(init_params, rng_key)
 
     def _begin(self, position, rng_key):
+        # Mapped with the key: one count for all mapped chains would be called once.
+        num_steps = jnp.sum(0 * jax.random.key_data(rng_key)).astype(int)
         return KernelState(
             position,
             self._algorithm.init(position),
             jnp.zeros((), bool),
-            jnp.zeros((), int),
+            num_steps,
             rng_key,
         )
 
