@@ -88,7 +88,7 @@ def _epochs(
     posterior, match, family, schedule, batch_size,
     rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
 ):  # fmt: skip
-    model = SharedSite.of(posterior, family, match)
+    model = SharedSite(posterior, family, match)
     steps_per_epoch = model.num_records // batch_size
 
     def visit(carry, indices):
@@ -98,9 +98,7 @@ def _epochs(
         norms = jnp.linalg.norm(differences, axis=1, keepdims=True)
         shrink = jnp.minimum(1, l2_clip_norm / jnp.maximum(norms, 1e-30))
         differences = jnp.where(jnp.isfinite(norms), shrink * differences, 0)
-        rate = batch_size / model.num_records
-        if schedule is not None:
-            rate = schedule(num_steps)
+        rate = schedule(num_steps) if schedule else batch_size / model.num_records
         theta = model.step(theta, jnp.mean(differences, axis=0), rate)
         return (theta, num_steps + 1), None
 

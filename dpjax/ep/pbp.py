@@ -19,9 +19,6 @@ is counted several times.
 Reference: Hernandez-Lobato and Adams 2015.
 """
 
-import functools
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
@@ -77,7 +74,6 @@ network = from_log_evidence(_log_evidence)
 def pbp(
     rng_key: jax.Array,
     posterior: Posterior,
-    match: Callable = network,
     *,
     initial_position,
     num_epochs: int = 1,
@@ -88,8 +84,10 @@ def pbp(
     ----------
     rng_key
         Key for the order of the records.
-    posterior, match, initial_position
-        As in `dpjax.comparisons.ep`, for independent components.
+    posterior
+        A `dpjax.models.bayesian_network`.
+    initial_position
+        Mean of q at the start.
     num_epochs
         Number of passes over the records.
 
@@ -104,17 +102,17 @@ def pbp(
         Mean and variances of q.
     """
     check_count("num_epochs", num_epochs)
-    return _passes(posterior, match, rng_key, initial_position, num_epochs)
+    return _passes(posterior, rng_key, initial_position, num_epochs)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _passes(posterior, match, rng_key, initial_position, num_epochs):
+@jax.jit
+def _passes(posterior, rng_key, initial_position, num_epochs):
     family = Diagonal(initial_position.shape)
-    model = SharedSite.of(posterior, family, match)
+    model = SharedSite(posterior, family, network)
 
     def visit(theta, index):
         record = jax.tree.map(lambda leaf: leaf[index], posterior.data)
-        site = family.pack(*match(record, *family.moments(theta)))
+        site = family.pack(*network(record, *family.moments(theta)))
         moved = family.floor(theta + site, model.least_precision)
         return jnp.where(jnp.all(jnp.isfinite(site)), moved, theta), None
 
