@@ -274,12 +274,9 @@ def _mixture_diameter(half_width, truncation, variance) -> float:
 
 def _chance(a, q, variance):
     """Range of the probability p in cells, which are ranges of a and q."""
-    corners = [(s, u) for s in a for u in q]
     best = [(s, np.clip(s, *q)) for s in a]
-    least, most = (
-        extreme.reduce([u * (2 * s - u) for s, u in points])
-        for extreme, points in ((np.minimum, corners), (np.maximum, best))
-    )
+    least = np.minimum.reduce([u * (2 * s - u) for s in a for u in q])
+    most = np.maximum.reduce([u * (2 * s - u) for s, u in best])
     return expit(least / (2 * variance)), expit(most / (2 * variance))
 
 

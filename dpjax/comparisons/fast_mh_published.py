@@ -142,10 +142,8 @@ def as_top_level_api(
         with jax.enable_x64(True):
             bound = jnp.asarray(bound, jnp.float64)
             reads_all = expected_batch_size + num_records * bound >= max_batch_size
-            is_noisy = jnp.where(
-                reads_all, of_all.is_noisy(bound), of_minibatch.is_noisy(bound)
-            )
-            return 2 * reads_all + is_noisy
+            are_noisy = of_all.is_noisy(bound), of_minibatch.is_noisy(bound)
+            return 2 * reads_all + jnp.where(reads_all, *are_noisy)
 
     def kind_of_move(words, state):
         """The kind of the step that proposes with these words."""

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.ep.gaussians import Family, Moments
-from dpjax.ep.shared_site import SharedSite, start
+from dpjax.ep.shared_site import SharedSite, passes, start
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count
 
@@ -89,7 +89,6 @@ def _epochs(
     rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
 ):  # fmt: skip
     model = SharedSite(posterior, family, match)
-    steps_per_epoch = model.num_records // batch_size
 
     def visit(carry, indices):
         theta, num_steps = carry
@@ -102,13 +101,7 @@ def _epochs(
         theta = model.step(theta, jnp.mean(differences, axis=0), rate)
         return (theta, num_steps + 1), None
 
-    def epoch(i, carry):
-        key = jax.random.fold_in(rng_key, i)
-        order = jax.random.permutation(key, model.num_records)
-        batches = order[: steps_per_epoch * batch_size].reshape(-1, batch_size)
-        return jax.lax.scan(visit, carry, batches)[0]
-
     theta = start(family, model.prior, initial_position, init_scale)
     carry = theta, jnp.zeros((), jnp.int32)
-    theta, _ = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+    theta, _ = passes(rng_key, num_epochs, model.num_records, visit, carry, batch_size)
     return family.moments(theta)

@@ -140,12 +140,11 @@ def as_top_level_api(
     def maximum(total):
         counts = jnp.maximum(total[:num_components], 1.0) + prior_strength
         first, second = family.unpack(total[num_components:])
-        identity = jnp.eye(dim, dtype=total.dtype)
-        second = record_norm**2 * second
-        second = second + prior_strength * component_sd**2 * identity[None]
+        prior = prior_strength * component_sd**2 * jnp.eye(dim, dtype=total.dtype)[None]
+        second = record_norm**2 * second + prior
         means = record_norm * first / counts[:, None]
-        covariances = second / counts[:, None, None]
-        covariances = covariances - means[:, :, None] * means[:, None, :]
+        squares = means[:, :, None] * means[:, None, :]
+        covariances = second / counts[:, None, None] - squares
         floored = family.floor(family.pack(means, covariances), component_sd**2 / 100)
         return Mixture(counts / jnp.sum(counts), means, family.unpack(floored)[1])
 

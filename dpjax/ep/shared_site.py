@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from dpjax.ep.gaussians import Family
 from dpjax.posterior import Posterior
 
-__all__ = ["SharedSite", "SharedSiteInfo", "SharedSiteState", "init", "start"]
+__all__ = ["SharedSite", "SharedSiteInfo", "SharedSiteState", "init", "passes", "start"]
 
 
 class SharedSiteState(NamedTuple):
@@ -170,3 +170,26 @@ def init(
     """A Gaussian whose mean is the public `position`; it reads no data and no key."""
     theta = start(family, family.prior(posterior.logprior_fn), position, init_scale)
     return SharedSiteState(theta, jnp.zeros((), jnp.int32))
+
+
+def passes(
+    rng_key: jax.Array, num_epochs, num_records: int, visit, carry, batch_size: int = 1
+):
+    """The carry after passes over the records, each in a fresh order.
+
+    A pass leaves out the last records if their number is not a multiple of the batch
+    size.
+
+    Parameters
+    ----------
+    visit
+        ``(carry, batch) -> (carry, None)``, where a batch holds the numbers of
+        `batch_size` records.
+    """
+
+    def epoch(i, carry):
+        order = jax.random.permutation(jax.random.fold_in(rng_key, i), num_records)
+        kept = order[: num_records // batch_size * batch_size]
+        return jax.lax.scan(visit, carry, kept.reshape(-1, batch_size))[0]
+
+    return jax.lax.fori_loop(0, num_epochs, epoch, carry)

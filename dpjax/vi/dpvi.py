@@ -184,11 +184,7 @@ def as_top_level_api(
     def weights_like(parameters):
         """w, of the shapes of the parameters."""
         weights = jax.tree.broadcast(preconditioner, parameters)
-        return jax.tree.map(
-            lambda w, leaf: jnp.broadcast_to(jnp.asarray(w, leaf.dtype), leaf.shape),
-            weights,
-            parameters,
-        )
+        return jax.tree.map(jnp.full_like, parameters, weights)
 
     def noise_sd(parameters):
         if aligned or release is None or not noise_multiplier:
