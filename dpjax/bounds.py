@@ -33,6 +33,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 
+from dpjax.privacy.validate import check_positive
+
 __all__ = ["GaussianMixture", "LogisticRegression"]
 
 CELLS = 64
@@ -68,7 +70,7 @@ class LogisticRegression:
     radius: float = math.inf
 
     def __post_init__(self):
-        _check_positive(feature_norm=self.feature_norm)
+        check_positive(feature_norm=self.feature_norm)
         if not self.radius > 0:
             raise ValueError(f"radius must be positive, got {self.radius}")
 
@@ -186,11 +188,7 @@ class GaussianMixture:
     variance: float = 2.0
 
     def __post_init__(self):
-        _check_positive(
-            half_width=self.half_width,
-            truncation=self.truncation,
-            variance=self.variance,
-        )
+        check_positive(**vars(self))
 
     @property
     def lipschitz(self) -> float:
@@ -276,12 +274,9 @@ def _mixture_diameter(half_width, truncation, variance) -> float:
 
 def _chance(a, q, variance):
     """Range of the probability p in cells, which are ranges of a and q."""
-    corners = [(s, u) for s in a for u in q]
     best = [(s, np.clip(s, *q)) for s in a]
-    least, most = (
-        extreme.reduce([u * (2 * s - u) for s, u in points])
-        for extreme, points in ((np.minimum, corners), (np.maximum, best))
-    )
+    least = np.minimum.reduce([u * (2 * s - u) for s in a for u in q])
+    most = np.maximum.reduce([u * (2 * s - u) for s, u in best])
     return expit(least / (2 * variance)), expit(most / (2 * variance))
 
 
@@ -319,9 +314,3 @@ def _supremum(upper, low, high) -> float:
         )
     # The last factor is larger than the rounding errors of `upper`.
     return float(bound * (1 + 1e-9))
-
-
-def _check_positive(**numbers):
-    for name, number in numbers.items():
-        if not 0 < number < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {number}")

@@ -14,8 +14,8 @@ FILES = {
 }
 # A room imports from rooms above it in this list, and from itself.
 RANKS = [
-    "random", "posterior", "algorithm", "acceptance", "bounds", "evaluation",
-    "privacy", "release", "proposals", "models", "datasets", "fisher",
+    "random", "posterior", "algorithm", "acceptance", "evaluation",
+    "privacy", "bounds", "release", "proposals", "models", "datasets", "fisher",
     "mcmc", "sgmcmc", "vi", "ep", "adaptation", "runner", "numpyro", "comparisons",
     "config", "cli", "__init__",
 ]  # fmt: skip

@@ -27,8 +27,8 @@ from tqdm import tqdm
 import dpjax
 from benchmarks.noise_aware import gibbs_linear
 from dpjax import privacy
-from dpjax.evaluation import coverage_rmse, noise_floor, tarp_marginal
-from dpjax.evaluation.tarp import rmse_with_error, shares
+from dpjax.evaluation import coverage_rmse, noise_floor
+from dpjax.evaluation.tarp import coverage, rmse_with_error, shares, shares_marginal
 from dpjax.vi.guides import MeanField
 from dpjax.vi.optimizers import noise_scaled_sgd
 
@@ -291,7 +291,7 @@ def scores(settings: dict, sample, at: int, first: int) -> dict[str, Scores]:
         method: Scores(
             shares(rng, samples, truth, center),
             (truth - samples.mean(axis=1)) / samples.std(axis=1),
-            tarp_marginal(marginal_rng, samples, truth, center),
+            coverage(shares_marginal(marginal_rng, samples, truth, center)),
         )
         for method, samples in found.items()
     }

@@ -23,7 +23,6 @@ def nuts(
     *,
     initial_position: Any,
     num_warmup: int = 1000,
-    target_acceptance_rate: float = 0.8,
 ) -> Run:
     """Draws of the No-U-Turn sampler after Stan's window adaptation.
 
@@ -39,8 +38,6 @@ def nuts(
         Pytree whose leaves have an entry for every chain along the leading axis.
     num_warmup
         Steps before the draws, in which every chain adapts on its own.
-    target_acceptance_rate
-        Acceptance rate in (0, 1) that the step size is adapted to.
 
     Returns
     -------
@@ -49,12 +46,9 @@ def nuts(
     """
 
     def start(posterior, position, rng_key):
-        adaptation = blackjax.window_adaptation(
-            blackjax.nuts, posterior, target_acceptance_rate=target_acceptance_rate
-        )
         # The type of `run` in BlackJAX leaves its number of steps out.
-        adapted = adaptation.run(rng_key, position, num_warmup)  # pyright: ignore[reportCallIssue]
-        (state, parameters), _ = adapted
+        adaptation: Any = blackjax.window_adaptation(blackjax.nuts, posterior)
+        (state, parameters), _ = adaptation.run(rng_key, position, num_warmup)
         return blackjax.nuts(posterior, **parameters), state
 
     return _run(rng_key, posterior, num_steps, initial_position, start)

@@ -30,10 +30,9 @@ from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Family
 from dpjax.ep.shared_site import SharedSite, SharedSiteInfo, SharedSiteState, init
 from dpjax.posterior import Posterior
-from dpjax.privacy import GaussianRelease
 from dpjax.random import chacha
 from dpjax.random.batches import Sample
-from dpjax.release import clip_bounds, exact_sums, gaussian, vector_sums
+from dpjax.release import exact_sums, gaussian, vector_sums
 from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = ["as_top_level_api", "dp_sep_published", "init"]
@@ -74,10 +73,10 @@ def as_top_level_api(
     Gaussian noise. Substituting a record changes one of these releases; the others are
     the same functions of what was released before. State and info are public.
     """
-    GaussianSum(l2_clip_norm, noise_multiplier)
+    gaussian_sum = GaussianSum(l2_clip_norm, noise_multiplier)
     if not 0 < damping <= 1:
         raise ValueError(f"damping must be in (0, 1], got {damping}")
-    model = SharedSite.of(posterior, family, match)
+    model = SharedSite(posterior, family, match)
     num_records = model.num_records
     unit = l2_clip_norm / exact_sums.GRID
     row = -(-2 * family.size // 16) * 16
@@ -94,9 +93,8 @@ def as_top_level_api(
 
     def visit(key, theta, index, place):
         words = chacha.expand(key, place * row, row)[: 2 * family.size]
-        difference = release(words, index, theta).astype(theta.dtype) - model.factor(
-            theta
-        )
+        site = release(words, index, theta).astype(theta.dtype)
+        difference = site - model.factor(theta)
         theta = model.step(theta, difference, damping / num_records**2)
         factor = model.factor(theta)
         norm = jnp.linalg.norm(factor)
@@ -112,24 +110,16 @@ def as_top_level_api(
 
         places = jnp.arange(num_records, dtype=jnp.uint32)
         theta, _ = jax.lax.scan(body, state.position, (order, places))
-        return (
-            SharedSiteState(theta, state.num_steps + 1),
-            SharedSiteInfo(theta),
-            memory,
-        )
+        moved = SharedSiteState(theta, state.num_steps + 1)
+        return moved, SharedSiteInfo(theta), memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        if noise_multiplier == 0:
-            raise ValueError("without noise expectation propagation is not private")
         if neighboring_relation != NeighboringRelation.REPLACE_ONE:
             raise ValueError(
                 "an order of n records is certified under REPLACE_ONE only, got "
                 f"{neighboring_relation.name}"
             )
-        error = family.size * gaussian.TOTAL_VARIATION
-        sensitivity = clip_bounds.sensitivity(1.0, neighboring_relation)
-        event = GaussianRelease(noise_multiplier / sensitivity, error)
-        return [(event, num_steps)]
+        return [(gaussian_sum.event(family.size, neighboring_relation), num_steps)]
 
     transition = Transition(
         num_words=lambda state: 16,

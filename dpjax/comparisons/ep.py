@@ -66,7 +66,7 @@ def ep(
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _sweeps(posterior, match, family, initial_position, num_sweeps):
-    model = SharedSite.of(posterior, family, match)
+    model = SharedSite(posterior, family, match)
     theta = start(family, model.prior, initial_position)
     sites = jnp.broadcast_to(model.factor(theta), (model.num_records, family.size))
 

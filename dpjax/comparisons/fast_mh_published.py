@@ -43,7 +43,6 @@ from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit
 from dpjax.proposals import Proposal
 from dpjax.release import clip_bounds
-from dpjax.release.clip_bounds import ClipBound
 
 __all__ = ["as_top_level_api", "fast_mh_published"]
 
@@ -115,7 +114,18 @@ def as_top_level_api(
     """
     mh.check_posterior(posterior)
     num_records = posterior.num_records
-    _check(num_records, max_batch_size, epsilon, delta)
+    if not (0 < epsilon < math.inf and 0 < delta < 1):
+        raise ValueError(
+            "epsilon must be positive and finite and delta in (0, 1), got "
+            f"{epsilon} and {delta}"
+        )
+    # A smaller K would leave the minibatch test without its noise.
+    least = delta * num_records / 2
+    if not least < max_batch_size < math.inf:
+        raise ValueError(
+            f"max_batch_size must be finite and above delta n / 2 = {least:g}, got "
+            f"{max_batch_size}"
+        )
     clip_bound = clip_bounds.of(clip_bound)
     largest = clip_bound.largest(proposal.longest(step_size))
     proposal = proposals.in_metric(proposal, inverse_mass_matrix)
@@ -132,10 +142,15 @@ def as_top_level_api(
         with jax.enable_x64(True):
             bound = jnp.asarray(bound, jnp.float64)
             reads_all = expected_batch_size + num_records * bound >= max_batch_size
-            is_noisy = jnp.where(
-                reads_all, of_all.is_noisy(bound), of_minibatch.is_noisy(bound)
-            )
-            return 2 * reads_all + is_noisy
+            are_noisy = of_all.is_noisy(bound), of_minibatch.is_noisy(bound)
+            return 2 * reads_all + jnp.where(reads_all, *are_noisy)
+
+    def kind_of_move(words, state):
+        """The kind of the step that proposes with these words."""
+        dimension = ravel_pytree(state.position)[0].size
+        walk_words = words[2 : 2 + proposal.num_words(dimension)]
+        proposed = proposal.propose(walk_words, state.position, state.walk, step_size)
+        return kind_of(posterior.tempering * clip_bound.at(proposed.distance))
 
     def step(posterior, kind: int) -> Transition:
         """The step of one kind. Metropolis's rule has no use for the noise."""
@@ -162,7 +177,7 @@ def as_top_level_api(
     if largest is None:
         # Kind and bound change from step to step: `poisson_step.event` refuses a cost.
         kind, bound = 0, math.nan
-        transition = _switch(posterior, step, kind_of, step_size, proposal, clip_bound)
+        transition = _switch(posterior, step, kind_of_move)
     else:
         bound = posterior.tempering * largest
         kind = int(_value(kind_of, bound))
@@ -185,36 +200,14 @@ def as_top_level_api(
     return mh.algorithm(transition, proposal, privacy)
 
 
-def _check(num_records, max_batch_size, epsilon, delta) -> None:
-    """Refuse claims and sizes that leave a test without its noise."""
-    if not (0 < epsilon < math.inf and 0 < delta < 1):
-        raise ValueError(
-            "epsilon must be positive and finite and delta in (0, 1), got "
-            f"{epsilon} and {delta}"
-        )
-    least = delta * num_records / 2
-    if not least < max_batch_size < math.inf:
-        raise ValueError(
-            f"max_batch_size must be finite and above delta n / 2 = {least:g}, got "
-            f"{max_batch_size}"
-        )
-
-
 def _value(function: Callable, bound: float) -> float:
     """``function(bound)`` in float64, also while JAX traces the caller."""
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         return float(function(jnp.asarray(bound, jnp.float64)))
 
 
-def _switch(
-    posterior: Posterior,
-    step: Callable[[Posterior, int], Transition],
-    kind_of: Callable,
-    step_size,
-    proposal: Proposal,
-    clip_bound: ClipBound,
-) -> Transition:
-    """The step whose kind follows from the distance proposed, of four kinds."""
+def _switch(posterior: Posterior, step: Callable, kind_of_move: Callable) -> Transition:
+    """The step of which `kind_of_move` says, from words and state, what kind it is."""
     leaves, treedef = jax.tree.flatten(posterior)
 
     # Under vmap a switch makes every kind of step for every chain. This makes one kind
@@ -229,11 +222,7 @@ def _switch(
         return lax.switch(kind, [branch(kind) for kind in range(4)])
 
     def move(words, state, memory):
-        dimension = ravel_pytree(state.position)[0].size
-        walk_words = words[2 : 2 + proposal.num_words(dimension)]
-        proposed = proposal.propose(walk_words, state.position, state.walk, step_size)
-        bound = posterior.tempering * clip_bound.at(proposed.distance)
-        return *step_of_kind(leaves, kind_of(bound), words, state), memory
+        return *step_of_kind(leaves, kind_of_move(words, state), words, state), memory
 
     return Transition(step(posterior, 0).num_words, move, mh.stay)
 

@@ -32,6 +32,7 @@ from dp_accounting import NeighboringRelation
 from dpjax.comparisons import baselines
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
+from dpjax.privacy.validate import check_positive
 from dpjax.runner.results import Run
 from dpjax.runner.run import run
 
@@ -68,8 +69,7 @@ def tempered(
         raise ValueError(
             f"loglikelihood_range must be finite (low, high), got {(low, high)}"
         )
-    if not 0 < epsilon < np.inf:
-        raise ValueError(f"epsilon must be positive and finite, got {epsilon}")
+    check_positive(epsilon=epsilon)
     sensitivity = high - low
     if neighboring_relation != NeighboringRelation.REPLACE_ONE:
         sensitivity = max(abs(low), abs(high))
@@ -207,10 +207,9 @@ def hybrid(
         **options,
     )
     draw = f"1 x posterior sample, epsilon = {first_epsilon:g} if its law is exact"
-    statement = found.statement
-    statement = statement._replace(
-        epsilon=statement.epsilon + first_epsilon,
-        epsilon_per_chain=statement.epsilon_per_chain + first_epsilon,
-        events=f"{draw}; {statement.events}",
+    statement = found.statement._replace(
+        epsilon=found.statement.epsilon + first_epsilon,
+        epsilon_per_chain=found.statement.epsilon_per_chain + first_epsilon,
+        events=f"{draw}; {found.statement.events}",
     )
     return dataclasses.replace(found, statement=statement)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.ep.gaussians import Family, Moments
-from dpjax.ep.shared_site import SharedSite, start
+from dpjax.ep.shared_site import SharedSite, passes, start
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count
 
@@ -88,8 +88,7 @@ def _epochs(
     posterior, match, family, schedule, batch_size,
     rng_key, initial_position, num_epochs, l2_clip_norm, init_scale,
 ):  # fmt: skip
-    model = SharedSite.of(posterior, family, match)
-    steps_per_epoch = model.num_records // batch_size
+    model = SharedSite(posterior, family, match)
 
     def visit(carry, indices):
         theta, num_steps = carry
@@ -98,19 +97,11 @@ def _epochs(
         norms = jnp.linalg.norm(differences, axis=1, keepdims=True)
         shrink = jnp.minimum(1, l2_clip_norm / jnp.maximum(norms, 1e-30))
         differences = jnp.where(jnp.isfinite(norms), shrink * differences, 0)
-        rate = batch_size / model.num_records
-        if schedule is not None:
-            rate = schedule(num_steps)
+        rate = schedule(num_steps) if schedule else batch_size / model.num_records
         theta = model.step(theta, jnp.mean(differences, axis=0), rate)
         return (theta, num_steps + 1), None
 
-    def epoch(i, carry):
-        key = jax.random.fold_in(rng_key, i)
-        order = jax.random.permutation(key, model.num_records)
-        batches = order[: steps_per_epoch * batch_size].reshape(-1, batch_size)
-        return jax.lax.scan(visit, carry, batches)[0]
-
     theta = start(family, model.prior, initial_position, init_scale)
     carry = theta, jnp.zeros((), jnp.int32)
-    theta, _ = jax.lax.fori_loop(0, num_epochs, epoch, carry)
+    theta, _ = passes(rng_key, num_epochs, model.num_records, visit, carry, batch_size)
     return family.moments(theta)

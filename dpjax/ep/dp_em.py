@@ -33,6 +33,7 @@ from jax.scipy.stats import multivariate_normal
 from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = [
@@ -75,14 +76,10 @@ def init(
     """Equal weights about the public means `position` ``(J, d)``; no data are read."""
     means = jnp.asarray(position)
     num_components, dim = means.shape
-    identity = jnp.eye(dim, dtype=means.dtype)
-    return DPEMState(
-        Mixture(
-            jnp.full(num_components, 1 / num_components, means.dtype),
-            means,
-            jnp.tile(component_sd**2 * identity, (num_components, 1, 1)),
-        )
-    )
+    weights = jnp.full(num_components, 1 / num_components, means.dtype)
+    covariance = component_sd**2 * jnp.eye(dim, dtype=means.dtype)
+    covariances = jnp.tile(covariance, (num_components, 1, 1))
+    return DPEMState(Mixture(weights, means, covariances))
 
 
 def as_top_level_api(
@@ -122,14 +119,8 @@ def as_top_level_api(
     *Formal guarantees.* A step releases one noisy sum of clipped vectors over all
     records, a Gaussian release. State and info follow from it and are public.
     """
-    constants = dict(
-        component_sd=component_sd,
-        record_norm=record_norm,
-        prior_strength=prior_strength,
-    )
-    for name, value in constants.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value}")
+    check_positive(component_sd=component_sd, record_norm=record_norm)
+    check_positive(prior_strength=prior_strength)
     if not (isinstance(family, Full) and len(family.shape) == 2):
         raise ValueError(f"family must be Full of a shape (J, d), got {family}")
     release = GaussianSum(math.sqrt(3), noise_multiplier)
@@ -149,12 +140,11 @@ def as_top_level_api(
     def maximum(total):
         counts = jnp.maximum(total[:num_components], 1.0) + prior_strength
         first, second = family.unpack(total[num_components:])
-        identity = jnp.eye(dim, dtype=total.dtype)
-        second = record_norm**2 * second
-        second = second + prior_strength * component_sd**2 * identity[None]
+        prior = prior_strength * component_sd**2 * jnp.eye(dim, dtype=total.dtype)[None]
+        second = record_norm**2 * second + prior
         means = record_norm * first / counts[:, None]
-        covariances = second / counts[:, None, None]
-        covariances = covariances - means[:, :, None] * means[:, None, :]
+        squares = means[:, :, None] * means[:, None, :]
+        covariances = second / counts[:, None, None] - squares
         floored = family.floor(family.pack(means, covariances), component_sd**2 / 100)
         return Mixture(counts / jnp.sum(counts), means, family.unpack(floored)[1])
 

@@ -22,7 +22,6 @@ Reference: Vinaroz and Park 2022 (DP-SEP). Their Algorithm 3, in `dp_sep_publish
 moves by 1/n of this step.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +34,7 @@ from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Family
 from dpjax.ep.shared_site import SharedSite, SharedSiteInfo, SharedSiteState, init
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = ["as_top_level_api", "averaging", "dp_sep", "init"]
@@ -108,8 +108,16 @@ def as_top_level_api(
     Poisson sampled Gaussian release. State and info follow from it and are public.
     """
     release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
-    model = SharedSite.of(posterior, family, match, least_precision, recentre)
-    _check_weights(preconditioner, family.size)
+    model = SharedSite(posterior, family, match, least_precision, recentre)
+    # Arrays are traced in a run, whose caller has built the kernel before.
+    if not isinstance(preconditioner, Tracer):
+        shape = np.shape(preconditioner)
+        if shape not in ((), (family.size,)):
+            raise ValueError(
+                f"preconditioner must be a number or of shape ({family.size},), got "
+                f"{shape}"
+            )
+        check_positive(preconditioner=preconditioner)
 
     def move(words, state, memory):
         theta, num_steps = state
@@ -134,20 +142,6 @@ def as_top_level_api(
         return init(position, posterior, family, init_scale=init_scale)
 
     return Algorithm.of(start, transition, privacy, family.sample)
-
-
-def _check_weights(weights, size) -> None:
-    """Arrays are traced in a run, whose caller has built the kernel before."""
-    if isinstance(weights, Tracer):
-        return
-    weights = np.asarray(weights, float)
-    if weights.shape not in ((), (size,)):
-        raise ValueError(
-            f"preconditioner must be a number or of shape ({size},), got "
-            f"{weights.shape}"
-        )
-    if not np.all((0 < weights) & (weights < math.inf)):
-        raise ValueError(f"preconditioner must hold positive numbers, got {weights}")
 
 
 dp_sep = Sampler.of(as_top_level_api, init)

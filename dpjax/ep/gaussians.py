@@ -238,9 +238,8 @@ class Full(Family):
 
     def inverse(self, matrix) -> jax.Array:
         root = self.root(matrix)
-        identity = jnp.broadcast_to(
-            jnp.eye(root.shape[-1], dtype=root.dtype), root.shape
-        )
+        identity = jnp.eye(root.shape[-1], dtype=root.dtype)
+        identity = jnp.broadcast_to(identity, root.shape)
         return jax.scipy.linalg.cho_solve((root, True), identity)
 
     def product(self, matrix, vector) -> jax.Array:

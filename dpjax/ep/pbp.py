@@ -19,15 +19,12 @@ is counted several times.
 Reference: Hernandez-Lobato and Adams 2015.
 """
 
-import functools
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
 
 from dpjax.ep.gaussians import Diagonal, Moments, dot, matmul
-from dpjax.ep.shared_site import SharedSite, start
+from dpjax.ep.shared_site import SharedSite, passes, start
 from dpjax.ep.sites import from_log_evidence, gauss_hermite
 from dpjax.models.network import layers
 from dpjax.posterior import Posterior
@@ -75,12 +72,7 @@ network = from_log_evidence(_log_evidence)
 
 
 def pbp(
-    rng_key: jax.Array,
-    posterior: Posterior,
-    match: Callable = network,
-    *,
-    initial_position,
-    num_epochs: int = 1,
+    rng_key: jax.Array, posterior: Posterior, *, initial_position, num_epochs: int = 1
 ) -> Moments:
     """Gaussian approximation by passes of assumed-density filtering; not private.
 
@@ -88,8 +80,10 @@ def pbp(
     ----------
     rng_key
         Key for the order of the records.
-    posterior, match, initial_position
-        As in `dpjax.comparisons.ep`, for independent components.
+    posterior
+        A `dpjax.models.bayesian_network`.
+    initial_position
+        Mean of q at the start.
     num_epochs
         Number of passes over the records.
 
@@ -104,24 +98,20 @@ def pbp(
         Mean and variances of q.
     """
     check_count("num_epochs", num_epochs)
-    return _passes(posterior, match, rng_key, initial_position, num_epochs)
+    return _passes(posterior, rng_key, initial_position, num_epochs)
 
 
-@functools.partial(jax.jit, static_argnums=1)
-def _passes(posterior, match, rng_key, initial_position, num_epochs):
+@jax.jit
+def _passes(posterior, rng_key, initial_position, num_epochs):
     family = Diagonal(initial_position.shape)
-    model = SharedSite.of(posterior, family, match)
+    model = SharedSite(posterior, family, network)
 
-    def visit(theta, index):
+    def visit(theta, batch):
+        (index,) = batch
         record = jax.tree.map(lambda leaf: leaf[index], posterior.data)
-        site = family.pack(*match(record, *family.moments(theta)))
+        site = family.pack(*network(record, *family.moments(theta)))
         moved = family.floor(theta + site, model.least_precision)
         return jnp.where(jnp.all(jnp.isfinite(site)), moved, theta), None
 
-    def epoch(i, theta):
-        key = jax.random.fold_in(rng_key, i)
-        order = jax.random.permutation(key, model.num_records)
-        return jax.lax.scan(visit, theta, order)[0]
-
     theta = start(family, model.prior, initial_position)
-    return family.moments(jax.lax.fori_loop(0, num_epochs, epoch, theta))
+    return family.moments(passes(rng_key, num_epochs, model.num_records, visit, theta))

@@ -20,17 +20,15 @@ Reference: Li, Hernandez-Lobato and Turner 2015 (SEP).
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpjax.ep.gaussians import Family
 from dpjax.posterior import Posterior
 
-__all__ = ["SharedSite", "SharedSiteInfo", "SharedSiteState", "init", "start"]
+__all__ = ["SharedSite", "SharedSiteInfo", "SharedSiteState", "init", "passes", "start"]
 
 
 class SharedSiteState(NamedTuple):
@@ -56,59 +54,55 @@ class SharedSiteInfo(NamedTuple):
     parameters: jax.Array
 
 
-@dataclass(frozen=True)
 class SharedSite:
     """A model of n records that share one site.
 
     Parameters
     ----------
+    posterior
+        What is approximated. Its data are not read.
     family
         Family of the Gaussians, from `dpjax.ep.gaussians`.
     match
         ``(record, mean, covariance) -> (linear, precision)``, as in `dpjax.ep.sites`.
-    prior
-        theta_0, ``(size,)``.
     least_precision
-        Floor on the eigenvalues of L.
-    num_records
-        n.
+        Floor on the eigenvalues of L. None is half of the prior's smallest one.
     recentre
         Whether the precision that the floor adds is centred at the mean before the
         step, and not at zero.
+
+    Attributes
+    ----------
+    prior
+        theta_0, ``(size,)``.
+    num_records
+        n.
+
+    Raises
+    ------
+    ValueError
+        If the prior is not Gaussian, the likelihood is tempered, or `least_precision`
+        is below half of the prior's smallest precision.
     """
 
-    family: Family
-    match: Callable
-    prior: np.ndarray
-    least_precision: float
-    num_records: int
-    recentre: bool
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         posterior: Posterior,
         family: Family,
         match: Callable,
         least_precision: float | None = None,
         recentre: bool = False,
-    ) -> "SharedSite":
-        """The model of `posterior`, whose data are not read.
-
-        Raises
-        ------
-        ValueError
-            If the prior is not Gaussian, the likelihood is tempered, or
-            `least_precision` is below half of the prior's smallest precision.
-        """
+    ):
         if posterior.tempering != 1:
             raise ValueError(
                 "sites are those of the likelihood itself: tempering must be 1, got "
                 f"{posterior.tempering}"
             )
-        prior = family.prior(posterior.logprior_fn)
+        self.family, self.match, self.recentre = family, match, recentre
+        self.num_records = posterior.num_records
+        self.prior = family.prior(posterior.logprior_fn)
         with jax.ensure_compile_time_eval():
-            half = family.smallest_precision(prior) / 2
+            half = family.smallest_precision(self.prior) / 2
         if least_precision is None:
             least_precision = half
         elif not half <= least_precision < math.inf:
@@ -116,9 +110,7 @@ class SharedSite:
                 "least_precision must be at least half of the prior's, "
                 f"{half:g}, and finite, got {least_precision}"
             )
-        return cls(
-            family, match, prior, least_precision, posterior.num_records, recentre
-        )
+        self.least_precision = least_precision
 
     def factor(self, theta: jax.Array) -> jax.Array:
         """theta_f."""
@@ -178,3 +170,26 @@ def init(
     """A Gaussian whose mean is the public `position`; it reads no data and no key."""
     theta = start(family, family.prior(posterior.logprior_fn), position, init_scale)
     return SharedSiteState(theta, jnp.zeros((), jnp.int32))
+
+
+def passes(
+    rng_key: jax.Array, num_epochs, num_records: int, visit, carry, batch_size: int = 1
+):
+    """The carry after passes over the records, each in a fresh order.
+
+    A pass leaves out the last records if their number is not a multiple of the batch
+    size.
+
+    Parameters
+    ----------
+    visit
+        ``(carry, batch) -> (carry, None)``, where a batch holds the numbers of
+        `batch_size` records.
+    """
+
+    def epoch(i, carry):
+        order = jax.random.permutation(jax.random.fold_in(rng_key, i), num_records)
+        kept = order[: num_records // batch_size * batch_size]
+        return jax.lax.scan(visit, carry, kept.reshape(-1, batch_size))[0]
+
+    return jax.lax.fori_loop(0, num_epochs, epoch, carry)

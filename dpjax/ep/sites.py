@@ -31,6 +31,7 @@ import numpy as np
 from jax.scipy.stats import multivariate_normal, norm
 
 from dpjax.ep.gaussians import dot, matmul
+from dpjax.privacy.validate import check_positive
 
 __all__ = ["from_log_evidence", "linear", "logistic", "mixture", "probit"]
 
@@ -97,16 +98,6 @@ def _predictor(derivatives: Callable) -> Callable:
     return match
 
 
-def _by_grad(log_evidence):
-    """The derivatives for `_predictor`, of ``(target, centre, variance) -> log Z``."""
-
-    def derivatives(target, centre, variance):
-        slope, by_variance = jax.grad(log_evidence, (1, 2))(target, centre, variance)
-        return slope, slope**2 - 2 * by_variance
-
-    return derivatives
-
-
 def linear(noise_sd: float) -> Callable:
     """Match for y ~ N(x^T w, noise_sd^2), whose site is the likelihood itself.
 
@@ -115,7 +106,7 @@ def linear(noise_sd: float) -> Callable:
     ValueError
         If `noise_sd` is not positive.
     """
-    _check_positive("noise_sd", noise_sd)
+    check_positive(noise_sd=noise_sd)
 
     def derivatives(target, centre, variance):
         total = variance + noise_sd**2
@@ -125,10 +116,14 @@ def linear(noise_sd: float) -> Callable:
 
 
 @_predictor
-@_by_grad
 def probit(label, centre, variance):
     """Match for P(y = 1 | x) = Phi(x^T w) with labels y in {0, 1}, in closed form."""
-    return norm.logcdf((2 * label - 1) * centre / jnp.sqrt(1 + variance))
+
+    def log_evidence(centre, variance):
+        return norm.logcdf((2 * label - 1) * centre / jnp.sqrt(1 + variance))
+
+    slope, by_variance = jax.grad(log_evidence, (0, 1))(centre, variance)
+    return slope, slope**2 - 2 * by_variance
 
 
 @_predictor
@@ -160,8 +155,7 @@ def mixture(num_components: int, component_sd: float) -> Callable:
     ValueError
         If a parameter is not positive.
     """
-    _check_positive("num_components", num_components)
-    _check_positive("component_sd", component_sd)
+    check_positive(num_components=num_components, component_sd=component_sd)
 
     def log_density(record, mean, covariance):
         noise = component_sd**2 * jnp.eye(record.size, dtype=mean.dtype)
@@ -172,8 +166,3 @@ def mixture(num_components: int, component_sd: float) -> Callable:
         return jax.nn.logsumexp(log_densities) - math.log(num_components)
 
     return from_log_evidence(log_evidence)
-
-
-def _check_positive(name, value) -> None:
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be positive and finite, got {value}")

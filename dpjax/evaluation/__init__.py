@@ -9,8 +9,6 @@ from dpjax.evaluation.tarp import (
     rmse_with_error,
     shares,
     shares_marginal,
-    tarp,
-    tarp_marginal,
 )
 
 __all__ = [
@@ -26,6 +24,4 @@ __all__ = [
     "shares",
     "shares_marginal",
     "symmetric_kl",
-    "tarp",
-    "tarp_marginal",
 ]

@@ -27,8 +27,6 @@ __all__ = [
     "rmse_with_error",
     "shares",
     "shares_marginal",
-    "tarp",
-    "tarp_marginal",
 ]
 
 LEVELS = 1 - np.array([0.001, *np.linspace(0.05, 0.95, 19), 0.999])
@@ -73,18 +71,14 @@ def shares(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
     return np.stack(found)
 
 
-def shares_marginal(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
+def shares_marginal(rng, samples, truth, center) -> np.ndarray:
     """f of every component on its own, ``(dim, num_repeats, num_draws)``.
 
     Parameters and errors are those of `shares`.
     """
-    samples, truth, center = _checked(samples, truth, center)
-
-    def of_component(j):
-        parts = (array[..., j : j + 1] for array in (samples, truth, center))
-        return shares(rng, *parts, num_repeats=num_repeats)
-
-    return np.stack([of_component(j) for j in range(truth.shape[1])])
+    arrays = _checked(samples, truth, center)
+    parts = [np.split(array, array.shape[-1], axis=-1) for array in arrays]
+    return np.stack([shares(rng, *part) for part in zip(*parts, strict=True)])
 
 
 def coverage(shares) -> np.ndarray:
@@ -93,29 +87,13 @@ def coverage(shares) -> np.ndarray:
     return below.mean(axis=-2)
 
 
-def tarp(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
-    """Expected coverage of the joint posterior, ``(num_repeats, 21)``.
-
-    Parameters and errors are those of `shares`.
-    """
-    return coverage(shares(rng, samples, truth, center, num_repeats))
-
-
-def tarp_marginal(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
-    """Expected coverage of every component on its own, ``(dim, num_repeats, 21)``.
-
-    Parameters and errors are those of `shares`.
-    """
-    return coverage(shares_marginal(rng, samples, truth, center, num_repeats))
-
-
 def coverage_rmse(coverage) -> np.ndarray:
     """Root mean square over the levels of coverage minus level.
 
     Parameters
     ----------
     coverage
-        ``(..., 21)``, from `tarp`.
+        ``(..., 21)``, from `coverage`.
 
     Returns
     -------

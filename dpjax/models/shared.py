@@ -1,7 +1,6 @@
 """What several models share: how one is described, a prior, and checks of arguments."""
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_positive
 
 __all__ = ["Family", "NormalPrior", "check_pairs", "check_positive"]
 
@@ -61,10 +61,3 @@ def check_pairs(features, targets) -> None:
             "features must have shape (n, d) and labels or targets (n,), got "
             f"{features.shape} and {targets.shape}"
         )
-
-
-def check_positive(**constants: float) -> None:
-    """Refuse constants that are not positive and finite."""
-    for name, value in constants.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value}")

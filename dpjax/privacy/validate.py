@@ -8,7 +8,16 @@ import math
 import numbers
 import operator
 
-__all__ = ["check_count", "check_delta", "check_epsilon", "check_real"]
+import jax
+import numpy as np
+
+__all__ = [
+    "check_count",
+    "check_delta",
+    "check_epsilon",
+    "check_positive",
+    "check_real",
+]
 
 
 def check_real(name: str, value, *, low: float, high: float) -> float:
@@ -60,3 +69,19 @@ def check_count(name: str, value) -> int:
     if not 1 <= count <= 10**15:
         raise ValueError(f"{name} must be between 1 and 1e15, got {count}")
     return count
+
+
+def check_positive(**parameters) -> None:
+    """Refuse numbers, and pytrees of numbers, that are not positive and finite.
+
+    Keywords are the names of the parameters.
+
+    Raises
+    ------
+    ValueError
+        If a number of a parameter is not; the parameter is named.
+    """
+    for name, value in parameters.items():
+        leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(value)]
+        if not all(np.all((0 < leaf) & (leaf < math.inf)) for leaf in leaves):
+            raise ValueError(f"{name} must be positive and finite, got {value}")

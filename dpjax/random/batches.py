@@ -185,9 +185,8 @@ def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
     too few distinct integers.
     """
     if sampling_prob == 1:
-        return Sample(
-            jnp.arange(num_records, dtype=jnp.uint32), jnp.ones(num_records, bool)
-        )
+        every = jnp.arange(num_records, dtype=jnp.uint32)
+        return Sample(every, jnp.ones(num_records, bool))
     sizes = _counts(sampling_prob, num_records)
     capacity = sizes.largest
     slots = jnp.arange(capacity)

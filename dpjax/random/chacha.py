@@ -30,9 +30,8 @@ def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:
     """
     nonce = bytes(4) + stream.to_bytes(12, "little")
     cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
-    return np.frombuffer(cipher.update(bytes(4 * int(np.prod(shape)))), "<u4").reshape(
-        shape
-    )
+    words = np.frombuffer(cipher.update(bytes(4 * int(np.prod(shape)))), "<u4")
+    return words.reshape(shape)
 
 
 def expand(key: jax.Array, start, count: int) -> jax.Array:
@@ -52,9 +51,8 @@ def expand(key: jax.Array, start, count: int) -> jax.Array:
     uint32 ``(count,)``. A word depends only on the key and its place in the stream.
     """
     blocks = -(-count // 16)
-    counter = jnp.asarray(start, jnp.uint32) // 16 + jnp.arange(
-        blocks, dtype=jnp.uint32
-    )
+    counter = jnp.arange(blocks, dtype=jnp.uint32)
+    counter = jnp.asarray(start, jnp.uint32) // 16 + counter
     zeros = jnp.zeros_like(counter)
     first = [zeros + word for word in np.frombuffer(b"expand 32-byte k", "<u4")]
     first += [zeros + key[i] for i in range(8)]

@@ -23,7 +23,6 @@ chain is hotter than it should be. s^2 is ten times as large if sigma^2 is
 """
 
 import functools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,6 +37,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
+from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = [
@@ -158,13 +158,6 @@ class Scales:
         """T C / (q N): what a clip norm in the sum of gradients is in G."""
         sampled = self.sampling_prob * self.posterior.num_records
         return self.posterior.tempering * self.l2_clip_norm / sampled
-
-
-def check_positive(**parameters: float) -> None:
-    """Refuse parameters that are not positive and finite."""
-    for name, value in parameters.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
 def check_friction(friction: float, noise_multiplier: float) -> None:

@@ -31,9 +31,6 @@ from dpjax.vi.trace_model import flat
 
 __all__ = ["num_warmup", "p_values"]
 
-SHARES = [part / 10 for part in range(2, 10)]
-"""Shares of the trace that `num_warmup` tries to leave out."""
-
 
 def p_values(infos, *, num_blocks: int = 10) -> np.ndarray:
     """Probability that residuals drift as much as these or more, if they are noise.
@@ -96,7 +93,7 @@ def num_warmup(infos, *, level: float = 1e-3, num_blocks: int = 10) -> int:
         As in `p_values`.
     """
     num_steps = jax.tree.leaves(infos.parameters)[0].shape[1]
-    candidates = [round(share * num_steps) for share in SHARES]
+    candidates = [round(part / 10 * num_steps) for part in range(2, 10)]
     for first in candidates:
         rest = jax.tree.map(lambda leaf, first=first: leaf[:, first:], infos)
         if np.all(p_values(rest, num_blocks=num_blocks) >= level):

@@ -41,6 +41,7 @@ from dp_accounting import NeighboringRelation
 
 from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count, check_positive
 from dpjax.random import variates
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.vi.guides import Guide
@@ -155,19 +156,15 @@ def as_top_level_api(
     Poisson sampled Gaussian release. State and info follow from it and are public. The
     ELBO and the number of records in the sample are not released.
     """
-    if not (isinstance(num_samples, int) and num_samples >= 1):
-        raise ValueError(f"num_samples must be a positive integer, got {num_samples}")
+    check_count("num_samples", num_samples)
     if antithetic and num_samples % 2:
         raise ValueError(
             "antithetic draws come in pairs: num_samples must be even, got "
             f"{num_samples}"
         )
-    weights = [np.asarray(weight) for weight in jax.tree.leaves(preconditioner)]
-    if not all(np.all((0 < w) & (w < math.inf)) for w in weights):
-        raise ValueError(
-            f"preconditioner must hold positive numbers, got {preconditioner}"
-        )
-    if aligned and (published or any(np.any(w != 1) for w in weights)):
+    check_positive(preconditioner=preconditioner)
+    is_weighted = any(np.any(leaf != 1) for leaf in jax.tree.leaves(preconditioner))
+    if aligned and (published or is_weighted):
         raise ValueError(
             "preconditioner and published are for gradients of the parameters: set "
             "aligned=False"
@@ -187,11 +184,7 @@ def as_top_level_api(
     def weights_like(parameters):
         """w, of the shapes of the parameters."""
         weights = jax.tree.broadcast(preconditioner, parameters)
-        return jax.tree.map(
-            lambda w, leaf: jnp.broadcast_to(jnp.asarray(w, leaf.dtype), leaf.shape),
-            weights,
-            parameters,
-        )
+        return jax.tree.map(jnp.full_like, parameters, weights)
 
     def noise_sd(parameters):
         if aligned or release is None or not noise_multiplier:

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax.privacy.validate import check_count
+from dpjax.privacy.validate import check_count, check_positive
 
 __all__ = ["FullRank", "Guide", "LowRank", "MeanField"]
 
@@ -50,8 +50,7 @@ class Guide:
 
     def __post_init__(self):
         check_count("dim", self.dim)
-        if not 0 < self.init_scale < math.inf:
-            raise ValueError(f"init_scale must be positive, got {self.init_scale}")
+        check_positive(init_scale=self.init_scale)
 
     @property
     def num_normals(self) -> int:
@@ -79,12 +78,12 @@ class Guide:
         """theta, a pytree like the location, from e, ``(num_normals,)``."""
         location, unravel = ravel_pytree(parameters["location"])
         correlated = self.correlate(parameters, normals)
-        return unravel(location + _scales(parameters) * correlated)
+        return unravel(location + jax.nn.softplus(parameters["rho"]) * correlated)
 
     def entropy(self, parameters) -> jax.Array:
         """The exact entropy, in nats."""
         constant = self.dim * (1 + math.log(2 * math.pi)) / 2
-        log_scale = jnp.sum(jnp.log(_scales(parameters)))
+        log_scale = jnp.sum(jnp.log(jax.nn.softplus(parameters["rho"])))
         return constant + log_scale + self.log_determinant(parameters)
 
     def sample(self, rng_key: jax.Array, parameters, num_samples: int):
@@ -158,7 +157,3 @@ class FullRank(Guide):
         identity = jnp.eye(self.dim, dtype=factor.dtype)
         root = identity.at[np.tril_indices(self.dim, -1)].set(factor)
         return jnp.matmul(root, normals, precision="highest")
-
-
-def _scales(parameters) -> jax.Array:
-    return jax.nn.softplus(parameters["rho"])

@@ -225,7 +225,7 @@ def noise_aware(
         log_curvature_mean=log_curvature,
         log_curvature_sd=curvature_log_sd or math.inf,
     )
-    shape = center.shape
+    shape = sxx.shape
     model = jax.tree.map(
         lambda field: np.broadcast_to(field, shape).astype(np.float64).ravel(), model
     )
@@ -247,10 +247,7 @@ def _log_curvature(parameters) -> np.ndarray:
 
 def _like(structure, part) -> np.ndarray:
     """A pytree of numbers, or a prefix of one, as a vector ``(size,)``."""
-    whole = jax.tree.broadcast(part, structure)
-    leaves = jax.tree.map(
-        lambda number, leaf: np.broadcast_to(number, (1, 1, *np.shape(leaf))),
-        whole,
-        structure,
-    )
-    return flat(leaves)[0, 0]
+    numbers = jax.tree.leaves(jax.tree.broadcast(part, structure))
+    pairs = zip(numbers, jax.tree.leaves(structure), strict=True)
+    vectors = [np.broadcast_to(number, leaf.shape).ravel() for number, leaf in pairs]
+    return np.concatenate(vectors, dtype=np.float64)

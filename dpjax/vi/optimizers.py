@@ -19,10 +19,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
-from dpjax.privacy.validate import check_count
+from dpjax.privacy.validate import check_count, check_positive
 
 __all__ = ["noise_scaled_sgd"]
 
@@ -47,9 +46,7 @@ def noise_scaled_sgd(
         the noise on each component. `dpvi` gives it with ``aligned=False`` and noise.
     """
     check_count("num_steps", num_steps)
-    lengths = [np.asarray(leaf) for leaf in jax.tree.leaves(distance)]
-    if not all(np.all((0 < v) & (v < math.inf)) for v in lengths):
-        raise ValueError(f"distance must hold positive numbers, got {distance}")
+    check_positive(distance=distance)
 
     def update(updates, state, params=None, *, noise_sd=None, **_):
         if noise_sd is None:

@@ -99,10 +99,8 @@ def log_joint(model: TraceModel, optimum, u, r, xp: Any = np):
     of_slope = ((u - model.slope) / model.slope_sd) ** 2 / 2
     # The density of u has the factor d log a / d u = sig(u) / a.
     log_a = xp.log(xp.maximum(a, 1e-300))
-    of_curvature = (
-        (log_a - model.log_curvature_mean) / model.log_curvature_sd
-    ) ** 2 / 2
-    of_curvature = of_curvature + xp.logaddexp(-u, 0.0) + log_a
+    gap = (log_a - model.log_curvature_mean) / model.log_curvature_sd
+    of_curvature = gap**2 / 2 + xp.logaddexp(-u, 0.0) + log_a
     has_error = model.sampling_error_sd > 0
     of_error = (r / xp.where(has_error, model.sampling_error_sd, 1.0)) ** 2 / 2
     return (

@@ -369,7 +369,7 @@ def test_bad_parameters_are_refused(means):
         dp_sep_published(means, sites.linear(1.0), damping=0.0, **good)
     for message, bad in {
         "least_precision": dict(least_precision=0.4),
-        "positive numbers": dict(preconditioner=np.array([1.0, 0.0])),
+        "positive and finite": dict(preconditioner=np.array([1.0, 0.0])),
         "shape": dict(preconditioner=np.ones(3)),
     }.items():
         with pytest.raises(ValueError, match=message):

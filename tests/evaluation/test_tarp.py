@@ -1,8 +1,14 @@
 import numpy as np
 import pytest
 
-from dpjax.evaluation import coverage_rmse, noise_floor, tarp, tarp_marginal
-from dpjax.evaluation.tarp import LEVELS, coverage, rmse_with_error, shares
+from dpjax.evaluation import coverage_rmse, noise_floor
+from dpjax.evaluation.tarp import (
+    LEVELS,
+    coverage,
+    rmse_with_error,
+    shares,
+    shares_marginal,
+)
 
 DRAWS = 500
 
@@ -32,10 +38,10 @@ def test_exact_posteriors_are_within_the_floor():
     # The Cramer-von Mises statistic, n times the mean square, exceeds 1.168 with chance
     # .001 and has a tail of exp(-pi^2 x / 2): 3.4 bounds sixty of them at 1e-6.
     limit = (3.4 / DRAWS) ** 0.5
-    joint = tarp(rng, *arguments)
+    joint = coverage(shares(rng, *arguments))
     assert joint.shape == (20, len(LEVELS))
     assert np.all(coverage_rmse(joint) < limit)
-    marginal = tarp_marginal(rng, *arguments)
+    marginal = coverage(shares_marginal(rng, *arguments))
     assert marginal.shape == (2, 20, len(LEVELS))
     assert np.all(coverage_rmse(marginal) < limit)
 
@@ -51,21 +57,21 @@ def test_wrong_posteriors_score_above_the_floor(changes):
     rng = np.random.default_rng(2)
     floor = noise_floor(rng, DRAWS, 1000).max()
     arguments = conjugate(rng, **changes)
-    assert coverage_rmse(tarp(rng, *arguments)).min() > floor
-    assert coverage_rmse(tarp_marginal(rng, *arguments)).min() > floor
+    assert coverage_rmse(coverage(shares(rng, *arguments))).min() > floor
+    assert coverage_rmse(coverage(shares_marginal(rng, *arguments))).min() > floor
 
 
 def test_overconfident_posteriors_cover_too_seldom():
     rng = np.random.default_rng(4)
-    coverage = tarp(rng, *conjugate(rng, scale=0.2))
-    assert coverage[:, LEVELS > 0.89].max() < 0.7
+    found = coverage(shares(rng, *conjugate(rng, scale=0.2)))
+    assert found[:, LEVELS > 0.89].max() < 0.7
 
 
 def test_reference_points_off_the_center_see_a_mirrored_posterior():
     rng = np.random.default_rng(5)
     truth = rng.exponential(size=(DRAWS, 1))
     samples = -rng.exponential(size=(DRAWS, 200, 1))
-    score = coverage_rmse(tarp(rng, samples, truth, np.zeros_like(truth)))
+    score = coverage_rmse(coverage(shares(rng, samples, truth, np.zeros_like(truth))))
     assert score.min() > noise_floor(rng, DRAWS).max()
 
 
@@ -73,12 +79,12 @@ def test_refuses_bad_arguments():
     rng = np.random.default_rng(3)
     samples, truth, center = conjugate(rng, num_draws=3)
     with pytest.raises(ValueError, match="num_samples"):
-        tarp(rng, samples[:2], truth, center)
+        shares(rng, samples[:2], truth, center)
     with pytest.raises(ValueError, match="num_samples"):
-        tarp_marginal(rng, samples, truth[:, :1], center)
+        shares_marginal(rng, samples, truth[:, :1], center)
     samples[0, 0, 0] = np.nan
     with pytest.raises(ValueError, match="finite"):
-        tarp(rng, samples, truth, center)
+        shares(rng, samples, truth, center)
 
 
 def test_error_is_the_sd_over_draws():
