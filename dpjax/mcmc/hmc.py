@@ -28,7 +28,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
@@ -252,25 +251,20 @@ def as_top_level_api(
         posterior, step_size, leapfrog, clip_bound, family, noise_sd
     )
 
-    def accept_event(relation):
-        if not is_barker:
-            return mh.penalty_event(
-                posterior, test_noise_multiplier, clip_bound, None, relation
-            )
-        sensitivity = clip_bounds.sensitivity(clip_bound.at(None), relation)
-        return AcceptBit(acceptance.barker(), posterior.tempering * sensitivity)
-
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def events(relation):
         if release is None:
             raise ValueError("Hamiltonian Monte Carlo without clipping is not private")
-        dimension = _charged_dimension(inverse_mass_matrix)
-        num_gradients = num_steps * (num_integration_steps + 1)
-        return [
-            (accept_event(neighboring_relation), num_steps),
-            (release.event(dimension, neighboring_relation), num_gradients),
-        ]
+        if is_barker:
+            sensitivity = clip_bounds.sensitivity(clip_bound.at(None), relation)
+            bit = AcceptBit(acceptance.barker(), posterior.tempering * sensitivity)
+        else:
+            bit = mh.penalty_event(
+                posterior, test_noise_multiplier, clip_bound, None, relation
+            )
+        gradient = release.event(_charged_dimension(inverse_mass_matrix), relation)
+        return [(bit, 1), (gradient, num_integration_steps + 1)]
 
-    return mh.algorithm(transition, leapfrog, privacy)
+    return mh.algorithm(transition, leapfrog, events)
 
 
 hmc = Sampler.of(as_top_level_api, mh.init)

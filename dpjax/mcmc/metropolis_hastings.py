@@ -19,6 +19,7 @@ from dpjax import acceptance, proposals
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit, GaussianRelease
+from dpjax.privacy.events import repeat
 from dpjax.proposals import Move, Proposal
 from dpjax.release import accept_bit, clip_bounds, log_ratios
 from dpjax.release.clip_bounds import ClipBound
@@ -29,10 +30,8 @@ __all__ = [
     "algorithm",
     "check_posterior",
     "check_step_size",
-    "info_of",
     "init",
     "move_if",
-    "no_noise",
     "penalty_event",
     "penalty_family",
     "penalty_noise_sd",
@@ -84,11 +83,17 @@ def init(
     return MHState(position, proposal.init(position))
 
 
-def algorithm(step: Transition, proposal: Proposal, privacy: Callable) -> Algorithm:
-    """The algorithm of a transition, whose chains start with the walk of `proposal`."""
+def algorithm(step: Transition, proposal: Proposal, events_fn: Callable) -> Algorithm:
+    """The algorithm of a transition, whose chains start with the walk of `proposal`.
+
+    `events_fn` maps a neighbouring relation to the events of one step and their counts.
+    """
 
     def init_chain(position, rng_key=None):
         return init(position, proposal=proposal)
+
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        return repeat(events_fn(neighboring_relation), num_steps)
 
     return Algorithm.of(init_chain, step, privacy)
 
@@ -104,18 +109,10 @@ def check_posterior(posterior) -> None:
 
 def check_step_size(step_size) -> None:
     """Refuse step sizes that are not positive; traced ones cannot be checked."""
-    sizes = [leaf for leaf in jax.tree.leaves(step_size) if not _is_traced(leaf)]
+    leaves = jax.tree.leaves(step_size)
+    sizes = [leaf for leaf in leaves if not isinstance(leaf, Tracer)]
     if not all(np.all(np.isfinite(size)) and np.all(size > 0) for size in sizes):
         raise ValueError(f"step_size must be positive and finite, got {step_size}")
-
-
-def _is_traced(value) -> bool:
-    return isinstance(value, Tracer)
-
-
-def no_noise(bound):
-    """The `noise_sd` of `transition` for acceptance functions without noise."""
-    return 0.0
 
 
 def transition(
@@ -124,7 +121,7 @@ def transition(
     proposal: Proposal,
     clip_bound: ClipBound,
     family: str,
-    noise_sd: Callable = no_noise,
+    noise_sd: Callable = lambda bound: 0.0,
     laziness: float = 1.0,
 ) -> Transition:
     """The step on all records.
@@ -207,7 +204,7 @@ def penalty_family(test_noise_multiplier) -> str:
     ValueError
         If the multiplier is negative or not finite.
     """
-    if _is_traced(test_noise_multiplier):
+    if isinstance(test_noise_multiplier, Tracer):
         return "penalty"
     if not 0 <= test_noise_multiplier < float("inf"):
         raise ValueError(

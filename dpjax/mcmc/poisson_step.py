@@ -63,13 +63,11 @@ def algorithm(
         laziness=accept.laziness,
     )
 
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        released = event(
-            posterior, accept, largest, expected_batch_size, neighboring_relation
-        )
-        return [(released, num_steps)]
+    def events(relation):
+        bit = event(posterior, accept, largest, expected_batch_size, relation)
+        return [(bit, 1)]
 
-    return mh.algorithm(step, proposal, privacy)
+    return mh.algorithm(step, proposal, events)
 
 
 def centre_and_half_range(
@@ -94,7 +92,7 @@ def transition(
     clip_bound: ClipBound,
     expected_batch_size: float,
     family: str,
-    noise_sd: Callable = mh.no_noise,
+    noise_sd: Callable = lambda bound: 0.0,
     laziness: float = 1.0,
 ) -> Transition:
     """The step on a minibatch of Poisson size.
