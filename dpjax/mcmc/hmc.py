@@ -36,6 +36,7 @@ from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit
+from dpjax.privacy.validate import check_count
 from dpjax.proposals import Move, Proposal
 from dpjax.random import variates
 from dpjax.release import clip_bounds
@@ -214,11 +215,7 @@ def as_top_level_api(
     (Poisson sampled) Gaussian release, and one accept bit, which reads all records and
     is charged as in `dpjax.barker` or `dpjax.penalty`.
     """
-    if not (isinstance(num_integration_steps, int) and num_integration_steps >= 1):
-        raise ValueError(
-            "num_integration_steps must be a positive integer, got "
-            f"{num_integration_steps}"
-        )
+    num_integration_steps = check_count("num_integration_steps", num_integration_steps)
     if l2_clip_norm == math.inf and (noise_multiplier or sampling_prob < 1):
         raise ValueError(
             "an infinite l2_clip_norm takes the plain gradient, without noise and "

@@ -6,6 +6,7 @@ the parts of the step that read no data.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -162,9 +163,7 @@ def transition(
             log_ratio = posterior.tempering * total + public.astype(jnp.float64)
             sd = noise_sd(jnp.asarray(bound, jnp.float64))
         is_accepted = accept_bit.draw(words[:2], family, log_ratio, sd)
-        memory = jax.tree.map(
-            lambda new, old: jnp.where(is_accepted, new, old), memory_proposed, memory
-        )
+        memory = jax.tree.map(partial(jnp.where, is_accepted), memory_proposed, memory)
         return *move_if(is_accepted, state, proposed), memory
 
     return Transition(num_words, move, stay, recall, laziness)
@@ -180,9 +179,7 @@ def move_if(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInf
     """State and info after the accept bit."""
     accepted = MHState(proposed.position, proposed.walk_accepted)
     rejected = MHState(state.position, proposed.walk_rejected)
-    state = jax.tree.map(
-        lambda new, old: jnp.where(is_accepted, new, old), accepted, rejected
-    )
+    state = jax.tree.map(partial(jnp.where, is_accepted), accepted, rejected)
     return state, info_of(is_accepted)
 
 

@@ -8,7 +8,16 @@ import math
 import numbers
 import operator
 
-__all__ = ["check_count", "check_delta", "check_epsilon", "check_real"]
+from dp_accounting import NeighboringRelation
+
+__all__ = [
+    "check_count",
+    "check_delta",
+    "check_epsilon",
+    "check_positive",
+    "check_real",
+    "check_relation",
+]
 
 
 def check_real(name: str, value, *, low: float, high: float) -> float:
@@ -39,6 +48,30 @@ def check_epsilon(value) -> float:
 def check_delta(value) -> float:
     """Return a target delta, a float in [1e-100, 1)."""
     return check_real("delta", value, low=1e-100, high=math.nextafter(1.0, 0.0))
+
+
+def check_positive(**parameters: float) -> None:
+    """Refuse parameters that are not positive and finite."""
+    for name, value in parameters.items():
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_relation(name: str, value) -> NeighboringRelation:
+    """Return a neighbouring relation under which sensitivities are known.
+
+    Raises
+    ------
+    ValueError
+        If it is not substitution of a record, nor its addition or removal.
+    """
+    known = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
+    if value not in known:
+        raise ValueError(
+            f"{name} must be ADD_OR_REMOVE_ONE or REPLACE_ONE of NeighboringRelation, "
+            f"got {value!r}; sensitivities depend on it"
+        )
+    return value
 
 
 def check_count(name: str, value) -> int:
