@@ -23,6 +23,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import cho_solve, solve_triangular
 
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count
 from dpjax.proposals import Move, Proposal
 from dpjax.random.variates import normal
 
@@ -86,8 +87,7 @@ def fisher_information(
     *Formal guarantees.* No data are read: the result depends on the data set through
     its number of records only, which substitution of a record does not change.
     """
-    if not (isinstance(num_simulated, int) and num_simulated >= 1):
-        raise ValueError(f"num_simulated must be a positive integer, {num_simulated=}")
+    num_simulated = check_count("num_simulated", num_simulated)
     if not prior_precision >= 0:
         raise ValueError(f"prior_precision must not be negative, {prior_precision=}")
     weight = posterior.tempering * posterior.num_records / num_simulated
@@ -174,24 +174,17 @@ def geodesic(fisher_information: Callable[[Any], jax.Array]) -> Proposal:
             end, turned = _walk(metric, flat, root, momentum)
             root_there = jnp.linalg.cholesky(metric(end))
             back, returned = _walk(metric, end, root_there, -turned)
-            error = jnp.concatenate(
-                [
-                    root.T @ (back - flat),
-                    solve_triangular(root, returned + momentum, lower=True),
-                ]
-            )
-            length_there = jnp.linalg.norm(
-                solve_triangular(root_there, turned, lower=True)
-            )
+            residue = solve_triangular(root, returned + momentum, lower=True)
+            error = jnp.concatenate([root.T @ (back - flat), residue])
+            whitened = solve_triangular(root_there, turned, lower=True)
+            length_there = jnp.linalg.norm(whitened)
             forward = _log_density(length, root, step_size)
             backward = _log_density(length_there, root_there, step_size)
             closed = jnp.linalg.norm(error) <= MAX_RETURN_ERROR * step_size
             usable = closed & jnp.isfinite(backward - forward)
             proposed = unravel(jnp.where(usable, end, flat))
             log_ratio = jnp.where(usable, backward - forward, -jnp.inf)
-        narrow = jax.tree.map(
-            lambda new, old: new.astype(old.dtype), proposed, position
-        )
+        narrow = jax.tree.map(lambda x, y: x.astype(y.dtype), proposed, position)
         dtype = jnp.result_type(float)
         return Move(narrow, length.astype(dtype), walk, walk, log_ratio.astype(dtype))
 

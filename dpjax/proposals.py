@@ -84,12 +84,11 @@ def _scales(step_size, position):
     leaves = jax.tree.leaves(step_size)
     if len(leaves) == 1 and jnp.ndim(leaves[0]) == 0:
         return leaves[0]
-    filled = jax.tree.map(
-        lambda scale, part: jnp.broadcast_to(scale, jnp.shape(part)),
-        step_size,
-        position,
-    )
-    return ravel_pytree(filled)[0]
+
+    def fill(scale, part):
+        return jnp.broadcast_to(scale, jnp.shape(part))
+
+    return ravel_pytree(jax.tree.map(fill, step_size, position))[0]
 
 
 def _scalar(step_size):

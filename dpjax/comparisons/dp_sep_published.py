@@ -106,7 +106,7 @@ def as_top_level_api(
         order = jnp.argsort(chacha.expand(words[:8], 0, num_records))
 
         def body(theta, item):
-            return visit(key, theta, *item).astype(theta.dtype), None
+            return jnp.asarray(visit(key, theta, *item), theta.dtype), None
 
         places = jnp.arange(num_records, dtype=jnp.uint32)
         theta, _ = jax.lax.scan(body, state.position, (order, places))

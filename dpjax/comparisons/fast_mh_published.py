@@ -31,7 +31,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from dp_accounting import NeighboringRelation
 from jax import custom_batching, lax
 from jax.flatten_util import ravel_pytree
 
@@ -183,7 +182,7 @@ def as_top_level_api(
         kind = int(_value(kind_of, bound))
         transition = step(posterior, kind)
 
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def events(neighboring_relation):
         reads_all, is_noisy = divmod(kind, 2)
         accept = acceptance.metropolis()
         if is_noisy:
@@ -191,13 +190,13 @@ def as_top_level_api(
             accept = acceptance.penalty(_value(test.noise_sd, bound))
         if reads_all:
             sensitivity = clip_bounds.sensitivity(bound, neighboring_relation)
-            return [(AcceptBit(accept, sensitivity), num_steps)]
+            return [(AcceptBit(accept, sensitivity), 1)]
         event = poisson_step.event(
             posterior, accept, largest, expected_batch_size, neighboring_relation
         )
-        return [(event, num_steps)]
+        return [(event, 1)]
 
-    return mh.algorithm(transition, proposal, privacy)
+    return mh.algorithm(transition, proposal, events)
 
 
 def _value(function: Callable, bound: float) -> float:

@@ -12,8 +12,6 @@ References: Barker 1965 (the acceptance function); `dpjax.privacy.bits.renyi` (t
 accounting).
 """
 
-from dp_accounting import NeighboringRelation
-
 from dpjax import acceptance, proposals
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
@@ -78,11 +76,11 @@ def as_top_level_api(
         posterior, step_size, proposal, clip_bound, "barker", laziness=laziness
     )
 
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def events(neighboring_relation):
         sensitivity = clip_bounds.sensitivity(bound, neighboring_relation)
-        return [(AcceptBit(accept, posterior.tempering * sensitivity), num_steps)]
+        return [(AcceptBit(accept, posterior.tempering * sensitivity), 1)]
 
-    return mh.algorithm(transition, proposal, privacy)
+    return mh.algorithm(transition, proposal, events)
 
 
 barker = Sampler.of(as_top_level_api, mh.init)

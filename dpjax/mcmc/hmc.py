@@ -28,7 +28,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
@@ -37,6 +36,7 @@ from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit
+from dpjax.privacy.validate import check_count
 from dpjax.proposals import Move, Proposal
 from dpjax.random import variates
 from dpjax.release import clip_bounds
@@ -215,11 +215,7 @@ def as_top_level_api(
     (Poisson sampled) Gaussian release, and one accept bit, which reads all records and
     is charged as in `dpjax.barker` or `dpjax.penalty`.
     """
-    if not (isinstance(num_integration_steps, int) and num_integration_steps >= 1):
-        raise ValueError(
-            "num_integration_steps must be a positive integer, got "
-            f"{num_integration_steps}"
-        )
+    num_integration_steps = check_count("num_integration_steps", num_integration_steps)
     if l2_clip_norm == math.inf and (noise_multiplier or sampling_prob < 1):
         raise ValueError(
             "an infinite l2_clip_norm takes the plain gradient, without noise and "
@@ -252,25 +248,20 @@ def as_top_level_api(
         posterior, step_size, leapfrog, clip_bound, family, noise_sd
     )
 
-    def accept_event(relation):
-        if not is_barker:
-            return mh.penalty_event(
-                posterior, test_noise_multiplier, clip_bound, None, relation
-            )
-        sensitivity = clip_bounds.sensitivity(clip_bound.at(None), relation)
-        return AcceptBit(acceptance.barker(), posterior.tempering * sensitivity)
-
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def events(relation):
         if release is None:
             raise ValueError("Hamiltonian Monte Carlo without clipping is not private")
-        dimension = _charged_dimension(inverse_mass_matrix)
-        num_gradients = num_steps * (num_integration_steps + 1)
-        return [
-            (accept_event(neighboring_relation), num_steps),
-            (release.event(dimension, neighboring_relation), num_gradients),
-        ]
+        if is_barker:
+            sensitivity = clip_bounds.sensitivity(clip_bound.at(None), relation)
+            bit = AcceptBit(acceptance.barker(), posterior.tempering * sensitivity)
+        else:
+            bit = mh.penalty_event(
+                posterior, test_noise_multiplier, clip_bound, None, relation
+            )
+        gradient = release.event(_charged_dimension(inverse_mass_matrix), relation)
+        return [(bit, 1), (gradient, num_integration_steps + 1)]
 
-    return mh.algorithm(transition, leapfrog, privacy)
+    return mh.algorithm(transition, leapfrog, events)
 
 
 hmc = Sampler.of(as_top_level_api, mh.init)

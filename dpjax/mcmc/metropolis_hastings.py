@@ -6,6 +6,7 @@ the parts of the step that read no data.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,6 +20,7 @@ from dpjax import acceptance, proposals
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit, GaussianRelease
+from dpjax.privacy.events import repeat
 from dpjax.proposals import Move, Proposal
 from dpjax.release import accept_bit, clip_bounds, log_ratios
 from dpjax.release.clip_bounds import ClipBound
@@ -29,10 +31,8 @@ __all__ = [
     "algorithm",
     "check_posterior",
     "check_step_size",
-    "info_of",
     "init",
     "move_if",
-    "no_noise",
     "penalty_event",
     "penalty_family",
     "penalty_noise_sd",
@@ -84,11 +84,17 @@ def init(
     return MHState(position, proposal.init(position))
 
 
-def algorithm(step: Transition, proposal: Proposal, privacy: Callable) -> Algorithm:
-    """The algorithm of a transition, whose chains start with the walk of `proposal`."""
+def algorithm(step: Transition, proposal: Proposal, events_fn: Callable) -> Algorithm:
+    """The algorithm of a transition, whose chains start with the walk of `proposal`.
+
+    `events_fn` maps a neighbouring relation to the events of one step and their counts.
+    """
 
     def init_chain(position, rng_key=None):
         return init(position, proposal=proposal)
+
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        return repeat(events_fn(neighboring_relation), num_steps)
 
     return Algorithm.of(init_chain, step, privacy)
 
@@ -104,18 +110,10 @@ def check_posterior(posterior) -> None:
 
 def check_step_size(step_size) -> None:
     """Refuse step sizes that are not positive; traced ones cannot be checked."""
-    sizes = [leaf for leaf in jax.tree.leaves(step_size) if not _is_traced(leaf)]
+    leaves = jax.tree.leaves(step_size)
+    sizes = [leaf for leaf in leaves if not isinstance(leaf, Tracer)]
     if not all(np.all(np.isfinite(size)) and np.all(size > 0) for size in sizes):
         raise ValueError(f"step_size must be positive and finite, got {step_size}")
-
-
-def _is_traced(value) -> bool:
-    return isinstance(value, Tracer)
-
-
-def no_noise(bound):
-    """The `noise_sd` of `transition` for acceptance functions without noise."""
-    return 0.0
 
 
 def transition(
@@ -124,7 +122,7 @@ def transition(
     proposal: Proposal,
     clip_bound: ClipBound,
     family: str,
-    noise_sd: Callable = no_noise,
+    noise_sd: Callable = lambda bound: 0.0,
     laziness: float = 1.0,
 ) -> Transition:
     """The step on all records.
@@ -165,9 +163,7 @@ def transition(
             log_ratio = posterior.tempering * total + public.astype(jnp.float64)
             sd = noise_sd(jnp.asarray(bound, jnp.float64))
         is_accepted = accept_bit.draw(words[:2], family, log_ratio, sd)
-        memory = jax.tree.map(
-            lambda new, old: jnp.where(is_accepted, new, old), memory_proposed, memory
-        )
+        memory = jax.tree.map(partial(jnp.where, is_accepted), memory_proposed, memory)
         return *move_if(is_accepted, state, proposed), memory
 
     return Transition(num_words, move, stay, recall, laziness)
@@ -183,9 +179,7 @@ def move_if(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInf
     """State and info after the accept bit."""
     accepted = MHState(proposed.position, proposed.walk_accepted)
     rejected = MHState(state.position, proposed.walk_rejected)
-    state = jax.tree.map(
-        lambda new, old: jnp.where(is_accepted, new, old), accepted, rejected
-    )
+    state = jax.tree.map(partial(jnp.where, is_accepted), accepted, rejected)
     return state, info_of(is_accepted)
 
 
@@ -207,7 +201,7 @@ def penalty_family(test_noise_multiplier) -> str:
     ValueError
         If the multiplier is negative or not finite.
     """
-    if _is_traced(test_noise_multiplier):
+    if isinstance(test_noise_multiplier, Tracer):
         return "penalty"
     if not 0 <= test_noise_multiplier < float("inf"):
         raise ValueError(

@@ -26,7 +26,6 @@ import math
 
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
 from jax.scipy.special import ndtr
 
 from dpjax import proposals
@@ -118,16 +117,13 @@ def as_top_level_api(
     scale = posterior.num_records * posterior.tempering
     clip_bound = clip_bounds.Constant(0.99 * math.sqrt(batch_size) / scale)
     proposal = proposals.in_metric(proposal, inverse_mass_matrix)
-    transition = minibatch_step.transition(
-        posterior, step_size, proposal, clip_bound, batch_size, _probability
+
+    def event():
+        return BarkerTest(batch_size)
+
+    return minibatch_step.algorithm(
+        posterior, step_size, proposal, clip_bound, batch_size, _probability, event
     )
-
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        test = BarkerTest(batch_size)
-        event = minibatch_step.event(posterior, test, batch_size, neighboring_relation)
-        return [(event, num_steps)]
-
-    return mh.algorithm(transition, proposal, privacy)
 
 
 minibatch_barker = Sampler.of(as_top_level_api, mh.init)

@@ -21,8 +21,6 @@ References: Raisa 2021 (thesis), section 3.4 and Algorithm 3; Ceperley and Dewin
 Wang, Balle and Kasiviswanathan 2019 (the batch's amplification).
 """
 
-from dp_accounting import NeighboringRelation
-
 from dpjax import acceptance, proposals
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
@@ -92,27 +90,18 @@ def as_top_level_api(
         noise_sd = test_noise_multiplier * _sensitivity(posterior, batch_size, bound)
         return acceptance.probability(family, log_ratio - variance / 2, noise_sd)
 
-    transition = minibatch_step.transition(
-        posterior, step_size, proposal, clip_bound, batch_size, probability
-    )
-
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def event():
         if test_noise_multiplier == 0:
             raise ValueError("without noise the penalty method is not private")
         if largest is None:
-            released = GaussianRelease(
-                test_noise_multiplier, acceptance.TOTAL_VARIATION
-            )
-        else:
-            sensitivity = _sensitivity(posterior, batch_size, largest)
-            accept = acceptance.penalty(test_noise_multiplier * sensitivity)
-            released = AcceptBit(accept, sensitivity)
-        event = minibatch_step.event(
-            posterior, released, batch_size, neighboring_relation
-        )
-        return [(event, num_steps)]
+            return GaussianRelease(test_noise_multiplier, acceptance.TOTAL_VARIATION)
+        sensitivity = _sensitivity(posterior, batch_size, largest)
+        accept = acceptance.penalty(test_noise_multiplier * sensitivity)
+        return AcceptBit(accept, sensitivity)
 
-    return mh.algorithm(transition, proposal, privacy)
+    return minibatch_step.algorithm(
+        posterior, step_size, proposal, clip_bound, batch_size, probability, event
+    )
 
 
 minibatch_penalty = Sampler.of(as_top_level_api, mh.init)

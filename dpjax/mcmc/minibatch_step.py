@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
-from dpjax.algorithm import Transition
+from dpjax.algorithm import Algorithm, Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit, BarkerTest, FixedBatch, GaussianRelease
@@ -20,18 +20,19 @@ from dpjax.random import batches
 from dpjax.release import accept_bit, log_ratios
 from dpjax.release.clip_bounds import ClipBound
 
-__all__ = ["event", "transition"]
+__all__ = ["algorithm"]
 
 
-def transition(
+def algorithm(
     posterior: Posterior,
     step_size,
     proposal: Proposal,
     clip_bound: ClipBound,
     batch_size: int,
     probability: Callable,
-) -> Transition:
-    """The step on a batch of `batch_size` records.
+    event_fn: Callable[[], AcceptBit | GaussianRelease | BarkerTest],
+) -> Algorithm:
+    """The kernel on batches of `batch_size` records.
 
     Parameters
     ----------
@@ -40,6 +41,13 @@ def transition(
         probability. The batch's mean rbar and variance v of B clipped log ratios give
         the estimate ``log_ratio`` = n T rbar + log prior and proposal ratio, and the
         estimate ``variance`` = (n T)^2 v / B of its variance.
+    event_fn
+        What a step releases of the batch that it draws.
+
+    Raises
+    ------
+    ValueError
+        By `privacy`, if another relation than substitution is asked for.
 
     Notes
     -----
@@ -74,25 +82,13 @@ def transition(
         is_accepted = accept_bit.bit(bit_words, chance)
         return *mh.move_if(is_accepted, state, proposed), memory
 
-    return Transition(num_words, move, mh.stay)
+    def events(neighboring_relation):
+        if neighboring_relation != NeighboringRelation.REPLACE_ONE:
+            raise ValueError(
+                "a batch of fixed size is accounted for under substitution of one "
+                "record only: use NeighboringRelation.REPLACE_ONE, or a kernel on all "
+                "records"
+            )
+        return [(FixedBatch(event_fn(), batch_size, num_records), 1)]
 
-
-def event(
-    posterior: Posterior,
-    released: AcceptBit | GaussianRelease | BarkerTest,
-    batch_size: int,
-    neighboring_relation: NeighboringRelation,
-) -> FixedBatch:
-    """What a step releases, given what it releases of the batch that it draws.
-
-    Raises
-    ------
-    ValueError
-        If another relation than substitution is asked for.
-    """
-    if neighboring_relation != NeighboringRelation.REPLACE_ONE:
-        raise ValueError(
-            "a batch of fixed size is accounted for under substitution of one record "
-            "only: use NeighboringRelation.REPLACE_ONE, or a kernel on all records"
-        )
-    return FixedBatch(released, batch_size, posterior.num_records)
+    return mh.algorithm(Transition(num_words, move, mh.stay), proposal, events)

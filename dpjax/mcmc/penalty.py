@@ -11,8 +11,6 @@ so the step can be charged as a Gaussian release or as a bit, whichever is less.
 Reference: Raisa 2021 (thesis), sections 3.1 and 3.2.
 """
 
-from dp_accounting import NeighboringRelation
-
 from dpjax import proposals
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
@@ -77,13 +75,13 @@ def as_top_level_api(
         posterior, step_size, proposal, clip_bound, family, noise_sd
     )
 
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+    def events(neighboring_relation):
         event = mh.penalty_event(
             posterior, test_noise_multiplier, clip_bound, distance, neighboring_relation
         )
-        return [(event, num_steps)]
+        return [(event, 1)]
 
-    return mh.algorithm(transition, proposal, privacy)
+    return mh.algorithm(transition, proposal, events)
 
 
 penalty = Sampler.of(as_top_level_api, mh.init)

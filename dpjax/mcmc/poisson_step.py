@@ -21,6 +21,7 @@ from dpjax.algorithm import Algorithm, Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import PoissonAcceptBit
+from dpjax.privacy.validate import check_positive
 from dpjax.proposals import Move, Proposal
 from dpjax.random import batches
 from dpjax.release import accept_bit, clip_bounds, poisson_log_ratios
@@ -63,13 +64,11 @@ def algorithm(
         laziness=accept.laziness,
     )
 
-    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        released = event(
-            posterior, accept, largest, expected_batch_size, neighboring_relation
-        )
-        return [(released, num_steps)]
+    def events(relation):
+        bit = event(posterior, accept, largest, expected_batch_size, relation)
+        return [(bit, 1)]
 
-    return mh.algorithm(step, proposal, privacy)
+    return mh.algorithm(step, proposal, events)
 
 
 def centre_and_half_range(
@@ -94,7 +93,7 @@ def transition(
     clip_bound: ClipBound,
     expected_batch_size: float,
     family: str,
-    noise_sd: Callable = mh.no_noise,
+    noise_sd: Callable = lambda bound: 0.0,
     laziness: float = 1.0,
 ) -> Transition:
     """The step on a minibatch of Poisson size.
@@ -206,11 +205,7 @@ def _check(step_size, clip_bound: ClipBound, expected_batch_size) -> None:
             "where the bound grows with the distance: give them as Python numbers, "
             f"not {fixed}"
         )
-    if not 0 < expected_batch_size < math.inf:
-        raise ValueError(
-            "expected_batch_size must be positive and finite, got "
-            f"{expected_batch_size}"
-        )
+    check_positive(expected_batch_size=expected_batch_size)
 
 
 def event(

@@ -26,6 +26,7 @@ event states. If N releases are ideally (eps, delta)-private, then they are
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -189,13 +190,7 @@ def _largest(fits: Callable[[int], bool], guess: int = 0) -> int:
                     "more than 1e12 steps fit the budget, which suggests a wrong "
                     "sensitivity or noise multiplier; check the events"
                 )
-    while high - low > 1:
-        middle = (low + high) // 2
-        if fits(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return bisect_left(range(high), True, low + 1, key=lambda n: not fits(n)) - 1
 
 
 def _estimate_exact(events: Callable, epsilon: float, delta: float) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dp_accounting import NeighboringRelation
 
-from dpjax.privacy.validate import check_delta, check_epsilon
+from dpjax.privacy.validate import check_delta, check_epsilon, check_relation
 
 __all__ = ["Budget", "BudgetError", "NeighboringRelation"]
 
@@ -39,8 +39,4 @@ class Budget:
     def __post_init__(self):
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
-        if not isinstance(self.neighboring_relation, NeighboringRelation):
-            raise ValueError(
-                "neighboring_relation must be a member of NeighboringRelation, got "
-                f"{self.neighboring_relation!r}; sensitivities depend on it"
-            )
+        check_relation("neighboring_relation", self.neighboring_relation)

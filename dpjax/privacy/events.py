@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from dp_accounting import NeighboringRelation
 
 from dpjax.acceptance import TOTAL_VARIATION, Acceptance
-from dpjax.privacy.validate import check_count, check_real
+from dpjax.privacy.validate import check_count, check_real, check_relation
 
 __all__ = [
     "AcceptBit",
@@ -320,16 +320,6 @@ def _check_acceptance(name: str, value) -> Acceptance:
     return value
 
 
-def _check_relation(name: str, value) -> NeighboringRelation:
-    known = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
-    if value not in known:
-        raise ValueError(
-            f"{name} must be ADD_OR_REMOVE_ONE or REPLACE_ONE of NeighboringRelation, "
-            f"got {value!r}"
-        )
-    return value
-
-
 def _check_batch_event(name: str, value) -> Event:
     if not isinstance(value, (AcceptBit, GaussianRelease, BarkerTest)):
         raise ValueError(
@@ -345,7 +335,7 @@ _CHECKS = {
     "bound": partial(check_real, low=1e-50, high=1e50),
     "event": _check_batch_event,
     "max_odds": partial(check_real, low=1 + 2**-52, high=1e50),
-    "neighboring_relation": _check_relation,
+    "neighboring_relation": check_relation,
     "noise_multiplier": partial(check_real, low=1e-50, high=1e50),
     "num_records": check_count,
     "sampling_prob": partial(check_real, low=1e-50, high=1.0),

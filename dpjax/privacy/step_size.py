@@ -26,12 +26,7 @@ from dp_accounting import NeighboringRelation
 
 from dpjax.privacy import accountant
 from dpjax.privacy.budget import BudgetError
-from dpjax.privacy.events import (
-    Event,
-    FixedBatch,
-    GaussianRelease,
-    PoissonGaussianRelease,
-)
+from dpjax.privacy.events import FixedBatch, GaussianRelease, PoissonGaussianRelease
 from dpjax.privacy.gaussian.conversions import find_root, gdp_mu
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
@@ -176,7 +171,7 @@ def max_step_size(
         temperature=temperature,
     )
 
-    def event(noise: float) -> Event:
+    def event(noise: float):
         if has_fixed_batch:
             return FixedBatch(GaussianRelease(noise / 2), batch_size, num_records)
         return PoissonGaussianRelease(noise, sampling_prob, neighboring_relation)

@@ -10,6 +10,7 @@ import operator
 
 import jax
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 __all__ = [
     "check_count",
@@ -17,6 +18,7 @@ __all__ = [
     "check_epsilon",
     "check_positive",
     "check_real",
+    "check_relation",
 ]
 
 
@@ -48,6 +50,23 @@ def check_epsilon(value) -> float:
 def check_delta(value) -> float:
     """Return a target delta, a float in [1e-100, 1)."""
     return check_real("delta", value, low=1e-100, high=math.nextafter(1.0, 0.0))
+
+
+def check_relation(name: str, value) -> NeighboringRelation:
+    """Return a neighbouring relation under which sensitivities are known.
+
+    Raises
+    ------
+    ValueError
+        If it is not substitution of a record, nor its addition or removal.
+    """
+    known = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
+    if value not in known:
+        raise ValueError(
+            f"{name} must be ADD_OR_REMOVE_ONE or REPLACE_ONE of NeighboringRelation, "
+            f"got {value!r}; sensitivities depend on it"
+        )
+    return value
 
 
 def check_count(name: str, value) -> int:

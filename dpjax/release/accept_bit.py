@@ -32,9 +32,8 @@ def draw(words: jax.Array, family: str, log_ratio: jax.Array, noise_sd=0.0):
 def bit(words: jax.Array, chance: jax.Array) -> jax.Array:
     """True with probability `chance`, a float64 scalar, to 63 bits; see `draw`."""
     with jax.enable_x64(True):
-        uniform = (words[0].astype(jnp.uint64) << 31) | (
-            words[1].astype(jnp.uint64) >> 1
-        )
+        high, low = words[0].astype(jnp.uint64), words[1].astype(jnp.uint64)
+        uniform = (high << 31) | (low >> 1)
         # An undefined ratio, of a prior that is undefined there, rejects.
         chance = jnp.nan_to_num(chance, nan=0.0)
         return released(uniform < jnp.floor(chance * 2.0**63).astype(jnp.uint64))

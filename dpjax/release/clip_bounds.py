@@ -17,6 +17,8 @@ from typing import Any, ClassVar
 from dp_accounting import NeighboringRelation
 from jax.core import Tracer
 
+from dpjax.privacy.validate import check_relation
+
 __all__ = ["ClipBound", "Constant", "Lipschitz", "Range", "of", "sensitivity"]
 
 
@@ -25,18 +27,16 @@ class ClipBound:
 
     is_constant
         Whether the bound is the same for all moves.
+    number
+        The number that the user chose: nats, or nats per unit of distance.
     """
 
-    is_constant: ClassVar[bool]
-
-    @property
-    def number(self):
-        """The number that the user chose: nats, or nats per unit of distance."""
-        raise NotImplementedError
+    is_constant: ClassVar[bool] = False
+    number: Any
 
     def at(self, distance) -> Any:
         """Bound for a move over `distance`, which may be traced."""
-        raise NotImplementedError
+        return self.number * distance
 
     def largest(self, distance: float | None) -> Any:
         """Bound for all moves of a proposal; None if there is none.
@@ -60,15 +60,11 @@ class ClipBound:
 class Constant(ClipBound):
     """A bound in nats that is the same for all moves; plain numbers become this."""
 
-    value: Any
+    number: Any
     is_constant = True
 
-    @property
-    def number(self):
-        return self.value
-
     def at(self, distance) -> Any:
-        return self.value
+        return self.number
 
 
 @dataclass(frozen=True)
@@ -83,14 +79,10 @@ class Lipschitz(ClipBound):
     """
 
     constant: float
-    is_constant = False
 
     @property
     def number(self):
         return self.constant
-
-    def at(self, distance) -> Any:
-        return self.constant * distance
 
 
 @dataclass(frozen=True)
@@ -116,14 +108,10 @@ class Range(ClipBound):
 
     bounds_fn: Callable[[Any, Any], tuple]
     half_range: float
-    is_constant = False
 
     @property
     def number(self):
         return self.half_range
-
-    def at(self, distance) -> Any:
-        return self.half_range * distance
 
     def limits(self, position, move) -> tuple:
         return self.bounds_fn(position, move.position)
@@ -167,9 +155,11 @@ def sensitivity(clip_bound: float, neighboring_relation: NeighboringRelation) ->
     Raises
     ------
     ValueError
-        If the clip bound is not positive.
+        If the clip bound is not positive, or the relation is not one of the two for
+        which sensitivities are known.
     """
     if not clip_bound > 0:
         raise ValueError(f"the clip bound must be positive, got {clip_bound}")
-    replaces = neighboring_relation == NeighboringRelation.REPLACE_ONE
+    relation = check_relation("neighboring_relation", neighboring_relation)
+    replaces = relation is NeighboringRelation.REPLACE_ONE
     return 2.0 * clip_bound if replaces else float(clip_bound)

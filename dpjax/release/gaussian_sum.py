@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_positive, check_real
 from dpjax.random import batches
 from dpjax.release import clip_bounds, gaussian, vector_sums
 from dpjax.release.exact_sums import GRID
@@ -50,17 +51,11 @@ class GaussianSum:
     sampling_prob: float = 1.0
 
     def __post_init__(self):
-        if not 0 < self.l2_clip_norm < math.inf:
-            raise ValueError(
-                f"l2_clip_norm must be positive and finite, got {self.l2_clip_norm}"
-            )
+        check_positive(l2_clip_norm=self.l2_clip_norm)
         if self.noise_multiplier is not None:
             _checked(self.noise_multiplier)
-        if not 0 < self.sampling_prob <= 1:
-            raise ValueError(
-                f"sampling_prob must be in (0, 1], got {self.sampling_prob}"
-            )
-        rounded = math.ceil(self.sampling_prob * 2**32) / 2**32
+        prob = check_real("sampling_prob", self.sampling_prob, low=1e-50, high=1.0)
+        rounded = math.ceil(prob * 2**32) / 2**32
         object.__setattr__(self, "sampling_prob", rounded)
 
     def num_words(self, size: int, num_records: int) -> int:
@@ -98,13 +93,8 @@ class GaussianSum:
         *Formal guarantees.* What is returned is one release of `event`; without noise
         it is not private.
         """
-        zeros = jax.tree.map(
-            lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-            vector_sums.shape_of(
-                posterior, contribution_fn, with_key=rng_key is not None
-            ),
-        )
-        flat, unravel = ravel_pytree(zeros)
+        shape = vector_sums.shape_of(posterior, contribution_fn, rng_key)
+        flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, shape))
         sample, sample_words = None, len(words) - 2 * flat.size
         if self.sampling_prob < 1:
             sample = batches.poisson(
@@ -151,11 +141,5 @@ class GaussianSum:
 
 
 def _checked(noise_multiplier: float | None) -> float:
-    if noise_multiplier is None or not (
-        0 <= noise_multiplier <= gaussian.MAX_NOISE_MULTIPLIER
-    ):
-        raise ValueError(
-            "noise_multiplier must be from 0 to "
-            f"{gaussian.MAX_NOISE_MULTIPLIER:g}, got {noise_multiplier}"
-        )
-    return noise_multiplier
+    most = gaussian.MAX_NOISE_MULTIPLIER
+    return check_real("noise_multiplier", noise_multiplier, low=0.0, high=most)

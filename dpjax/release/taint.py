@@ -50,10 +50,8 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
         if isinstance(program, ClosedJaxpr):
             jaxpr, consts = program.jaxpr, program.consts
         known = dict(zip(jaxpr.invars, inputs, strict=True))
-        known |= {
-            variable: is_one_of(value, records)
-            for variable, value in zip(jaxpr.constvars, consts, strict=True)
-        }
+        secret = [is_one_of(value, records) for value in consts]
+        known.update(zip(jaxpr.constvars, secret, strict=True))
 
         def of(atom):
             return not isinstance(atom, Literal) and known[atom]
@@ -106,9 +104,8 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
 
         def turn(carry):
             (decided,) = follow(params["cond_jaxpr"], condition + carry)
-            return [
-                decided or one for one in follow(params["body_jaxpr"], consts + carry)
-            ]
+            moved = follow(params["body_jaxpr"], consts + carry)
+            return [decided or one for one in moved]
 
         return _settle(turn, carry)
 

@@ -28,12 +28,12 @@ MAX_LEADING_SIZE = 16
 last, over which XLA sums fast; longer vectors stay whole."""
 
 
-def shape_of(posterior: Posterior, contribution_fn: Callable, *, with_key=False):
+def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
     """Shapes and dtypes of what `contribution_fn` returns for one record, a pytree."""
     record = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), posterior.data
     )
-    keys = [jax.eval_shape(lambda: jax.random.key(0))] if with_key else []
+    keys = [] if rng_key is None else [rng_key]
     return jax.eval_shape(contribution_fn, record, *keys)
 
 
@@ -76,9 +76,7 @@ def vector_sum(
     Euclidean norm, whatever the sample: see `exact_sums.clip_to_grid`. Nothing is
     released here.
     """
-    leaves = jax.tree.leaves(
-        shape_of(posterior, contribution_fn, with_key=rng_key is not None)
-    )
+    leaves = jax.tree.leaves(shape_of(posterior, contribution_fn, rng_key))
     size = sum(math.prod(leaf.shape) for leaf in leaves)
     axis = 0 if size <= MAX_LEADING_SIZE else 1
 

@@ -37,7 +37,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
-from dpjax.privacy.validate import check_positive
+from dpjax.privacy.validate import check_count, check_positive
 from dpjax.release.gaussian_sum import GaussianSum
 
 __all__ = [
@@ -47,7 +47,6 @@ __all__ = [
     "Scales",
     "algorithm",
     "check_friction",
-    "check_positive",
 ]
 
 MAX_SCHEDULED_STEPS = 10**7
@@ -201,8 +200,7 @@ def algorithm(
     Poisson sampled Gaussian release. State and info follow from it. The number of
     records in the sample stays secret.
     """
-    if not (isinstance(dim, int) and dim >= 1):
-        raise ValueError(f"dim must be a positive integer, got {dim}")
+    dim = check_count("dim", dim)
     posterior, release = scales.posterior, scales.release
     num_records = posterior.num_records
 
@@ -221,19 +219,14 @@ def algorithm(
             step_size = scales.at(state.num_steps)
             multiplier = multiplier_fn(step_size)
             noise_sd = scales.noise_sd(multiplier, 1.0) * num_records
-        noisy = release(
-            words,
-            posterior,
-            functools.partial(jax.grad(posterior.loglikelihood_fn), position),
-            noise_multiplier=multiplier,
-        )
+        gradient_fn = functools.partial(jax.grad(posterior.loglikelihood_fn), position)
+        noisy = release(words, posterior, gradient_fn, noise_multiplier=multiplier)
         scale = posterior.tempering / release.sampling_prob
         prior = jax.grad(posterior.logprior_fn)(position)
         gradient = jax.tree.map(lambda g, p: scale * g + p, noisy, prior)
+        descent = jax.tree.map(lambda leaf: -leaf / num_records, gradient)
         updates, optimizer_state = optimizer.update(
-            jax.tree.map(lambda leaf: -leaf / num_records, gradient),
-            state.optimizer_state,
-            position,
+            descent, state.optimizer_state, position
         )
         position = optax.apply_updates(position, updates)
         moved = SGMCMCState(position, optimizer_state, state.num_steps + 1)

@@ -24,6 +24,7 @@ import optax
 
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_positive
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
 
@@ -66,7 +67,7 @@ def as_top_level_api(
     the noise multiplier sigma of the module's docstring at the friction that the step
     has; position, velocity and info are post-processing of it.
     """
-    noisy_gradient.check_positive(temperature=temperature)
+    check_positive(temperature=temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
     scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
 

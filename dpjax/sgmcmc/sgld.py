@@ -28,6 +28,7 @@ import optax
 
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_positive
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
 
@@ -73,7 +74,7 @@ def as_top_level_api(
     noise multiplier (q / (T C)) sqrt(2 K N / eta), T the tempering, of which position
     and info are post-processing.
     """
-    noisy_gradient.check_positive(temperature=temperature)
+    check_positive(temperature=temperature)
     scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
 
     def noise_sd(step_size):

@@ -26,6 +26,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_positive
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
 
@@ -86,7 +87,7 @@ def as_top_level_api(
     noise multiplier is the larger of `noise_multiplier` and (q / (T C)) sqrt(2 A K N /
     eta); position, velocity, friction and info are post-processing of it.
     """
-    noisy_gradient.check_positive(gain=gain, temperature=temperature)
+    check_positive(gain=gain, temperature=temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
     scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
 
@@ -109,11 +110,11 @@ def as_top_level_api(
             ideal = variance(step_size)
         dtype = state.friction.dtype
         step_size, ideal = step_size.astype(dtype), ideal.astype(dtype)
-        velocity = jax.tree.map(
-            lambda v, g: (1 - state.friction) * v - step_size * g,
-            state.velocity,
-            updates,
-        )
+
+        def kick(v, g):
+            return (1 - state.friction) * v - step_size * g
+
+        velocity = jax.tree.map(kick, state.velocity, updates)
         square = jnp.mean(ravel_pytree(velocity)[0] ** 2)
         kinetic = square / ideal * (1 - state.friction / 2)
         moved = jnp.clip(state.friction + gain * (kinetic - 1), 0.0, 1.0)

@@ -259,13 +259,8 @@ def _rows(pairs: Pairs, spacing: float, margin: int, both_orders: bool):
     shift = np.floor(ratios)
     share = np.expm1((ratios - shift) * spacing) / np.expm1(spacing)
     slices = np.where(sends_to_zero, 0.0, chances)
-    weights = np.hstack(
-        [
-            slices * (1 - share),
-            slices * share,
-            np.where(sends_to_zero, chances, 0.0).sum(axis=1, keepdims=True),
-        ]
-    )
+    lost = np.where(sends_to_zero, chances, 0.0).sum(axis=1, keepdims=True)
+    weights = np.hstack([slices * (1 - share), slices * share, lost])
     count = len(weights)
     spare = _round_up(count, ROWS_MULTIPLE) - count
     starts = np.pad(shift.astype(np.int32) + margin, ((0, spare), (0, 0)))

@@ -29,7 +29,6 @@ the thousands of kinds that a decreasing step size gives to so many.
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from dp_accounting import NeighboringRelation
@@ -208,36 +207,25 @@ def _single(event, interval: float) -> list[Losses]:
     for first, second in pairs:
         lower = math.floor(profiles.loss_range(first, noise, q)[0] / interval)
         upper = math.ceil(profiles.loss_range(second, noise, q)[1] / interval)
-        deltas = np.concatenate(
-            [
-                profiles.delta(first, noise, q, np.arange(lower, 0) * interval),
-                profiles.delta(second, noise, q, np.arange(0, upper + 1) * interval),
-            ]
-        )
-        found.append(connect_dots(deltas, interval, lower))
+        below = profiles.delta(first, noise, q, np.arange(lower, 0) * interval)
+        above = profiles.delta(second, noise, q, np.arange(0, upper + 1) * interval)
+        found.append(connect_dots(np.append(below, above), interval, lower))
     return found
 
 
-class _Sampled(NamedTuple):
-    """A Gaussian release about a sample, by the parameters of `profiles`.
+def _sampled(event) -> tuple[float, float, list[tuple[str, str]]]:
+    """Noise, sampling probability and pairs of `profiles` of a release about a sample.
 
-    pairs
-        For each direction, the pair at negative and the one at positive epsilon.
+    There are two pairs for each direction: that at negative and that at positive
+    epsilon.
     """
-
-    noise: float
-    sampling_prob: float
-    pairs: list[tuple[str, str]]
-
-
-def _sampled(event) -> _Sampled:
     if isinstance(event, FixedBatch):
         assert event.event.gaussian is not None, "applies() refuses other batches"
         noise = event.event.gaussian.noise_multiplier
         share = event.batch_size / event.num_records
-        return _Sampled(noise, share, [("add", "remove")])
+        return noise, share, [("add", "remove")]
     if event.neighboring_relation is NeighboringRelation.REPLACE_ONE:
         pairs = [("replace", "replace")]
     else:
         pairs = [("remove", "remove"), ("add", "add")]
-    return _Sampled(event.noise_multiplier, event.sampling_prob, pairs)
+    return event.noise_multiplier, event.sampling_prob, pairs
