@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.config.keys import ConfigError, check_keys, choice, named, positive_integer
+from dpjax.config.keys import ConfigError, check_keys, choice, named
 from dpjax.datasets import adult, mnist
 from dpjax.models.shared import Family
+from dpjax.privacy.validate import check_count
 
 __all__ = ["Records", "generated", "labelled"]
 
@@ -46,7 +47,7 @@ def generated(source, family: Family, constants: dict, is_vector: bool) -> Recor
     sizes = ["num_records", "dim"] if is_vector else ["num_records"]
     _, source = named(source, "source", ("generated",), "[data]")
     check_keys(source, "[data]", ["seed", *sizes])
-    shape = [positive_integer(source[size], f"[data] {size}") for size in sizes]
+    shape = [check_count(f"[data] {size}", source[size]) for size in sizes]
     dim = source.get("dim", 2)
 
     def load():

@@ -9,7 +9,6 @@ __all__ = [
     "choice",
     "keywords",
     "named",
-    "positive_integer",
     "without",
 ]
 
@@ -45,13 +44,6 @@ def named(table, key: str, allowed, where: str) -> tuple[Any, dict]:
     if not isinstance(table, dict):
         raise ConfigError(f"{where} must be a table")
     return choice(table.get(key), allowed, f"{where} {key}"), without(table, key)
-
-
-def positive_integer(value, where: str) -> int:
-    """`value`, if it is a positive integer."""
-    if not (isinstance(value, int) and value > 0):
-        raise ConfigError(f"{where} must be a positive integer, got {value!r}")
-    return value
 
 
 def without(table: dict, *keys: str) -> dict:

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.algorithm import Algorithm
-from dpjax.config.keys import ConfigError, check_keys, positive_integer, without
+from dpjax.config.keys import ConfigError, check_keys, without
 from dpjax.config.model import Model
 from dpjax.privacy import Budget
+from dpjax.privacy.validate import check_count
 
 __all__ = ["Run", "read", "read_without_algorithm"]
 
@@ -56,11 +57,11 @@ def read(table, model: Model) -> Run:
         If there are unknown or invalid keys.
     """
     optional = ["num_steps", "thinning", "warmup_fraction", "seed"]
+    required = ["num_chains"]
     if model.initial_position_fn is None:
-        check_keys(table, "[run]", ["num_chains", "start"], ["start_sd", *optional])
-    else:
-        check_keys(table, "[run]", ["num_chains"], optional)
-    num_chains = positive_integer(table["num_chains"], "[run] num_chains")
+        required, optional = [*required, "start"], [*optional, "start_sd"]
+    check_keys(table, "[run]", required, optional)
+    num_chains = check_count("[run] num_chains", table["num_chains"])
     if model.initial_position_fn is None:
         start = np.asarray(table["start"], float)
         start = np.full(model.dim, start) if start.ndim == 0 else start
