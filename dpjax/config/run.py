@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.config.keys import ConfigError, check_keys, without
 from dpjax.config.model import Model
 from dpjax.privacy import Budget
 from dpjax.privacy.validate import check_count
 
-__all__ = ["Run", "read", "read_without_algorithm"]
+__all__ = ["Run", "calibrated", "read", "read_without_algorithm"]
 
 
 class Run(NamedTuple):
@@ -46,6 +47,14 @@ class Run(NamedTuple):
         num_steps, num_chains = self.options["num_steps"], self.options["num_chains"]
         events = algorithm.privacy(num_steps, budget.neighboring_relation)
         return [(event, count * num_chains) for event, count in events]
+
+
+def calibrated(events_fn, budget: Budget, bracket: tuple[float, float]) -> float:
+    """The value in `bracket` at which `events_fn` spends the budget."""
+    epsilon, delta = budget.epsilon, budget.delta
+    return privacy.calibrate(
+        events_fn, num_steps=1, epsilon=epsilon, delta=delta, bracket=bracket
+    )
 
 
 def read(table, model: Model) -> Run:

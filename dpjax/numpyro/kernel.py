@@ -120,8 +120,9 @@ class MCMCKernel(mcmc.MCMCKernel):
             )
         self._num_left = self.max_steps * num_chains
         paid = [(event, count * self.max_steps) for event, count in events]
-        statement = PrivacyStatement.of(paid, budget, num_chains, self.max_steps, spent)
-        self.statement = statement._replace(randomness=SEEDED)
+        self.statement = PrivacyStatement.of(
+            paid, budget, num_chains, self.max_steps, shared=spent
+        )._replace(randomness=SEEDED)
 
     @property
     def sample_field(self):

@@ -79,9 +79,8 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
     for kind, remedy in REMEDIES.items():
         if kind in rows.types:
             raise ValueError(f"{kind} {rows.types[kind]!r}: {remedy}")
-    for name, site in sites.items():
-        if not is_latent(site):
-            continue
+    latents = {name: site for name, site in sites.items() if is_latent(site)}
+    for name, site in latents.items():
         if in_plate(site, plate):
             raise ValueError(
                 f"latent {name!r} is inside plate {plate!r}: a latent of one record is "
@@ -94,7 +93,7 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
                 f"latent {name!r} is discrete: it has no unconstrained position. "
                 "Marginalise it (e.g. MixtureSameFamily)"
             )
-    if not any(map(is_latent, sites.values())):
+    if not latents:
         raise ValueError("the model has no latent site: there is nothing to sample")
     if not any(
         site["type"] == "sample" and in_plate(site, plate) for site in sites.values()

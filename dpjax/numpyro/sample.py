@@ -292,8 +292,7 @@ def sample(
     events = [(event, count * num_chains * num_steps) for event, count in step]
     statement = PrivacyStatement.of(
         events, budget, num_chains, num_steps, shared=sampler.spent
-    )
-    statement = statement._replace(randomness=result.statement.randomness)
+    )._replace(randomness=result.statement.randomness)
     if verbose:
         print(f"with the start that was found:\n{statement}")
     return dataclasses.replace(result, statement=statement)
