@@ -145,8 +145,7 @@ def _plot(draws, names, out: Path) -> None:
     matplotlib.use("Agg")
     sites = [np.asarray(values) for values in draws.posterior.values()]
     flat = np.concatenate([x.reshape(*x.shape[:2], -1) for x in sites], axis=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         shown = arviz.from_dict(
             {name: flat[..., i] for i, name in enumerate(names[:MAX_PLOTTED])}
         )

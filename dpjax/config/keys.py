@@ -53,7 +53,6 @@ def without(table: dict, *keys: str) -> dict:
 
 def keywords(function) -> tuple[list[str], list[str]]:
     """Names of the keyword-only arguments: those without a default, those with one."""
-    parameters = inspect.signature(function).parameters.values()
-    named = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
-    required = [p.name for p in named if p.default is p.empty]
-    return required, [p.name for p in named if p.default is not p.empty]
+    found = inspect.getfullargspec(function)
+    optional = found.kwonlydefaults or {}
+    return [key for key in found.kwonlyargs if key not in optional], list(optional)

@@ -160,9 +160,8 @@ def tuned(
             "if one may be added or removed: use REPLACE_ONE"
         )
     model = model_of(posterior)
-    search = functools.partial(
-        scoring, rate=0.5, largest_move=MAX_MOVE * prior_sd(model)
-    )
+    largest_move = MAX_MOVE * prior_sd(model)
+    search = functools.partial(scoring, rate=0.5, largest_move=largest_move)
     information = Corrected(local_fisher_information(posterior), jnp.eye(model.dim))
 
     def kernels(information, noise):
