@@ -55,6 +55,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Sampler, Transition, bernoulli
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit
+from dpjax.privacy.validate import check_count
 
 __all__ = [
     "AdaptationState",
@@ -230,8 +231,7 @@ def adapted(
     *Formal guarantees.* ``num_steps`` steps, tuning or not, release what as many steps
     of `sampler` release. What is tuned is a function of the released states and bits.
     """
-    if not (isinstance(num_warmup, int) and num_warmup >= 1):
-        raise ValueError(f"num_warmup must be a positive integer, got {num_warmup}")
+    num_warmup = check_count("num_warmup", num_warmup)
     if not 0 < target_acceptance_rate < 1:
         raise ValueError(
             f"target_acceptance_rate must be in (0, 1), got {target_acceptance_rate}"
@@ -262,12 +262,11 @@ def adapted(
                 f"{jnp.shape(metric)}"
             )
         window = welford_algorithm(is_mass_matrix_diagonal)[0](flat.size)
-        step_size, metric, window = jax.tree.map(
+        numbers = jax.tree.map(
             lambda leaf: jnp.asarray(leaf, flat.dtype),
             (initial_step_size, metric, window),
         )
-        known = AdaptationState(step_size, metric, window, jnp.zeros((), int))
-        return AdaptedState(kernel, known)
+        return AdaptedState(kernel, AdaptationState(*numbers, jnp.zeros((), int)))
 
     def move(words, state, memory):
         kernel, known = state
@@ -279,9 +278,8 @@ def adapted(
             (kernel, step.stay(kernel), memory),
         )
         error = info.is_accepted - laziness * target_acceptance_rate
-        learned = _learn(
-            known, schedule[known.num_steps], kernel.position, error, laziness
-        )
+        stage = schedule[known.num_steps]
+        learned = _learn(known, stage, kernel.position, error, laziness)
         known = _where(known.num_steps < num_warmup, learned, known)
         return AdaptedState(kernel, known), info, memory
 

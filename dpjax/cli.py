@@ -50,8 +50,7 @@ def main(arguments=None) -> int:
             print(cost_table(job))
         else:
             stamp = time.strftime("%Y%m%d-%H%M%S")
-            out = Path(options.out or f"results/{job.name}-{stamp}")
-            write_run(job, out)
+            write_run(job, Path(options.out or f"results/{job.name}-{stamp}"))
     except (ValueError, FileNotFoundError, RuntimeError) as error:
         print(f"dpjax: {error}", file=sys.stderr)
         return 1
@@ -73,17 +72,14 @@ def cost_table(job: config.Job) -> str:
         f"neighbours: {budget.neighboring_relation.name}, delta = {budget.delta}",
         f"{'epsilon':>9}{'steps, 1 chain':>17}{f'steps, {chains} chains':>19}",
     ]
+    step_of_all = [(event, count * chains) for event, count in step]
     for epsilon in sorted({*EPSILONS, budget.epsilon}):
-        steps = [
-            privacy.max_steps(
-                [(event, count * number) for event, count in step],
-                epsilon=epsilon,
-                delta=budget.delta,
-            )
-            for number in (1, chains)
-        ]
+        of_one, of_all = (
+            privacy.max_steps(events, epsilon=epsilon, delta=budget.delta)
+            for events in (step, step_of_all)
+        )
         mark = "  <- budget" if epsilon == budget.epsilon else ""
-        lines.append(f"{epsilon:9.3g}{steps[0]:17d}{steps[1]:19d}{mark}")
+        lines.append(f"{epsilon:9.3g}{of_one:17d}{of_all:19d}{mark}")
     return "\n".join(lines)
 
 
@@ -149,14 +145,13 @@ def _plot(draws, names, out: Path) -> None:
     matplotlib.use("Agg")
     sites = [np.asarray(values) for values in draws.posterior.values()]
     flat = np.concatenate([x.reshape(*x.shape[:2], -1) for x in sites], axis=2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         shown = arviz.from_dict(
             {name: flat[..., i] for i, name in enumerate(names[:MAX_PLOTTED])}
         )
-        axes = arviz.plot_trace(shown, compact=False)
-        axes.ravel()[0].figure.tight_layout()
-        axes.ravel()[0].figure.savefig(out / "trace.png", bbox_inches="tight")
+        figure = arviz.plot_trace(shown, compact=False).ravel()[0].figure
+        figure.tight_layout()
+        figure.savefig(out / "trace.png", bbox_inches="tight")
         if len(names) > 1:
-            axes = arviz.plot_pair(shown)
-            np.ravel(axes)[0].figure.savefig(out / "pairs.png", bbox_inches="tight")
+            figure = np.ravel(arviz.plot_pair(shown))[0].figure
+            figure.savefig(out / "pairs.png", bbox_inches="tight")

@@ -396,7 +396,7 @@ def test_the_information_of_logistic_regression_is_refused(tmp_path, capsys):
         ("delta = 1e-5", "delta = 1.0", "delta"),
         ("clip_bound = 0.05", "clip_bound = -0.05", "clip_bound must be positive"),
         ("clip_bound = 0.05", "", "clip_bound or clip_per_distance"),
-        ("num_records = 2000", "num_records = 0", "num_records must be a positive"),
+        ("num_records = 2000", "num_records = 0", "num_records must be between"),
         ("num_chains = 2", "num_chains = 0", "num_chains"),
         ("[0.0, 3.0]", "[0.0]", "start must be a list of 2 numbers"),
         ("step_size = 0.05", "step_size = 0.05\nlaziness = 2.0", "laziness"),

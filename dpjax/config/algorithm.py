@@ -41,9 +41,7 @@ def read(table, model: Model, run: Run, budget: Budget) -> tuple[Sampler, dict]:
         return BY_GRADIENTS[name].read(name, table, model, run, budget)
     sampler = ADAPTABLE[name]
     required, optional = keywords(sampler.as_top_level_api)
-    clips = []
-    if "clip_bound" in (*required, *optional):
-        clips = ["clip_bound", "clip_per_distance"]
+    clips = ["clip_bound", "clip_per_distance"] if "clip_bound" in required else []
     required = ["step_size", *(key for key in required if key not in clips)]
     check_keys(table, "[algorithm]", required, ["metric", *clips, *optional])
     if clips and sum(key in table for key in clips) != 1:
@@ -101,8 +99,7 @@ def _metric(name, table, fisher_information, start):
     if kind == "fisher":
         matrix = fisher.inverse_fisher_information(fisher_information, start)
         return {"inverse_mass_matrix": matrix}
-    where = "[algorithm] name with metric = 'geodesic'"
-    choice(name, ("barker", "penalty"), where)
+    choice(name, ("barker", "penalty"), "[algorithm] name with metric = 'geodesic'")
     if "proposal" in table:
         raise ConfigError("[algorithm] takes proposal or metric = 'geodesic', not both")
     return {"proposal": fisher.geodesic(fisher_information)}

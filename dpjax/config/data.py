@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from dpjax.config.keys import ConfigError, check_keys, choice, named, positive_integer
+from dpjax.config.keys import ConfigError, check_keys, choice, named
 from dpjax.datasets import adult, mnist
 from dpjax.models.shared import Family
+from dpjax.privacy.validate import check_count
 
 __all__ = ["Records", "generated", "labelled"]
 
@@ -46,7 +46,7 @@ def generated(source, family: Family, constants: dict, is_vector: bool) -> Recor
     sizes = ["num_records", "dim"] if is_vector else ["num_records"]
     _, source = named(source, "source", ("generated",), "[data]")
     check_keys(source, "[data]", ["seed", *sizes])
-    shape = [positive_integer(source[size], f"[data] {size}") for size in sizes]
+    shape = [check_count(f"[data] {size}", source[size]) for size in sizes]
     dim = source.get("dim", 2)
 
     def load():
@@ -73,7 +73,7 @@ def _adult(options):
         splits = adult.load_adult()
         features, labels, names = adult.adult_features(splits["train"], columns)
         test = adult.adult_features(splits["test"], columns)[:2]
-        return (jnp.asarray(features), jnp.asarray(labels)), names, test
+        return (features, labels), names, test
 
     outline = _zeros(ADULT_RECORDS, dim), _zeros(ADULT_RECORDS)
     return Records(outline, load, dim, has_unit_rows=True)
@@ -98,9 +98,8 @@ def _mnist(options):
                 features = mnist.published_features(train, images, MNIST_DIM)
             return features, (digit_of == digits[1]).astype(np.float32)
 
-        features, labels = encode(*splits["train"])
-        test = encode(*splits["test"])
-        return (jnp.asarray(features), jnp.asarray(labels)), _numbered(MNIST_DIM), test
+        names = _numbered(MNIST_DIM)
+        return encode(*splits["train"]), names, encode(*splits["test"])
 
     num_records = sum(MNIST_RECORDS[digit] for digit in digits)
     outline = _zeros(num_records, MNIST_DIM), _zeros(num_records)

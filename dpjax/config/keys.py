@@ -9,7 +9,6 @@ __all__ = [
     "choice",
     "keywords",
     "named",
-    "positive_integer",
     "without",
 ]
 
@@ -47,13 +46,6 @@ def named(table, key: str, allowed, where: str) -> tuple[Any, dict]:
     return choice(table.get(key), allowed, f"{where} {key}"), without(table, key)
 
 
-def positive_integer(value, where: str) -> int:
-    """`value`, if it is a positive integer."""
-    if not (isinstance(value, int) and value > 0):
-        raise ConfigError(f"{where} must be a positive integer, got {value!r}")
-    return value
-
-
 def without(table: dict, *keys: str) -> dict:
     """The table without these keys."""
     return {key: value for key, value in table.items() if key not in keys}
@@ -61,7 +53,6 @@ def without(table: dict, *keys: str) -> dict:
 
 def keywords(function) -> tuple[list[str], list[str]]:
     """Names of the keyword-only arguments: those without a default, those with one."""
-    parameters = inspect.signature(function).parameters.values()
-    named = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
-    required = [p.name for p in named if p.default is p.empty]
-    return required, [p.name for p in named if p.default is not p.empty]
+    found = inspect.getfullargspec(function)
+    optional = found.kwonlydefaults or {}
+    return [key for key in found.kwonlyargs if key not in optional], list(optional)

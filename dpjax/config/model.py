@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from dpjax import bounds
 from dpjax.config import data
@@ -85,7 +86,7 @@ def read(model, source) -> Model:
 
     def load():
         arrays, names, test = records.load()
-        return build(*arrays, **constants), names, test
+        return build(*map(jnp.asarray, arrays), **constants), names, test
 
     outline = build(*records.outline, **constants)
     return Model(outline, load, information, records.dim, public_bounds)

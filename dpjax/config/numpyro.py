@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.config.keys import ConfigError, check_keys, positive_integer
+from dpjax.config.keys import ConfigError, check_keys
 from dpjax.config.model import Model
 from dpjax.datasets import tables
+from dpjax.privacy.validate import check_count
 
 __all__ = ["read"]
 
@@ -67,7 +68,7 @@ def _source(source, folder: Path):
     """A function that reads the records, records of their shapes, and a design."""
     keys = ["file", "columns"] if "file" in source else ["function", "example"]
     check_keys(source, "[data] (of a file or a function)", ["num_records", *keys])
-    num_records = positive_integer(source["num_records"], "[data] num_records")
+    num_records = check_count("[data] num_records", source["num_records"])
     if "file" in source:
         columns, path = source["columns"], folder / source["file"]
         tables.check(columns)

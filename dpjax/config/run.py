@@ -6,12 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import privacy
 from dpjax.algorithm import Algorithm
-from dpjax.config.keys import ConfigError, check_keys, positive_integer, without
+from dpjax.config.keys import ConfigError, check_keys, without
 from dpjax.config.model import Model
 from dpjax.privacy import Budget
+from dpjax.privacy.validate import check_count
 
-__all__ = ["Run", "read", "read_without_algorithm"]
+__all__ = ["Run", "calibrated", "read", "read_without_algorithm"]
 
 
 class Run(NamedTuple):
@@ -47,6 +49,14 @@ class Run(NamedTuple):
         return [(event, count * num_chains) for event, count in events]
 
 
+def calibrated(events_fn, budget: Budget, bracket: tuple[float, float]) -> float:
+    """The value in `bracket` at which `events_fn` spends the budget."""
+    epsilon, delta = budget.epsilon, budget.delta
+    return privacy.calibrate(
+        events_fn, num_steps=1, epsilon=epsilon, delta=delta, bracket=bracket
+    )
+
+
 def read(table, model: Model) -> Run:
     """The run of an ``[algorithm]``.
 
@@ -56,11 +66,11 @@ def read(table, model: Model) -> Run:
         If there are unknown or invalid keys.
     """
     optional = ["num_steps", "thinning", "warmup_fraction", "seed"]
+    required = ["num_chains"]
     if model.initial_position_fn is None:
-        check_keys(table, "[run]", ["num_chains", "start"], ["start_sd", *optional])
-    else:
-        check_keys(table, "[run]", ["num_chains"], optional)
-    num_chains = positive_integer(table["num_chains"], "[run] num_chains")
+        required, optional = [*required, "start"], [*optional, "start_sd"]
+    check_keys(table, "[run]", required, optional)
+    num_chains = check_count("[run] num_chains", table["num_chains"])
     if model.initial_position_fn is None:
         start = np.asarray(table["start"], float)
         start = np.full(model.dim, start) if start.ndim == 0 else start

@@ -7,7 +7,7 @@ import optax
 from dpjax import privacy
 from dpjax.config.keys import check_keys, keywords, named
 from dpjax.config.model import Model
-from dpjax.config.run import Run
+from dpjax.config.run import Run, calibrated
 from dpjax.sgmcmc import schedules, sghmc, sgld, sgnht
 
 __all__ = ["SAMPLERS", "read"]
@@ -71,10 +71,4 @@ def _first_step_size(sampler, options, step_size_fn, model, run, budget) -> floa
     low = high / 4
     while not fits(low):
         low, high = low / 4, low
-    return privacy.calibrate(
-        events,
-        num_steps=1,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        bracket=(low, high),
-    )
+    return calibrated(events, budget, (low, high))

@@ -5,7 +5,7 @@ import optax
 from dpjax import privacy
 from dpjax.config.keys import ConfigError, check_keys, keywords, named
 from dpjax.config.model import Model
-from dpjax.config.run import Run
+from dpjax.config.run import Run, calibrated
 from dpjax.vi import dpvi
 from dpjax.vi.guides import FullRank, LowRank, MeanField
 from dpjax.vi.optimizers import noise_scaled_sgd
@@ -29,11 +29,9 @@ def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
     required, optional = keywords(dpvi.as_top_level_api)
     required = [*(key for key in required if key != "noise_multiplier"), "optimizer"]
     check_keys(table, "[algorithm]", required, ["noise_multiplier", *optional])
-    options = {
-        **table,
-        "guide": _guide(table["guide"], model.dim),
-        "optimizer": _optimizer(table["optimizer"], run),
-    }
+    guide = _guide(table["guide"], model.dim)
+    optimizer = _optimizer(table["optimizer"], run)
+    options = {**table, "guide": guide, "optimizer": optimizer}
     if "noise_multiplier" not in table:
         options["noise_multiplier"] = _noise_multiplier(options, model, run, budget)
     return dpvi, options
@@ -65,10 +63,4 @@ def _noise_multiplier(options, model, run, budget) -> float:
         algorithm = dpvi(model.outline, **options, noise_multiplier=noise_multiplier)
         return run.released(algorithm, budget, "noise_multiplier")
 
-    return privacy.calibrate(
-        events,
-        num_steps=1,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        bracket=BRACKET,
-    )
+    return calibrated(events, budget, BRACKET)

@@ -79,13 +79,8 @@ def banana(data, *, curvature=20.0, prior_precision=0.001, tempering=1.0) -> Pos
     if data.ndim != 2 or data.shape[1] < 2:
         raise ValueError(f"data must have shape (n, d >= 2), got {data.shape}")
     check_positive(prior_precision=prior_precision)
-    curvature, prior_precision = float(curvature), float(prior_precision)
-    return Posterior(
-        _LogPrior(curvature, prior_precision),
-        _LogLikelihood(curvature),
-        data,
-        tempering,
-    )
+    logprior = _LogPrior(float(curvature), float(prior_precision))
+    return Posterior(logprior, _LogLikelihood(float(curvature)), data, tempering)
 
 
 @dataclass(frozen=True)
@@ -148,11 +143,10 @@ def _sd(dim, dtype):
 
 
 def _normal(rng_key, num_rows, dim, dtype):
-    first, second, rest = jax.random.split(rng_key, 3)
+    keys, widths = jax.random.split(rng_key, 3), (1, 1, dim - 2)
     columns = [
-        jax.random.normal(first, (num_rows, 1), dtype),
-        jax.random.normal(second, (num_rows, 1), dtype),
-        jax.random.normal(rest, (num_rows, dim - 2), dtype),
+        jax.random.normal(key, (num_rows, width), dtype)
+        for key, width in zip(keys, widths, strict=True)
     ]
     return jnp.concatenate(columns, axis=1)
 

@@ -77,13 +77,9 @@ def correlated_gaussian(
             f"data must have shape (n, {len(covariance)}), got {data.shape}"
         )
     check_positive(prior_sd=prior_sd)
-    whitening = np.linalg.inv(_cholesky(covariance))
-    return Posterior(
-        NormalPrior(float(prior_sd)),
-        _LogLikelihood(_as_tuples(whitening)),
-        data,
-        tempering,
-    )
+    logprior = NormalPrior(float(prior_sd))
+    whitening = _as_tuples(np.linalg.inv(_cholesky(covariance)))
+    return Posterior(logprior, _LogLikelihood(whitening), data, tempering)
 
 
 @dataclass(frozen=True)

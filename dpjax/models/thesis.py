@@ -12,7 +12,6 @@ section 5 and the accompanying code.
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,13 +29,6 @@ from dpjax.posterior import Posterior
 __all__ = ["THESIS_MODELS", "ThesisModel", "thesis_model"]
 
 START_SEED = 4236482
-
-
-@contextmanager
-def _as_thesis():
-    """The float type and random numbers of the thesis's code."""
-    with jax.enable_x64(True), jax.threefry_partitionable(False):
-        yield
 
 
 @dataclass(frozen=True)
@@ -85,40 +77,37 @@ class ThesisModel:
         seed
             Seed of other data from the same law; None draws the thesis's data.
         """
-        with _as_thesis():
+        with jax.enable_x64(True), jax.threefry_partitionable(False):
             key = self._data_key() if seed is None else jax.random.key(seed)
             data = np.asarray(self._generate(key))
         return jnp.asarray(data, float)
 
     def _generate(self, key):
-        num_records, dim = self.num_records, self.dim
-        return self._family.generate(key, num_records, dim=dim, **self._constants)
+        return self._family.generate(
+            key, self.num_records, dim=self.dim, **self._constants
+        )
 
     def posterior(self, data=None) -> Posterior:
         """The posterior given `data`, by default the thesis's."""
         data = self.simulate() if data is None else data
-        return self._family.build(data, tempering=self.tempering, **self._constants)
+        return self._family.build(data, **self._constants)
 
     def fisher_information(self) -> Callable[[jax.Array], jax.Array]:
         """The model's ``FisherInformation``: ``position -> (d, d)``; reads no data."""
         information = self._family.fisher_information
         assert information is not None
-        return information(
-            self.num_records, tempering=self.tempering, **self._constants
-        )
+        return information(self.num_records, **self._constants)
 
     def exact_sample(self, rng_key, data, num_samples) -> jax.Array:
         """Independent posterior draws, ``(num_samples, d)``; not private."""
-        return self._family.exact_sample(
-            rng_key, data, num_samples, tempering=self.tempering, **self._constants
-        )
+        return self._family.exact_sample(rng_key, data, num_samples, **self._constants)
 
     def reference(self) -> jax.Array:
         """The thesis's reference sample, ``(1000, d)``; not private.
 
         The thesis has none for the circle: that one is from the exact sampler here.
         """
-        with _as_thesis():
+        with jax.enable_x64(True), jax.threefry_partitionable(False):
             rng_key = jax.random.key(self._reference_seed)
             data = self._generate(self._data_key())
             draws = np.asarray(self.exact_sample(rng_key, data, 1000))
@@ -138,7 +127,7 @@ class ThesisModel:
         spread = 1.0
         if self.key != "circle":
             spread = np.std(np.asarray(reference, np.float64), axis=0).mean()
-        with _as_thesis():
+        with jax.enable_x64(True), jax.threefry_partitionable(False):
             keys = [jax.random.key(START_SEED + i) for i in range(num_chains)]
             normal = [np.asarray(jax.random.normal(key, (self.dim,))) for key in keys]
         starts = np.asarray(self.start_centre) + spread * np.stack(normal)
@@ -165,13 +154,11 @@ def _model(
     theta = theta or (0.0, 3.0) + (0.0,) * (dim - 2)
     return ThesisModel(
         key, name, dim, num_records, tempering, theta, centre or theta,
-        family, constants, data_key, reference_seed,
+        family, dict(constants, tempering=tempering), data_key, reference_seed,
     )  # fmt: skip
 
 
-_banana = partial(
-    _model, BANANA, lambda: jax.random.key(43247), 56437, prior_precision=0.001
-)
+_banana = partial(_model, BANANA, lambda: jax.random.key(43247), 56437)
 _gaussian = partial(_model, GAUSSIAN, lambda: jax.random.key(46283648), 434927)
 _circle = partial(
     _model, CIRCLE, lambda: jax.random.split(jax.random.key(742983))[1], 56437

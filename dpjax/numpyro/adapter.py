@@ -83,18 +83,17 @@ def posterior(
     values alone. Values that the model captured from outside are treated as public: a
     warning names them.
     """
-    if both := set(data) & set(public or {}):
+    public, given = dict(public or {}), dict(example or {})
+    if both := set(data) & set(public):
         raise ValueError(f"{sorted(both)} are in data and in public; choose one")
-    if not all(isinstance(name, str) and name for name in (*data, *(public or {}))):
+    if not all(isinstance(name, str) and name for name in (*data, *public)):
         raise ValueError("data and public are named by the arguments of the model")
     if not data:
         raise ValueError("data holds no arrays: name those of the model's arguments")
     arrays = {name: jnp.asarray(value) for name, value in data.items()}
-    given = dict(example or {})
     # A NumPy array cannot be indexed by rows that are traced.
     constants = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf,
-        dict(public or {}),
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, public
     )
     unspecified = frozenset(arrays) - frozenset(given)
     adapted = Model(model, plate, constants, _made_up(arrays, given), unspecified)
@@ -106,11 +105,9 @@ def posterior(
     reads = refusals.dependencies(adapted, position)
     refusals.check_dependencies(adapted, reads)
     refusals.check_numbers(adapted, position)
-    adapted = dataclasses.replace(
-        adapted,
-        observed=_observed(adapted, position, reads),
-        deterministics=tuple(k for k, v in reads["deterministics"].items() if not v),
-    )
+    observed = _observed(adapted, position, reads)
+    kept = tuple(site for site, names in reads["deterministics"].items() if not names)
+    adapted = dataclasses.replace(adapted, observed=observed, deterministics=kept)
     return ModelPosterior(
         adapted.logprior,
         adapted.loglikelihood,
@@ -189,12 +186,9 @@ def _observed(model: Model, position, reads):
         return {name: sites[name]["value"] for name in reads["inside"]}
 
     def name_of(site, value):
-        names = reads["values"][site]
-        key = next(iter(names)) if len(names) == 1 else None
-        if key is not None and np.array_equal(
-            np.ravel(value), np.ravel(model.one_example[key])
-        ):
-            return key
+        for name in reads["values"][site]:
+            if np.array_equal(np.ravel(value), np.ravel(model.one_example[name])):
+                return name if len(reads["values"][site]) == 1 else None
         return None
 
     return {k: name_of(k, value) for k, value in values(model.one_example).items()}

@@ -26,15 +26,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from dp_accounting import NeighboringRelation
 
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_precision, whitening
+from dpjax.numpyro.scoring import one_sum_a_step
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 
-__all__ = ["Corrected", "CurvatureInfo", "CurvatureState", "curvature"]
+__all__ = ["Corrected", "CurvatureInfo", "curvature"]
 
 CLIP_NORM_SCALE = 6.0
 """Clip norm over d / T n, about the norm of one record's Hessian."""
@@ -62,12 +62,6 @@ class Corrected:
         """This information corrected by what `curvature` released in units of it."""
         root = jnp.linalg.cholesky(self.correction)
         return replace(self, correction=root @ correction @ root.T)
-
-
-class CurvatureState(NamedTuple):
-    """Public: the position. Steps do not change it."""
-
-    position: Any
 
 
 class CurvatureInfo(NamedTuple):
@@ -131,18 +125,11 @@ def curvature(
         values = jnp.where(jnp.abs(values - 1) > threshold, values, 1.0)
         return (vectors * values) @ vectors.T
 
-    def init(position, rng_key=None):
-        return CurvatureState(jax.tree.map(jnp.asarray, position))
-
     def move(words, state, memory):
         return state, CurvatureInfo(correction(words, state.position)), memory
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        return [(release.event(size, neighboring_relation), num_steps)]
-
+    num_words = release.num_words(size, posterior.num_records)
     transition = Transition(
-        num_words=lambda state: release.num_words(size, posterior.num_records),
-        move=move,
-        stay=lambda state: CurvatureInfo(jnp.eye(dim)),
+        lambda state: num_words, move, lambda state: CurvatureInfo(jnp.eye(dim))
     )
-    return Algorithm.of(init, transition, steps)
+    return one_sum_a_step(transition, release, size)

@@ -120,10 +120,9 @@ class MCMCKernel(mcmc.MCMCKernel):
             )
         self._num_left = self.max_steps * num_chains
         paid = [(event, count * self.max_steps) for event, count in events]
-        statement = PrivacyStatement.of(
+        self.statement = PrivacyStatement.of(
             paid, budget, num_chains, self.max_steps, shared=spent
-        )
-        self.statement = statement._replace(randomness=SEEDED)
+        )._replace(randomness=SEEDED)
 
     @property
     def sample_field(self):
@@ -167,13 +166,8 @@ class MCMCKernel(mcmc.MCMCKernel):
     def _begin(self, position, rng_key):
         # Mapped with the key: one count for all mapped chains would be called once.
         num_steps = jnp.sum(0 * jax.random.key_data(rng_key)).astype(int)
-        return KernelState(
-            position,
-            self._algorithm.init(position),
-            jnp.zeros((), bool),
-            num_steps,
-            rng_key,
-        )
+        kernel, not_moved = self._algorithm.init(position), jnp.zeros((), bool)
+        return KernelState(position, kernel, not_moved, num_steps, rng_key)
 
     def sample(self, state, model_args, model_kwargs):
         if is_prng_key(state.rng_key):
@@ -202,13 +196,8 @@ class MCMCKernel(mcmc.MCMCKernel):
         kernel = jax.tree.map(
             lambda new, old: jnp.where(is_paid, new, old), kernel, state.kernel
         )
-        return KernelState(
-            kernel.position,
-            kernel,
-            info.is_accepted & is_paid,
-            state.num_steps + is_paid,
-            rng_key,
-        )
+        moved, num_steps = info.is_accepted & is_paid, state.num_steps + is_paid
+        return KernelState(kernel.position, kernel, moved, num_steps, rng_key)
 
     def postprocess_fn(self, model_args, model_kwargs):
         return self._posterior.constrain_fn or super().postprocess_fn((), {})

@@ -139,9 +139,12 @@ class Model:
         if position is not None:
 
             def constrained(site):
-                if site["type"] != "sample" or site["name"] not in position:
+                name = site["name"]
+                if site["type"] != "sample" or name not in position:
                     return None
-                value, log_dets[site["name"]] = _constrain(site, position[site["name"]])
+                transform = biject_to(site["fn"].support)
+                value = transform(position[name])
+                log_dets[name] = transform.log_abs_det_jacobian(position[name], value)
                 return value
 
             model = handlers.substitute(model, substitute_fn=constrained)
@@ -227,18 +230,10 @@ def _num_rows(records):
     return jax.tree.leaves(records)[0].shape[0]
 
 
-def _constrain(site, value):
-    transform = biject_to(site["fn"].support)
-    constrained = transform(value)
-    return constrained, transform.log_abs_det_jacobian(value, constrained)
-
-
 def _log_prob(site, plate_scale):
     log_prob = site["fn"].log_prob(site["value"])
     scale = site["scale"]
-    if scale is None:
-        return log_prob
-    return log_prob * (scale / plate_scale)
+    return log_prob if scale is None else log_prob * (scale / plate_scale)
 
 
 def _total(terms):

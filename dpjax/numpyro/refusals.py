@@ -10,6 +10,7 @@ depends on a value of the data. Three kinds of evidence are used:
 """
 
 import functools
+import inspect
 import types
 import warnings
 
@@ -78,9 +79,8 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
     for kind, remedy in REMEDIES.items():
         if kind in rows.types:
             raise ValueError(f"{kind} {rows.types[kind]!r}: {remedy}")
-    for name, site in sites.items():
-        if not is_latent(site):
-            continue
+    latents = {name: site for name, site in sites.items() if is_latent(site)}
+    for name, site in latents.items():
         if in_plate(site, plate):
             raise ValueError(
                 f"latent {name!r} is inside plate {plate!r}: a latent of one record is "
@@ -93,7 +93,7 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
                 f"latent {name!r} is discrete: it has no unconstrained position. "
                 "Marginalise it (e.g. MixtureSameFamily)"
             )
-    if not any(map(is_latent, sites.values())):
+    if not latents:
         raise ValueError("the model has no latent site: there is nothing to sample")
     if not any(
         site["type"] == "sample" and in_plate(site, plate) for site in sites.values()
@@ -107,35 +107,26 @@ def dependencies(model: Model, position):
     """``{part of the model: {site: names of the data that it reads}}``.
 
     The parts are the log-likelihoods ``inside`` the plate, the log priors and factors
-    ``outside`` of it, the ``log_dets`` of the latents' transforms, the observed
-    ``values``, and ``deterministics``.
+    ``outside`` of it, the ``log_dets`` of the latents' transforms, the ``values`` of
+    all of them, and ``deterministics``.
     """
 
-    def parts(**inputs):
-        position = inputs.pop("")
-        inside, log_dets = model.log_probs(position, inputs, inside=True)
-        outside, _ = model.log_probs(position, inputs, inside=False)
-        sites, _, _ = model.trace(inputs, position)
-        values, deterministics = (
-            {k: jnp.asarray(s["value"]) for k, s in sites.items() if test(s)}
-            for test in (
-                lambda s: s["type"] == "sample" and s["is_observed"],
-                lambda s: s["type"] == "deterministic",
-            )
-        )
+    def parts(**records):
+        sites, log_dets, _ = model.trace(records, position)
+
+        def values(kind):
+            chosen = {k: site for k, site in sites.items() if site["type"] == kind}
+            return {k: jnp.asarray(site["value"]) for k, site in chosen.items()}
+
         return dict(
-            inside=inside,
-            outside=outside,
+            inside=model.log_probs(position, records, inside=True)[0],
+            outside=model.log_probs(position, records, inside=False)[0],
             log_dets=log_dets,
-            values=values,
-            deterministics=deterministics,
+            values=values("sample"),
+            deterministics=values("deterministic"),
         )
 
-    # No argument of a model can have the empty name that the position goes under.
-    found = eval_provenance(parts, **{"": position}, **model.one_example)
-    return jax.tree.map(
-        lambda names: names - {""}, found, is_leaf=lambda x: isinstance(x, frozenset)
-    )
+    return eval_provenance(parts, **model.one_example)
 
 
 def check_dependencies(model: Model, reads) -> None:
@@ -188,15 +179,9 @@ def check_numbers(model: Model, position) -> None:
     each = np.asarray(jax.jit(jax.vmap(alone))(records), np.float64)
     prior = float(jax.jit(model.logprior)(position))
 
-    @jax.jit
-    def together(records):
-        return (
-            model.loglikelihood_of_all(position, records),
-            model.logprior_among(position, records),
-        )
-
+    of_all = model.loglikelihood_of_all, model.logprior_among
     try:
-        total, prior_of_all = map(float, together(records))
+        total, prior_of_all = (float(jax.jit(f)(position, records)) for f in of_all)
     except Exception as error:
         raise ValueError(
             f"the model takes one record but not {rows}: {_first_line(error)}"
@@ -254,20 +239,17 @@ def _captured(function) -> list[str]:
         elif hasattr(value, "__wrapped__"):
             visit(value.__wrapped__, name)
         elif isinstance(value, types.FunctionType):
-            code, cells = value.__code__, value.__closure__ or ()
-            held = list((value.__kwdefaults__ or {}).items())
-            for key, cell in zip(code.co_freevars, cells, strict=True):
-                held.append((key, cell.cell_contents))
+            defaults, cells = value.__kwdefaults__, inspect.getclosurevars(value)
+            held = [*(defaults or {}).items(), *cells.nonlocals.items()]
             if value.__module__ == root_module:
-                held += [(key, value.__globals__.get(key)) for key in _names(code)]
+                names = _names(value.__code__)
+                held += [(key, value.__globals__.get(key)) for key in names]
             for key, bound in held:
                 visit(bound, key)
         elif isinstance(value, (list, tuple, dict)):
             for part in value.values() if isinstance(value, dict) else value:
                 visit(part, name)
-        elif isinstance(value, (float, np.ndarray, np.generic, jax.Array)) or hasattr(
-            value, "__array__"
-        ):
+        elif isinstance(value, float) or hasattr(value, "__array__"):
             found.append(name)
 
     inner = function

@@ -160,9 +160,8 @@ def tuned(
             "if one may be added or removed: use REPLACE_ONE"
         )
     model = model_of(posterior)
-    search = functools.partial(
-        scoring, rate=0.5, largest_move=MAX_MOVE * prior_sd(model)
-    )
+    largest_move = MAX_MOVE * prior_sd(model)
+    search = functools.partial(scoring, rate=0.5, largest_move=largest_move)
     information = Corrected(local_fisher_information(posterior), jnp.eye(model.dim))
 
     def kernels(information, noise):
@@ -192,14 +191,21 @@ def tuned(
         method="gdp",
     )
     spent = cost_of_start(noise)
-    release = functools.partial(
-        run,
-        posterior=dataclasses.replace(posterior, constrain_fn=None),
-        num_chains=1,
-        budget=budget,
-        ledger=ledger,
-        verbose=False,
-    )
+
+    def release(kernel, centre, num_steps, warmup_fraction=0.0):
+        return run(
+            next(keys),
+            kernel,
+            dataclasses.replace(posterior, constrain_fn=None),
+            num_steps,
+            initial_position=centre,
+            num_chains=1,
+            budget=budget,
+            warmup_fraction=warmup_fraction,
+            ledger=ledger,
+            verbose=False,
+        )
+
     stages = [*ROUNDS * [("search", SEARCH, 0.5)], ("refine", REFINE, 0.0)]
     keys = itertools.repeat(None)
     if rng_key is not None:
@@ -207,21 +213,9 @@ def tuned(
     centre = initial_position(posterior, 1)
     for stage, count, warmup_fraction in stages:
         kernel = kernels(information, noise)
-        scored = release(
-            next(keys),
-            kernel[stage],
-            num_steps=count,
-            initial_position=centre,
-            warmup_fraction=warmup_fraction,
-        )
+        scored = release(kernel[stage], centre, count, warmup_fraction)
         centre = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=1), scored.positions)
-        bent = release(
-            next(keys),
-            kernel["bend"],
-            num_steps=1,
-            initial_position=centre,
-            warmup_fraction=0.0,
-        )
+        bent = release(kernel["bend"], centre, 1)
         information = information.again(bent.infos.correction[0, 0])
     centre = jax.tree.map(lambda leaf: leaf[0], centre)
     error = noise_sd(posterior, noise) / math.sqrt(REFINE)
@@ -297,8 +291,7 @@ def sample(
     events = [(event, count * num_chains * num_steps) for event, count in step]
     statement = PrivacyStatement.of(
         events, budget, num_chains, num_steps, shared=sampler.spent
-    )
-    statement = statement._replace(randomness=result.statement.randomness)
+    )._replace(randomness=result.statement.randomness)
     if verbose:
         print(f"with the start that was found:\n{statement}")
     return dataclasses.replace(result, statement=statement)

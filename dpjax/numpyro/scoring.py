@@ -37,7 +37,7 @@ from dpjax.numpyro.fisher import whitening
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 
-__all__ = ["ScoringInfo", "ScoringState", "noise_sd", "scoring"]
+__all__ = ["ScoringInfo", "SearchState", "noise_sd", "one_sum_a_step", "scoring"]
 
 CLIP_NORM_SCALE = 3.0
 """Clip norm over sqrt(d / T n), the root mean square norm of a record's gradient."""
@@ -50,7 +50,7 @@ MAX_STEP_SCALE = 0.2
 step, which is a fifth of the standard deviation of a posterior given one record."""
 
 
-class ScoringState(NamedTuple):
+class SearchState(NamedTuple):
     """Public: the position."""
 
     position: Any
@@ -97,9 +97,6 @@ def scoring(
     release = GaussianSum(_clip_norm(posterior), noise_multiplier)
     longest = MAX_STEP_SCALE * math.sqrt(posterior.tempering * posterior.num_records)
 
-    def init(position, rng_key=None):
-        return ScoringState(jax.tree.map(jnp.asarray, position))
-
     def move(words, state, memory):
         flat, unravel = ravel_pytree(state.position)
         stretch, at = whitening(fisher_information, state.position)
@@ -121,19 +118,25 @@ def scoring(
         limit = jnp.asarray(largest_move, flat.dtype)
         jump = jnp.matmul(stretch, step, precision="highest")
         position = unravel(flat + jnp.clip(jump, -limit, limit))
-        return ScoringState(position), ScoringInfo(gradient), memory
+        return SearchState(position), ScoringInfo(gradient), memory
 
-    def steps(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        return [(release.event(dim, neighboring_relation), num_steps)]
-
+    num_words = KEY_WORDS + release.num_words(dim, posterior.num_records)
     transition = Transition(
-        num_words=lambda state: (
-            KEY_WORDS + release.num_words(dim, posterior.num_records)
-        ),
-        move=move,
-        stay=lambda state: ScoringInfo(jnp.zeros(dim)),
+        lambda state: num_words, move, lambda state: ScoringInfo(jnp.zeros(dim))
     )
-    return Algorithm.of(init, transition, steps)
+    return one_sum_a_step(transition, release, dim)
+
+
+def one_sum_a_step(transition: Transition, release: GaussianSum, size: int):
+    """The algorithm of a public position that releases `size` noisy numbers a step."""
+
+    def init(position, rng_key=None):
+        return SearchState(jax.tree.map(jnp.asarray, position))
+
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        return [(release.event(size, neighboring_relation), num_steps)]
+
+    return Algorithm.of(init, transition, privacy)
 
 
 def noise_sd(posterior: Posterior, noise_multiplier: float) -> float:

@@ -172,7 +172,7 @@ def test_accounting_reads_no_file(folder, capsys, monkeypatch):
         ("model.py:model", "model.py:models", "has no function 'models'"),
         ('plate = "people"', "", "lacks the key 'plate'"),
         ('plate = "people"', 'plate = "persons"', "no plate 'persons'"),
-        ("num_records = 3000", "num_records = 0", "positive integer"),
+        ("num_records = 3000", "num_records = 0", "between 1 and"),
         ('y = "score"', 'z = "score"', "cannot be called on one record"),
         ("range = [20, 60]", "range = [60, 20]", "columns.x must be"),
         ("range = [20, 60]", "scale = [20, 60]", "columns.x must be"),
