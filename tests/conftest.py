@@ -8,6 +8,7 @@ In 32 bits, which is what users have, programs are compiled as theirs are.
 
 import os
 import tempfile
+from pathlib import Path
 
 import jax
 import pytest
@@ -25,15 +26,11 @@ if X64 and jax.__version_info__[:2] == (0, 10):
         + os.environ.get("XLA_FLAGS", "")
     )
 
+# Exact accounting computes for longer than it compiles.
+ACCOUNTING = {"privacy", "config", "runner", "test_cli.py"}
+
 
 def pytest_configure(config):
-    share_programs(config)
-    if X64 and config.option.markexpr == "not thorough":
-        os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-        jax.config.update("jax_disable_most_optimizations", True)
-
-
-def share_programs(config):
     """Keep compiled programs in a folder that all workers of this run share.
 
     JAX_COMPILATION_CACHE_DIR names a folder that outlives the run. Workers and
@@ -52,8 +49,15 @@ def share_programs(config):
 
 
 @pytest.fixture(autouse=True, scope="module")
-def programs():
-    """Programs stay in memory for one file: those of a session fill gigabytes."""
+def programs(request):
+    """How a file's programs are compiled.
+
+    They stay in memory for that file: those of a session fill gigabytes.
+    """
+    is_default_tier = request.config.option.markexpr == "not thorough"
+    room = request.path.relative_to(Path(__file__).parent).parts[0]
+    is_hasty = X64 and is_default_tier and room not in ACCOUNTING
+    jax.config.update("jax_disable_most_optimizations", is_hasty)
     yield
     jax.clear_caches()
 

@@ -65,6 +65,7 @@ def tuned(posterior):
     return tune(posterior, 1000)
 
 
+@pytest.mark.thorough
 def test_the_metric_becomes_the_posterior_covariance(tuned):
     """The condition number falls from 199. Over 60 seeds the median of the chains was
     1.46 with a standard deviation of .07. The bound is 10 standard deviations away, so
@@ -75,6 +76,7 @@ def test_the_metric_becomes_the_posterior_covariance(tuned):
     assert np.median(found) < 2.2
 
 
+@pytest.mark.thorough
 def test_the_target_is_reached(posterior, tuned):
     """The frozen parameters give it. Over 60 seeds the mean rate was .399 with a
     standard deviation of .0067. The bound is 7 standard deviations away, so the test
@@ -96,6 +98,7 @@ def test_the_target_is_reached(posterior, tuned):
     assert abs(float(np.mean(bits)) - 0.4) < 0.05
 
 
+@pytest.mark.thorough
 def test_an_adapted_run_mixes(posterior):
     """Squared errors of the chains' means along the long axis, in posterior variances,
     with steps of the same acceptance rate. Means over 30 seeds were .60 in the

@@ -15,6 +15,8 @@ from dpjax import privacy, proposals
 from dpjax.config import ConfigError
 from dpjax.models import THESIS_MODELS
 
+pytestmark = pytest.mark.thorough
+
 EXPERIMENTS = {key: load(FOLDER / f"{key}.toml") for key in THESIS_MODELS}
 
 

@@ -15,6 +15,8 @@ from benchmarks.thesis import report
 from dpjax import bounds, config, privacy, proposals
 from dpjax.models.mixture import exact_sample, gaussian_mixture, simulate
 
+pytestmark = pytest.mark.thorough
+
 KNOWN = bounds.GaussianMixture()
 RANGE = dpjax.Range(KNOWN, KNOWN.half_range)
 CENTRED = functools.partial(
@@ -160,7 +162,6 @@ def test_scores():
         assert score_fn(chain)[-1] == pytest.approx(right / 3)
 
 
-@pytest.mark.thorough
 def test_a_row_of_the_audit():
     """Centred, h = .06, lambda = 50, half a thousand steps of eight chains."""
     row = repaired.ROWS[6]

@@ -27,6 +27,8 @@ from dpjax.random import variates
 from dpjax.release.exact_sums import GRID
 from dpjax.vi.guides import MeanField
 
+pytestmark = pytest.mark.thorough
+
 NUM_RECORDS = 30
 NUM_SAMPLES = 4
 BINARY = "beta_bernoulli"

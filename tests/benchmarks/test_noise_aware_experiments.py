@@ -2,9 +2,12 @@
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from scipy import stats
 
 from benchmarks.noise_aware import adult, linear_regression
+
+pytestmark = pytest.mark.thorough
 
 
 def test_density_is_that_of_the_simulation():

@@ -10,6 +10,8 @@ import pytest
 from benchmarks.sgmcmc import mnist, network, step_sizes
 from benchmarks.sgmcmc.__main__ import FOLDER
 
+pytestmark = pytest.mark.thorough
+
 
 def settings(name):
     return tomllib.loads((FOLDER / f"{name}.toml").read_text())

@@ -7,6 +7,7 @@ import pytest
 
 from dpjax.comparisons import baselines
 from dpjax.posterior import Posterior
+from tests.tiers import tiered
 
 CHAINS, STEPS = 8, 600
 SAMPLERS = {
@@ -26,7 +27,7 @@ def loglikelihood(position, record):
     return -0.5 * jnp.sum((record - position) ** 2)
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize("name", tiered(SAMPLERS, ["hmc", "rmh"]))
 def test_baselines_sample_the_posterior(name):
     data = jnp.linspace(-1, 2, 60).reshape(30, 2)
     posterior = Posterior(logprior, loglikelihood, data, 0.5)

@@ -76,6 +76,7 @@ def test_a_wide_budget_leaves_the_tempering():
     assert tempered(posterior, 0.6, (-3.0, 0.0)).tempering == pytest.approx(0.1)
 
 
+@pytest.mark.thorough
 def test_draws_are_new_each_time_and_near_the_posterior(blackjax_keys):
     """Within 6 of its standard deviations, which are .31."""
     posterior = make_posterior(np.zeros(200))

@@ -75,6 +75,7 @@ preconditioner = { location = 1.0, rho = 20.0 }
 )
 
 
+@pytest.mark.thorough
 def test_the_folder_gives_the_noise_aware_posterior(tmp_path, monkeypatch):
     path, out, runs = tmp_path / "job.toml", tmp_path / "out", []
 

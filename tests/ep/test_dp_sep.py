@@ -18,6 +18,7 @@ from dpjax.ep.dp_sep import dp_sep
 from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.posterior import Posterior
 from dpjax.privacy import NeighboringRelation as Relation
+from tests.tiers import tiered
 
 FAMILY = Full((2,))
 AR = Relation.ADD_OR_REMOVE_ONE
@@ -154,6 +155,7 @@ def test_a_floor_about_the_mean_does_not_shrink(family):
         np.testing.assert_allclose(sd, 90**-0.5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_it_lands_within_its_noise(classification, x64):
     posterior = classification["probit"]
     expected = ep(posterior, sites.probit, family=FAMILY, initial_position=jnp.zeros(2))
@@ -176,9 +178,12 @@ def test_it_lands_within_its_noise(classification, x64):
     assert np.allclose(within, sds, rtol=0.15)
 
 
+TABLE = [(10, 40, 2.49), (50, 40, 5.39), (100, 40, 7.58), (100, 100, 11.9)]
+
+
 @pytest.mark.parametrize(
     ("batch", "epochs", "sigma"),
-    [(10, 40, 2.49), (50, 40, 5.39), (100, 40, 7.58), (100, 100, 11.9)],
+    tiered(TABLE, TABLE[2:]),
 )
 def test_noise_for_epsilon_one_is_the_table(means, batch, epochs, sigma):
     def events(value):
@@ -306,6 +311,7 @@ def clusters():
     return centres, centres[labels] + 0.5 * rng.normal(size=(2000, 2))
 
 
+@pytest.mark.thorough
 def test_em_finds_the_clusters():
     centres, records = clusters()
     posterior = Posterior(

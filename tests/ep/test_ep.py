@@ -40,6 +40,7 @@ def test_conjugate_posteriors_are_exact(linear_regression, x64):
         assert np.all(gap < tolerance * np.outer(sds, sds))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["probit", "logistic"])
 def test_classification_agrees_with_nuts(classification, name):
     posterior = classification[name]
@@ -112,6 +113,7 @@ def test_clipping_shrinks_the_differences():
     assert np.allclose(natural[0], 200, rtol=0.01)
 
 
+@pytest.mark.thorough
 def test_clusters_are_found():
     rng = np.random.default_rng(1)
     centres = np.array([[-2.0, 0.0], [2.0, 0.0], [0.0, 3.0]])

@@ -68,6 +68,7 @@ def regression():
     )
 
 
+@pytest.mark.thorough
 def test_networks_learn_a_curve_and_their_noise():
     posterior = regression()
     start = network.start(jax.random.key(0), 1, 20)

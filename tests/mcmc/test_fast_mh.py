@@ -254,7 +254,7 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("tempering", [1.0, 0.25])
+@pytest.mark.parametrize("tempering", tiered([1.0, 0.25], [0.25]))
 @pytest.mark.parametrize("name", BOUNDS)
 def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
     """Records that saturate their bound attain the rates and the odds charged."""

@@ -3,8 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.tiers import tiered
 
-@pytest.fixture(params=[False, True], ids=["x32", "x64"], autouse=True)
+
+@pytest.fixture(params=tiered([False, True], [True]), ids=["x32", "x64"], autouse=True)
 def x64(request):
     with (
         jax.enable_x64(request.param),

@@ -146,6 +146,7 @@ def test_arviz_holds_draws_and_infos(posterior, tmp_path):
     assert list(run.summary()["r_hat"].notna()) == [True, True]
 
 
+@pytest.mark.thorough
 def test_numpyro_models_are_fitted_in_unconstrained_space():
     def model(x, y):
         slope = numpyro.sample("slope", dist.Normal(0, 5))

@@ -75,6 +75,7 @@ def test_density_is_that_of_all_steps():
         np.testing.assert_allclose(difference - difference[0], 0, atol=1e-8)
 
 
+@pytest.mark.thorough
 def test_nuts_agrees_with_exact_draws():
     infos = small()
     options = dict(sampling_error_sd=1.5, optimum_mean=0.3, optimum_sd=0.7)

@@ -253,6 +253,7 @@ def test_filter_charges_a_changing_bound_rightly():
         assert exact * (1 - 1e-3) <= spent._spent - before <= exact * 1.007
 
 
+@pytest.mark.thorough
 def test_filter_takes_a_long_run_of_changing_bounds():
     events = path(10_000, 2)
     typical = np.mean([event.bound**2 for event in events]) ** 0.5
