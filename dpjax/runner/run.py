@@ -58,7 +58,8 @@ def run(
         A JAX key makes the run reproducible; whoever knows it can undo the privacy.
     algorithm_fn
         ``posterior -> Algorithm``, such as ``functools.partial(dpjax.barker,
-        step_size=0.1, clip_bound=0.01)``.
+        step_size=0.1, clip_bound=0.01)``. It is called anew by every run, and the run
+        executes and charges what it returns then.
     posterior
         What to sample, and the data.
     num_steps
@@ -82,8 +83,10 @@ def run(
         its first step, and refused if earlier runs left too little.
     checkpoint
         File from which a killed run goes on: a call with the same arguments continues
-        where the killed run stood, and is not charged again. The file holds the secret
-        randomness key, and is deleted when the run ends.
+        where the killed run stood, and is not charged again. The file remembers the
+        program, its cost, the budget, the ledger and a keyed hash of the data, and a
+        call that differs in any of them is refused. It holds the secret randomness key,
+        and is deleted when the run ends.
     verbose
         Print the cost before the run, and a progress bar.
 
@@ -96,14 +99,15 @@ def run(
     ------
     ValueError
         If an argument is out of range, or draws or infos would depend on the data by
-        more than the kernel releases (`dpjax.release.taint`). Either is raised before
-        the data are read.
+        more than the kernel releases (`dpjax.release.taint`), or `algorithm_fn` returns
+        another algorithm when it is called again. Each is raised before the data are
+        read.
     TypeError
         If `posterior` or `budget` is of another class.
     BudgetError
         If the budget does not pay for the run, before its first step.
     CheckpointError
-        If `checkpoint` is the file of a run with other arguments.
+        If `checkpoint` is the file of another run; the message says what differs.
 
     Notes
     -----
