@@ -168,6 +168,7 @@ def test_equal_bits_tune_equally_whatever_the_data(monkeypatch, laziness):
     assert len(np.unique(found[0][2].adaptation_state.step_size)) > 200
 
 
+@pytest.mark.thorough
 def test_blackjax_s_results(posterior):
     key, position = jax.random.key(0), jnp.zeros(2)
     ours, history = adaptation.window_adaptation(

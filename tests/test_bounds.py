@@ -121,6 +121,7 @@ def disc(theta, other):
     return (shares[:, None, None] * (rim @ basis)).reshape(-1, theta.size)
 
 
+@pytest.mark.thorough
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([2, 5]), distances)
 def test_logistic_range_holds_and_is_tight(seed, dim, distance):
@@ -169,6 +170,7 @@ def test_logistic_range_in_one_dimension():
         assert half(low, high) < 1.1 * np.ptp(value) / 2
 
 
+@pytest.mark.thorough
 def test_ranges_hold_on_coarse_grids(monkeypatch):
     """On two cells the bounds consist of the remainder for the most part."""
     monkeypatch.setattr(bounds, "CELLS", 2)

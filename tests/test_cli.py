@@ -68,6 +68,7 @@ def test_run_writes_draws_summary_statement_and_plots(toml, tmp_path, capsys):
     assert "one more step" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_account_prints_the_table_without_data(toml, monkeypatch, capsys):
     def touched(*args, **kwargs):
         raise AssertionError("data were read")

@@ -97,6 +97,7 @@ def test_draws_are_new_each_time_and_near_the_posterior(blackjax_keys):
     assert np.max(np.abs(draws)) < 6 * sd
 
 
+@pytest.mark.thorough
 def test_hybrid_runs_add_up(blackjax_keys):
     data = np.random.default_rng(0).normal(1.0, size=200)
     posterior = make_posterior(data)

@@ -154,6 +154,7 @@ def test_parquet_needs_pyarrow(tmp_path):
             tables.read(tmp_path / "file.parquet", {"x": "x"}, 2)
 
 
+@pytest.mark.thorough
 def test_accounting_reads_no_file(folder, capsys, monkeypatch):
     monkeypatch.setattr(cli, "EPSILONS", ())
     (folder / "people.csv").unlink()

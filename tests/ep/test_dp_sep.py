@@ -55,6 +55,7 @@ def means():
     return gaussian_mean(0.65 + rng.normal(size=1000))
 
 
+@pytest.mark.thorough
 def test_without_noise_it_is_stochastic_ep(linear_regression):
     posterior, site_fn, mean, covariance = linear_regression
     found = run(
@@ -76,6 +77,7 @@ def test_without_noise_it_is_stochastic_ep(linear_regression):
     assert np.allclose(last.covariance, covariance, rtol=0.02, atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_noise_has_the_stated_law():
     """The records carry no information, so that theta moves by the noise alone."""
     records = 400
@@ -102,6 +104,7 @@ def test_noise_has_the_stated_law():
     assert stats.kstest(np.ravel(moved), "norm").pvalue > 1e-7
 
 
+@pytest.mark.thorough
 def test_precisions_stay_above_their_floor():
     """The records carry no information: the noise of sd 4 is added to precision 1."""
     posterior = Posterior(
@@ -124,6 +127,7 @@ def test_precisions_stay_above_their_floor():
     assert np.max(precision) > 3.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", [Diagonal((2,)), Full((2,))])
 def test_a_floor_about_the_mean_does_not_shrink(family):
     """The posterior of 20 records has the precision 21, and the floor is 90."""
@@ -224,6 +228,7 @@ def test_the_published_order_is_charged_epoch_by_epoch(means):
         silent.privacy(1)
 
 
+@pytest.mark.thorough
 def test_the_published_steps_are_too_short(means, x64):
     """After T epochs theta_f has gone 1 - (1 - 1/n^2)^(n T) of the way to its goal."""
     found = run(
@@ -247,6 +252,7 @@ def test_the_published_steps_are_too_short(means, x64):
         assert np.isclose(moments.mean[0], mean, rtol=2e-3 + tolerance)
 
 
+@pytest.mark.thorough
 def test_a_published_site_carries_the_stated_noise():
     """In a visit of the only record theta moves by g/n times noise of sd C sigma."""
     posterior = Posterior(

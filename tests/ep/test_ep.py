@@ -30,6 +30,7 @@ def fits(posterior, site_fn, family, num_epochs=40):
     )
 
 
+@pytest.mark.thorough
 def test_conjugate_posteriors_are_exact(linear_regression, x64):
     posterior, site_fn, mean, covariance = linear_regression
     tolerance = 1e-9 if x64 else 2e-4
@@ -91,6 +92,7 @@ def test_averaged_steps_reach_it(linear_regression):
     assert np.allclose(found.covariance, covariance, rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_clipping_shrinks_the_differences():
     """Of two clusters of records, the far one pulls no more than its clip."""
     records = jnp.concatenate([jnp.zeros(50), jnp.full(50, 1e6)])

@@ -66,6 +66,7 @@ def test_grid_posterior_is_the_posterior(constants):
     np.testing.assert_allclose(found / found[1], mass / mass[1], rtol=1e-8)
 
 
+@pytest.mark.thorough
 def test_exact_sample_has_the_posterior_as_its_law(assert_exact):
     constants = dict(tempering=0.5)
     data = simulate(jax.random.key(0), 500)

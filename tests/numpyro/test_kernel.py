@@ -71,14 +71,17 @@ def sampled(num_chains, method, bar=False, warmup=10, draws=30, kernel=None):
 
 @pytest.mark.parametrize(
     ("num_chains", "method", "bar"),
-    [
-        (1, "sequential", False),
-        (1, "sequential", True),
-        (3, "sequential", False),
-        (3, "vectorized", False),
-        (3, "vectorized", True),
-        (3, jax.vmap, False),
-    ],
+    tiered(
+        [
+            (1, "sequential", False),
+            (1, "sequential", True),
+            (3, "sequential", False),
+            (3, "vectorized", False),
+            (3, "vectorized", True),
+            (3, jax.vmap, False),
+        ],
+        [(1, "sequential", True), (3, "vectorized", False)],
+    ),
 )
 @pytest.mark.filterwarnings("ignore:Some donated buffers")
 def test_chains_run_and_are_constrained(num_chains, method, bar, capsys):
@@ -140,6 +143,7 @@ def test_chains_stand_still_when_the_budget_is_spent():
     assert fields["num_steps"].max() == kernel.max_steps
 
 
+@pytest.mark.thorough
 def test_chains_resume_within_the_same_budget():
     mcmc = sampled(2, "vectorized")
     first = mcmc.get_samples(group_by_chain=True)["mean"]
@@ -231,7 +235,10 @@ KERNELS = {
 }
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name",
+    tiered(KERNELS, [name for name in KERNELS if name not in ("penalty", "hmc")]),
+)
 def test_every_kernel_fits(name):
     kernel = MCMCKernel(target(), KERNELS[name], budget=BUDGET)
     draws = sampled(1, "sequential", kernel=kernel).get_samples()["mean"]
@@ -305,6 +312,7 @@ def test_the_metric_reads_no_data():
         fisher_information(unnamed)
 
 
+@pytest.mark.thorough
 def test_the_prior_enters_where_records_say_nothing():
     """A centred hierarchy without records: mean and effects of precision 1/25 and 1."""
 

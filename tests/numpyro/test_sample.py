@@ -80,6 +80,7 @@ def scores(noise_multiplier):
     )
 
 
+@pytest.mark.thorough
 def test_scoring_reaches_the_bulk_from_far_away():
     mean, covariance = reference()
     found = dpjax.run(
@@ -103,6 +104,7 @@ def test_scoring_reaches_the_bulk_from_far_away():
     assert found.infos.gradient.shape == (1, 20, 3)
 
 
+@pytest.mark.thorough
 def test_clipping_does_not_move_the_estimate_of_scoring():
     """Rare counts: each is long and clipped, most records are short and are not."""
     truth, size = np.array([-4.0, 0.5, -0.5]), 20_000
@@ -123,6 +125,7 @@ def bent(data, noise_multiplier):
     return kernel, jax.jit(kernel.step)(jax.random.key(5), state)[1].correction
 
 
+@pytest.mark.thorough
 def test_curvature_sees_a_design_unlike_the_public_one():
     b = reference()[0]
     x = np.asarray(target().data["x"], float) * [1.0, 0.5, 0.3]

@@ -130,6 +130,7 @@ def test_poisson_samples_are_sets_of_binomial_size(sampling_prob, num_records):
     assert stats.chisquare(counts, expected).pvalue > 1e-8
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("sampling_prob", "num_records"), [(0.3, 5), (0.02, 300)])
 def test_every_record_is_as_likely_and_pairs_independent(sampling_prob, num_records):
     repetitions = 40_000

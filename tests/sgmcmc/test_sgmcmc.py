@@ -270,6 +270,7 @@ def test_refusals():
         excess_temperature(np.zeros((2, 1, 3)), np.ones((2, 1)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step_size", [0.02, schedules.power_decay(0.05)])
 def test_runs_spend_their_budget(step_size, tmp_path):
     """Steps that differ are charged as they are, and a ledger adds up runs."""

@@ -194,6 +194,7 @@ def test_curvatures_follow_their_density(settings):
         assert abs(found - level) < 6 * (level * (1 - level) / 100_000) ** 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("error", [0.0, 200.0])
 def test_intervals_cover_the_optimum(error):
     # The steps are ten times as wide as the prior, so that it does not matter that the
@@ -294,6 +295,7 @@ def test_refuses_files_without_traces(tmp_path):
         saved(nested, tmp_path / "nested.nc")
 
 
+@pytest.mark.thorough
 def test_finds_the_optimum_and_curvature_of_a_run(normal_mean):
     run, records = normal_mean
     noise_aware = dpjax.noise_aware(run.infos, sampling_error_sd=2.0)

@@ -278,6 +278,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("epsilon", [0.7, 3.0])
 def test_planned_steps_keep_the_budget(step, epsilon):
