@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 MODEL = """
 import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
+from tests.tiers import tiered
 
 def model(x, group, y):
     slope = numpyro.sample("slope", dist.Normal(jnp.zeros(2), 1.0).to_event(1))
@@ -58,7 +59,6 @@ ALGORITHM = """
 [algorithm]
 name = "barker"
 step_size = 0.2
-metric = "fisher"
 clip_bound = 0.02
 """
 
@@ -154,11 +154,11 @@ def test_parquet_needs_pyarrow(tmp_path):
             tables.read(tmp_path / "file.parquet", {"x": "x"}, 2)
 
 
-@pytest.mark.thorough
-def test_accounting_reads_no_file(folder, capsys, monkeypatch):
+@pytest.mark.parametrize("metric", tiered(["", 'metric = "fisher"\n'], [""]))
+def test_accounting_reads_no_file(folder, capsys, monkeypatch, metric):
     monkeypatch.setattr(cli, "EPSILONS", ())
     (folder / "people.csv").unlink()
-    (folder / "job.toml").write_text(TOML + ALGORITHM)
+    (folder / "job.toml").write_text(TOML + ALGORITHM + metric)
     assert cli.main(["account", str(folder / "job.toml")]) == 0
     assert "barker accept bit" in capsys.readouterr().out
     assert cli.main(["run", str(folder / "job.toml"), "--out", str(folder)]) == 1
@@ -206,8 +206,13 @@ def test_bad_files_are_refused(folder, capsys, old, new, message):
     assert message in capsys.readouterr().err
 
 
+SHIPPED = sorted((ROOT / "configs/numpyro").glob("*.toml"))
+
+
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "configs/numpyro").glob("*.toml")), ids=lambda p: p.stem
+    "path",
+    tiered(SHIPPED, [path for path in SHIPPED if path.stem != "network"]),
+    ids=lambda path: path.stem,
 )
 def test_shipped_configurations_load(path):
     with jax.numpy_rank_promotion("allow"):
