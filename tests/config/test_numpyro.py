@@ -11,6 +11,7 @@ import pytest
 
 from dpjax import cli, config
 from dpjax.datasets import tables
+from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[2]
 
