@@ -262,11 +262,12 @@ def adapted(
                 f"{jnp.shape(metric)}"
             )
         window = welford_algorithm(is_mass_matrix_diagonal)[0](flat.size)
-        numbers = jax.tree.map(
+        step_size, metric, window = jax.tree.map(
             lambda leaf: jnp.asarray(leaf, flat.dtype),
             (initial_step_size, metric, window),
         )
-        return AdaptedState(kernel, AdaptationState(*numbers, jnp.zeros((), int)))
+        known = AdaptationState(step_size, metric, window, jnp.zeros((), int))
+        return AdaptedState(kernel, known)
 
     def move(words, state, memory):
         kernel, known = state
