@@ -14,6 +14,7 @@ from dpjax import adaptation, privacy, proposals
 from dpjax.models import correlated_gaussian
 from dpjax.release import accept_bit
 from dpjax.runner import ledger, loop
+from tests.tiers import tiered
 
 N, CHAINS = 200, 32
 COVARIANCE = ((1.0, 0.99), (0.99, 1.0))
@@ -279,7 +280,9 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name", tiered(OTHERS, ["penalty per distance", "minibatch_barker"])
+)
 def test_every_sampler_adapts_at_no_cost(posterior, name):
     sampler, settings = getattr(dpjax, name.split()[0]), OTHERS[name]
     algorithm = adaptation.adapted(

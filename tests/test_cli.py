@@ -212,7 +212,7 @@ def written(name, lines):
 
 
 @pytest.mark.parametrize(
-    "job", tiered(JOBS, ["hmc", "penalty geodesic", "minibatch_penalty adapted fisher"])
+    "job", tiered(JOBS, ["hmc", "minibatch_penalty adapted fisher"])
 )
 def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
     """Same seed, same draws, same price as the call that the file stands for."""

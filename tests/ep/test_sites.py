@@ -92,6 +92,7 @@ def test_extreme_labels_stay_finite():
         assert all(np.array_equal(part, 0 * part) for part in site)
 
 
+@pytest.mark.thorough
 def test_mixtures_get_the_published_moments():
     rng = np.random.default_rng(0)
     shape, sd = (3, 2), 0.5

@@ -187,7 +187,12 @@ def test_wrong_kinetic_energies_are_detected(monkeypatch, make_target, change):
 
 
 @pytest.mark.parametrize(
-    "inverse_mass_matrix", [None, np.array([0.5, 2.0]), CORRELATED * 100]
+    "inverse_mass_matrix",
+    [
+        pytest.param(None, marks=pytest.mark.thorough),
+        pytest.param(np.array([0.5, 2.0]), marks=pytest.mark.thorough),
+        CORRELATED * 100,
+    ],
 )
 def test_the_path_is_that_of_blackjax(make_target, inverse_mass_matrix):
     posterior = make_target("banana").posterior

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from dpjax.models import THESIS_MODELS, thesis_model
+from tests.tiers import tiered
 
 # Means and mean squares of the data's first two columns; standard deviations of the
 # reference, their mean; first start; log-likelihood at the start's centre.
@@ -25,7 +26,9 @@ PUBLISHED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("key", PUBLISHED)
+@pytest.mark.parametrize(
+    "key", tiered(PUBLISHED, ["easy-2d", "tempered-10d", "hard-gauss-2d"])
+)
 def test_numbers_are_the_thesis_codes(key, x64):
     model = thesis_model(key)
     data, reference = model.simulate(), model.reference()

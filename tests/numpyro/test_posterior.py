@@ -18,6 +18,7 @@ from numpyro.primitives import mutable
 import dpjax
 from dpjax.numpyro import posterior
 from tests.numpyro_models import RECORDS, logistic, table
+from tests.tiers import tiered
 
 MODELS = table()
 SUBSAMPLED = ("hierarchical", "subsampled")
@@ -41,7 +42,7 @@ def adapted(name):
         return posterior(model, data, plate="data", **options)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", tiered(MODELS, [*MODELS][::2]))
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
 def test_the_density_is_numpyros_own(name):
     model, _, options = MODELS[name]

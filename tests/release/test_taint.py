@@ -18,6 +18,7 @@ from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.models.probit import probit_regression
 from dpjax.release import accept_bit, gaussian, taint
 from dpjax.runner.program import check_algorithm
+from tests.tiers import tiered
 
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(64, 2)), jnp.float32)
 POSITIONS = jnp.zeros((3, 2))
@@ -115,7 +116,10 @@ def test_every_kernel_is_checked():
     assert samplers <= {function for function, _ in KERNELS.values()}
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(
+    "name",
+    tiered(KERNELS, ["barker", "hmc, sampled", "fast_mh", "sgld", "dpvi", "dp_sep"]),
+)
 def test_a_kernel_without_marks_is_refused(name, monkeypatch):
     jax.clear_caches()
     for module in (accept_bit, gaussian):
