@@ -16,6 +16,8 @@ from dpjax.comparisons.one_posterior_sample import (
     tempered,
 )
 
+pytestmark = pytest.mark.thorough
+
 ADD = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE
 REPLACE = privacy.NeighboringRelation.REPLACE_ONE
 GRID = np.linspace(-8, 8, 2001)

@@ -155,7 +155,8 @@ def test_parquet_needs_pyarrow(tmp_path):
             tables.read(tmp_path / "file.parquet", {"x": "x"}, 2)
 
 
-@pytest.mark.parametrize("metric", tiered(["", 'metric = "fisher"\n'], [""]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("metric", ["", 'metric = "fisher"\n'])
 def test_accounting_reads_no_file(folder, capsys, monkeypatch, metric):
     monkeypatch.setattr(cli, "EPSILONS", ())
     (folder / "people.csv").unlink()

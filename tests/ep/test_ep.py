@@ -12,6 +12,8 @@ from dpjax.ep import sites
 from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
 
+pytestmark = pytest.mark.thorough
+
 FAMILY = Full((2,))
 
 

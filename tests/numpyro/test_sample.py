@@ -139,6 +139,7 @@ def test_curvature_sees_a_design_unlike_the_public_one():
     )
 
 
+@pytest.mark.thorough
 def test_curvature_leaves_alone_what_noise_explains():
     kernel = curvature(target(), information(), noise_multiplier=100.0)
     state = kernel.init({"b": jnp.asarray(reference()[0])})
@@ -148,6 +149,7 @@ def test_curvature_leaves_alone_what_noise_explains():
     assert np.sum(np.all(np.isclose(found, np.eye(3), atol=1e-6), axis=(1, 2))) > 30
 
 
+@pytest.mark.thorough
 def test_curvature_costs_what_it_releases():
     x = target().data["x"]
     (kernel, first), (_, second) = (
@@ -162,6 +164,7 @@ def test_curvature_costs_what_it_releases():
     assert moved == pytest.approx(clip_norm, rel=0.02)
 
 
+@pytest.mark.thorough
 def test_scoring_costs_what_it_releases():
     more = target().data["y"].at[0].set(1000.0)
     other = dataclasses.replace(target(), data={**target().data, "y": more})
