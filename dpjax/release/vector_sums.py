@@ -23,10 +23,6 @@ from dpjax.release.exact_sums import (
 
 __all__ = ["shape_of", "vector_sum"]
 
-MAX_LEADING_SIZE = 16
-"""Components up to which they are stored along the first axis and the records along the
-last, over which XLA sums fast; longer vectors stay whole."""
-
 
 def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
     """Shapes and dtypes of what `contribution_fn` returns for one record, a pytree."""
@@ -77,8 +73,11 @@ def vector_sum(
     released here.
     """
     leaves = jax.tree.leaves(shape_of(posterior, contribution_fn, rng_key))
-    size = sum(math.prod(leaf.shape) for leaf in leaves)
-    axis = 0 if size <= MAX_LEADING_SIZE else 1
+    sizes = [math.prod(leaf.shape) for leaf in leaves]
+    size = sum(sizes)
+    # XLA fuses components that come one by one, from `gradient_parts`, into one pass
+    # over the records. A vector that comes whole is stored whole, records first.
+    axis = 0 if max(sizes) == 1 else 1
 
     def sums(block):
         records, indices, is_drawn = block
