@@ -34,6 +34,10 @@ class Posterior:
     constrain_fn
         ``position -> parameters``, which runs return instead of positions. It must not
         read the data.
+    public
+        Pytree of arrays that these functions hold and that are not private. Only those
+        that could be mistaken for records need to be named, as they have ``n`` entries
+        or numbers that the data have too: see `dpjax.release.captured`.
 
     Raises
     ------
@@ -50,6 +54,7 @@ class Posterior:
     constrain_fn: Callable[[Any], Any] | None = field(
         default=None, metadata=dict(static=True)
     )
+    public: Any = ()
 
     def __post_init__(self):
         leaves = jax.tree_util.tree_leaves_with_path(self.data)

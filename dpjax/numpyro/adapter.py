@@ -13,6 +13,7 @@ import numpy as np
 from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
 from dpjax.posterior import Posterior
+from dpjax.release.captured import check_functions
 
 __all__ = ["ModelPosterior", "model_of", "posterior"]
 
@@ -74,11 +75,13 @@ def posterior(
     ------
     ValueError
         If the model's log density is not a prior plus a sum over records, or if this
-        cannot be decided: see `dpjax.numpyro.refusals`.
+        cannot be decided: see `dpjax.numpyro.refusals`; or if the model holds records
+        other than as its arguments: see `dpjax.release.captured`.
 
     Notes
     -----
-    *Formal guarantees.* Only shapes and types of `data` are read here. The
+    *Formal guarantees.* Only shapes and types of `data` are read here, except that
+    values which the model captured are compared with the data. The
     log-likelihood of a record is a function of that record, the position and public
     values alone. Values that the model captured from outside are treated as public: a
     warning names them.
@@ -108,14 +111,17 @@ def posterior(
     observed = _observed(adapted, position, reads)
     kept = tuple(site for site, names in reads["deterministics"].items() if not names)
     adapted = dataclasses.replace(adapted, observed=observed, deterministics=kept)
-    return ModelPosterior(
+    posterior = ModelPosterior(
         adapted.logprior,
         adapted.loglikelihood,
         arrays,
         tempering,
         adapted.constrain,
+        public=(constants, adapted.example),
         model=adapted,
     )
+    check_functions(posterior, jax.tree.map(lambda leaf: leaf[None], position))
+    return posterior
 
 
 def model_of(posterior: Posterior) -> Model:

@@ -197,12 +197,10 @@ class Model:
             if is_latent(site)
         }
 
-    @functools.cached_property
+    @property
     def prior_draws(self) -> dict[str, jax.Array]:
         """Unconstrained draws from the prior, ``(NUM_PRIOR_DRAWS, ...)``."""
-        with jax.ensure_compile_time_eval():
-            keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
-            return jax.jit(jax.vmap(self.draw))(keys)
+        return _prior_draws(self)
 
     def simulate(self, rng_key, position) -> dict[str, Any]:
         """One record: observations drawn from the model, the rest from `example`."""
@@ -220,6 +218,13 @@ class Model:
             value = jnp.reshape(sites[site]["value"], jnp.shape(record[name]))
             drawn[name] = value.astype(record[name].dtype)
         return drawn
+
+
+@functools.lru_cache(maxsize=8)
+def _prior_draws(model: Model) -> dict[str, jax.Array]:
+    with jax.ensure_compile_time_eval():
+        keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
+        return jax.jit(jax.vmap(model.draw))(keys)
 
 
 def _as_row(leaf):

@@ -9,9 +9,6 @@ depends on a value of the data. Three kinds of evidence are used:
   or a prior that depends on the number of records.
 """
 
-import functools
-import inspect
-import types
 import warnings
 
 import jax
@@ -20,6 +17,7 @@ import numpy as np
 from numpyro.ops.provenance import eval_provenance
 
 from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
+from dpjax.release.captured import captured
 
 __all__ = [
     "check_dependencies",
@@ -211,7 +209,8 @@ def check_numbers(model: Model, position) -> None:
 
 def warn_of_captured(function) -> None:
     """Warn of the values that the model captured, as they are treated as public."""
-    if names := _captured(function):
+    names = {name for name, value in captured(function) if not _is_obvious(value)}
+    if names:
         warnings.warn(
             f"the model captured {_listed(names)} from outside: treated as public. "
             "If they were computed from the data, no privacy is claimed for them; pass "
@@ -220,50 +219,9 @@ def warn_of_captured(function) -> None:
         )
 
 
-def _captured(function) -> list[str]:
-    """Names of the numbers and arrays that reach a function other than as arguments.
-
-    They come from closures, defaults of keyword-only arguments, `functools.partial` and
-    the globals of the module that defines the function.
-    """
-    found, seen = [], set()
-
-    def visit(value, name):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        if isinstance(value, functools.partial):
-            visit(value.func, name)
-            for key, bound in (*enumerate(value.args), *value.keywords.items()):
-                visit(bound, str(key))
-        elif hasattr(value, "__wrapped__"):
-            visit(value.__wrapped__, name)
-        elif isinstance(value, types.FunctionType):
-            defaults, cells = value.__kwdefaults__, inspect.getclosurevars(value)
-            held = [*(defaults or {}).items(), *cells.nonlocals.items()]
-            if value.__module__ == root_module:
-                names = _names(value.__code__)
-                held += [(key, value.__globals__.get(key)) for key in names]
-            for key, bound in held:
-                visit(bound, key)
-        elif isinstance(value, (list, tuple, dict)):
-            for part in value.values() if isinstance(value, dict) else value:
-                visit(part, name)
-        elif isinstance(value, float) or hasattr(value, "__array__"):
-            found.append(name)
-
-    inner = function
-    while isinstance(inner, functools.partial) or hasattr(inner, "__wrapped__"):
-        inner = getattr(inner, "__wrapped__", None) or inner.func
-    root_module = getattr(inner, "__module__", None)
-    visit(function, "")
-    return sorted(set(found))
-
-
-def _names(code):
-    """Names of the globals that a function, or a function inside it, may look up."""
-    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return {*code.co_names, *(name for one in inner for name in _names(one))}
+def _is_obvious(value) -> bool:
+    """Whether a captured value is a flag, an axis or a count of at most two."""
+    return isinstance(value, int) and -2 <= value <= 2
 
 
 def _listed(names):

@@ -10,15 +10,22 @@ The check says where the data go. Whether enough noise is added where a mark sta
 matter of the accounting and its tests.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-__all__ = ["is_one_of", "released", "tainted"]
+__all__ = ["is_one_of", "is_program", "released", "tainted"]
 
 RELEASED = "dpjax_released"
-CALLBACKS = ("debug_callback", "debug_print", "io_callback", "pure_callback")
+CALLS_OUT = frozenset(
+    {"debug_callback", "debug_print", "io_callback", "pure_callback"}
+    | {"ffi_call", "infeed", "outfeed"}
+)
+"""Primitives whose function or effect lies outside of the program."""
 
 
 def released(value: jax.Array) -> jax.Array:
@@ -26,7 +33,11 @@ def released(value: jax.Array) -> jax.Array:
     return checkpoint_name(value, RELEASED)
 
 
-def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
+def tainted(
+    program: ClosedJaxpr,
+    inputs: list[bool],
+    is_secret: Callable[[Any], bool] = lambda value: False,
+) -> list[bool]:
     """Which outputs of a program depend on its tainted inputs.
 
     Parameters
@@ -35,14 +46,13 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
         A traced program, of `jax.make_jaxpr`.
     inputs
         Which of its inputs are tainted.
-    records
-        Arrays that are tainted where the program closes over them. A view of a NumPy
-        array counts as the array.
+    is_secret
+        Whether a constant that the program closes over is tainted.
 
     Raises
     ------
     ValueError
-        If a callback sees a tainted value.
+        If the program calls a function outside of it, which may know the records.
     """
 
     def follow(program, inputs):
@@ -50,7 +60,7 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
         if isinstance(program, ClosedJaxpr):
             jaxpr, consts = program.jaxpr, program.consts
         known = dict(zip(jaxpr.invars, inputs, strict=True))
-        secret = [is_one_of(value, records) for value in consts]
+        secret = [is_secret(value) for value in consts]
         known.update(zip(jaxpr.constvars, secret, strict=True))
 
         def of(atom):
@@ -65,10 +75,10 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
         name, params = eqn.primitive.name, eqn.params
         if name == "name" and params["name"] == RELEASED:
             return [False]
-        if name in CALLBACKS and any(inputs):
+        if name in CALLS_OUT:
             raise ValueError(
-                f"a {name} would see the data: take prints and callbacks out of the "
-                "model and the kernel"
+                f"the program makes a {name}, which may see records or bring them in: "
+                "take prints and callbacks out of the model and the kernel"
             )
         match name:
             case "jit":
@@ -82,8 +92,8 @@ def tainted(program: ClosedJaxpr, inputs: list[bool], records=()) -> list[bool]:
                 branches = [follow(branch, rest) for branch in params["branches"]]
                 return [decided or any(one) for one in zip(*branches, strict=True)]
         decided = any(inputs)
-        for program in jax.tree.leaves(params, is_leaf=_is_program):
-            if _is_program(program):
+        for program in jax.tree.leaves(params, is_leaf=is_program):
+            if is_program(program):
                 everything = [decided] * len(getattr(program, "jaxpr", program).invars)
                 decided |= any(follow(program, everything))
         return [decided] * len(eqn.outvars)
@@ -122,7 +132,8 @@ def is_one_of(value, arrays) -> bool:
     return any(is_same(array) for array in arrays)
 
 
-def _is_program(value) -> bool:
+def is_program(value) -> bool:
+    """Whether a value is a traced program."""
     return isinstance(value, (ClosedJaxpr, Jaxpr))
 
 

@@ -230,7 +230,7 @@ def trace(
     data = posterior.data
     traced = loop.trace(arrays, data, _beside(data, chains), words, active)
     if is_private:
-        check_loop(traced, arrays, data)
+        check_loop(traced, arrays, posterior)
     text = traced.lower().as_text()
     if "callback" in text:
         # The text of a callback names an object of this process, and no more.

@@ -1,6 +1,7 @@
 """Posteriors of NumPyro models: NumPyro's own density, and every refusal."""
 
 import dataclasses
+import functools
 import subprocess
 import sys
 
@@ -25,6 +26,9 @@ SUBSAMPLED = ("hierarchical", "subsampled")
 rng = np.random.default_rng(1)
 VECTOR, MATRIX = rng.normal(size=RECORDS), rng.normal(size=(RECORDS, 3))
 BITS = rng.integers(0, 2, RECORDS)
+
+# The size of a plate that is not read off an argument is a number from outside.
+pytestmark = pytest.mark.filterwarnings("ignore:the model captured 'RECORDS'")
 
 
 @pytest.fixture(autouse=True)
@@ -342,6 +346,38 @@ def test_what_the_model_captured_is_named():
 
     with pytest.warns(UserWarning, match="captured 'spread'"):
         posterior(inside, dict(x=VECTOR), plate="data")
+
+
+class Held:
+    classes = 3
+
+    def __init__(self, spread):
+        self.spread = spread
+
+    def __call__(self, x, sd=2.5):
+        m = numpyro.sample("m", dist.Normal(0, self.spread + sd).expand([self.classes]))
+        with numpyro.plate("data", x.shape[0]):
+            normal(x, mean=m[0])
+
+
+def test_defaults_and_attributes_of_a_model_are_named():
+    model = Held(1.5)
+    for function in (model, model.__call__, functools.partial(Held.__call__, model)):
+        with pytest.warns(UserWarning, match="'classes', 'sd', 'spread' from outside"):
+            posterior(function, dict(x=VECTOR), plate="data")
+
+
+@pytest.mark.parametrize("copy", [VECTOR, VECTOR.copy(), jnp.asarray(VECTOR[:9])])
+@pytest.mark.filterwarnings("ignore:the model captured")
+def test_a_factor_outside_the_plate_that_holds_records_is_refused(copy):
+    def model(x):
+        m = numpyro.sample("m", dist.Normal(0, 1))
+        numpyro.factor("rest", jnp.sum(dist.Normal(m, 1).log_prob(jnp.asarray(copy))))
+        with numpyro.plate("data", x.shape[0]):
+            normal(x, mean=m)
+
+    with pytest.raises(ValueError, match="logprior_fn holds 'copy', which"):
+        posterior(model, dict(x=VECTOR), plate="data")
 
 
 def test_arguments_are_checked():

@@ -1,0 +1,334 @@
+"""Records that reach a function of a posterior other than as its argument.
+
+The log-likelihood of one record may read that record and public values; a prior and a
+`constrain_fn` may read public values alone. A function can hold records all the same:
+in its closure, its globals, its defaults, the attributes of its object, or as constants
+of the program that JAX traces. What a function holds is compared with the data in
+three ways: by identity and shared memory, by the length of the leading axis, and by
+content.
+"""
+
+import dis
+import functools
+import math
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from dpjax.posterior import Posterior
+from dpjax.release import taint
+
+__all__ = ["Records", "captured", "check_functions"]
+
+LIBRARIES = frozenset(
+    {"blackjax", "chex", "dpjax", "flax", "jax", "jaxlib", "numpy", "numpyro"}
+    | {"optax", "pandas", "polars", "scipy"}
+    | sys.stdlib_module_names
+) - {"__main__"}
+"""Packages whose globals and classes hold no records of the user."""
+
+SIGNIFICANT_DIGITS = 5
+"""A number that so many digits do not tell is one of the data if it equals one. A
+number that they tell, such as 0.5, is in many data sets by chance."""
+
+MIN_RUN = 8
+"""Entries in a row that are not equal by chance. Of unmistakable numbers, two are
+enough."""
+
+MAX_CHANCE = 1e-3
+"""Chance at which public numbers may be taken for entries of the data."""
+
+
+class Records:
+    """What tells the records of a posterior from public constants.
+
+    What the posterior names as `public` is not taken for records.
+    """
+
+    def __init__(self, posterior: Posterior):
+        self._leaves = jax.tree.leaves(posterior.data)
+        self._public = jax.tree.leaves(posterior.public)
+
+    @property
+    def num_arrays(self) -> int:
+        """Number of arrays that the data consist of."""
+        return len(self._leaves)
+
+    def why_secret(self, value) -> str:
+        """What gives a value away as records; empty if nothing does."""
+        return next((why for _, why in self.secrets([("", value)])), "")
+
+    def secrets(self, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+        """Those of the (name, value) pairs that are records, as (name, why)."""
+        named = [pair for pair in named if not self._is_public(pair[1])]
+        arrays = [_numbers(value) for _, value in named]
+        chances = self._chances(arrays)
+        for (name, value), array, chance in zip(named, arrays, chances, strict=True):
+            if taint.is_one_of(value, self._leaves):
+                yield name, "is an array of the data"
+            elif np.shape(value)[:1] == self._leaves[0].shape[:1]:
+                yield name, "has one entry for each of the records"
+            elif chance < MAX_CHANCE or (chance <= 1 and self._holds_run(array)):
+                yield name, "holds entries of the data"
+
+    def _is_public(self, value) -> bool:
+        numbers = _numbers(value)
+        # JAX may have rounded the constant.
+        return any(
+            value is leaf
+            or (
+                numbers.size > 0
+                and np.array_equal(numbers, _numbers(leaf).astype(numbers.dtype))
+            )
+            for leaf in self._public
+        )
+
+    def _chances(self, arrays: list[np.ndarray]) -> list[float]:
+        """The chance that all unmistakable numbers of an array are in the data.
+
+        It is 1 for an array without such numbers, and infinite if some are not in the
+        data. The data are read once for all arrays.
+        """
+        sought = [_unmistakable(array, array.dtype) for array in arrays]
+        chances = [math.inf if numbers.size else 1.0 for numbers in sought]
+        for leaf in self._leaves:
+            if not jnp.issubdtype(leaf.dtype, jnp.floating):
+                continue
+            rounded = [numbers.astype(leaf.dtype) for numbers in sought]
+            everything = np.unique(np.concatenate([np.zeros(0, leaf.dtype), *rounded]))
+            if not everything.size:
+                continue
+            found = everything[_are_found(everything, _blocks(leaf))]
+            chance = min(1.0, 2 * float(jnp.finfo(leaf.dtype).eps) * leaf.size)
+            for i, numbers in enumerate(rounded):
+                if numbers.size and np.all(np.isin(numbers, found)):
+                    chances[i] = min(chances[i], chance**numbers.size)
+        return chances
+
+    def _holds_run(self, array: np.ndarray) -> bool:
+        """Whether an array is a run of entries of the data, along rows or columns."""
+        is_long = array.size >= MIN_RUN and np.any(array != array.flat[0])
+        if not is_long and _unmistakable(array, array.dtype).size < 2:
+            return False
+        for block in (block for leaf in self._leaves for block in _blocks(leaf)):
+            run = array.astype(block.dtype).ravel()
+            is_rounded = not np.array_equal(run, array.ravel())
+            if is_rounded and not jnp.issubdtype(block.dtype, jnp.floating):
+                continue
+            columns = block.reshape(len(block), -1).T
+            if any(_occurs(run, line) for line in (block.ravel(), *columns)):
+                return True
+        return False
+
+
+def check_functions(posterior: Posterior, positions) -> None:
+    """Refuse functions of a posterior that hold records.
+
+    The functions are traced, not executed.
+
+    Parameters
+    ----------
+    posterior
+        Its data are compared with what its functions hold, apart from `public`.
+    positions
+        Where chains start, ``(chains, ...)``. Only shapes are used.
+
+    Raises
+    ------
+    ValueError
+        If a function holds an array of the data, an array with one entry for each
+        record, or entries of the data.
+    """
+    records = Records(posterior)
+    first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
+    position, record = jax.eval_shape(first, (positions, posterior.data))
+    functions: dict[str, tuple] = dict(
+        logprior_fn=(position,), loglikelihood_fn=(position, record)
+    )
+    if posterior.constrain_fn is not None:
+        functions["constrain_fn"] = (position,)
+    for kind, arguments in functions.items():
+        function = getattr(posterior, kind)
+        held = [(f"{name!r}", value) for name, value in captured(function)]
+        # A new function, as JAX may have traced this one when its variables had
+        # other values.
+        program = jax.make_jaxpr(lambda *given, f=function: f(*given))(*arguments)
+        held += [
+            (f"a constant of shape {np.shape(value)}", value)
+            for value in _constants(program)
+        ]
+        for name, why in records.secrets(held):
+            raise ValueError(
+                f"{kind} holds {name}, which {why}: it may read "
+                + ("the record that it is given" if len(arguments) > 1 else "no record")
+                + " and public values only. Compute with its arguments instead, or, if "
+                "this value is not private, name it in public="
+            )
+
+
+def captured(function: Callable) -> list[tuple[str, Any]]:
+    """Numbers and arrays that reach a function other than as arguments.
+
+    They come from closures, globals, defaults, `functools.partial`, bound methods, and
+    attributes of functions, of objects and of their classes.
+
+    Returns
+    -------
+    ``(name, value)`` of each.
+    """
+    found, seen, waiting = [], {}, [("", function)]
+    while waiting:
+        name, value = waiting.pop()
+        is_array = hasattr(value, "__array__") and not isinstance(value, type)
+        if is_array or isinstance(value, (int, float, complex)):
+            found.append((name, value))
+        elif id(value) not in seen:
+            seen[id(value)] = value
+            waiting += [(key or name, part) for key, part in _parts(value)]
+    return found
+
+
+def _parts(value) -> Iterator[tuple[str, Any]]:
+    """What an object holds, by name; the name is empty where there is none."""
+    match value:
+        case functools.partial():
+            yield "", value.func
+            yield from ((str(i), part) for i, part in enumerate(value.args))
+            yield from value.keywords.items()
+        case types.MethodType():
+            yield from (("", value.__func__), ("", value.__self__))
+        case types.FunctionType():
+            yield from _parts_of_function(value)
+        case dict():
+            yield from ((str(key), part) for key, part in value.items())
+        case list() | tuple() | set() | frozenset():
+            yield from (("", part) for part in value)
+        case types.ModuleType() | str() | bytes():
+            pass
+        case type():
+            if not _is_of_library(value):
+                yield from _named(vars(value))
+        case _:
+            yield "", getattr(value, "__wrapped__", None)
+            yield from _named(getattr(value, "__dict__", {}))
+            for kind in type(value).__mro__:
+                for name in np.atleast_1d(vars(kind).get("__slots__", ())):
+                    yield name, getattr(value, name, None)
+                yield "", kind
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount]
+    defaults = function.__defaults__ or ()
+    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if cell != types.CellType():  # An empty cell is a name without a value yet.
+            yield name, cell.cell_contents
+    yield "", getattr(function, "__wrapped__", None)
+    yield from _named(vars(function))
+    if not _is_of_library(function):
+        for inner in _codes(code):
+            yield from _globals(inner, function.__globals__)
+
+
+def _named(attributes) -> Iterator[tuple[str, Any]]:
+    for name, value in attributes.items():
+        if name == "__call__" or not name.startswith("__"):
+            yield name, value
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code of a function and of the functions that it defines."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _codes(const)
+
+
+def _globals(code: types.CodeType, variables: dict) -> Iterator[tuple[str, Any]]:
+    """Globals that the code looks up, and attributes of the user's modules."""
+    for step in dis.get_instructions(code):
+        value = variables.get(step.argval) if step.opname in _LOADS else None
+        if isinstance(value, types.ModuleType):
+            if value.__name__.partition(".")[0] not in LIBRARIES:
+                held = vars(value)
+                yield from ((k, held[k]) for k in code.co_names if k in held)
+        elif value is not None:
+            yield step.argval, value
+
+
+_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+
+
+def _is_of_library(value) -> bool:
+    return (getattr(value, "__module__", None) or "").partition(".")[0] in LIBRARIES
+
+
+def _constants(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
+    """Constants of a traced program and of the programs inside it."""
+    if isinstance(program, ClosedJaxpr):
+        yield from program.consts
+        program = program.jaxpr
+    for eqn in program.eqns:
+        yield from (atom.val for atom in eqn.invars if isinstance(atom, Literal))
+        for part in jax.tree.leaves(eqn.params, is_leaf=taint.is_program):
+            if taint.is_program(part):
+                yield from _constants(part)
+
+
+def _numbers(value) -> np.ndarray:
+    """The entries of an array or a number; none if these are no numbers."""
+    if not jnp.issubdtype(getattr(value, "dtype", float), jax.dtypes.extended):
+        array = np.asarray(value)
+        if jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool:
+            return array
+    return np.zeros(0)
+
+
+def _blocks(leaf) -> Iterator[np.ndarray]:
+    """An array of the data, as far as it is on this host, as arrays ``(rows, ...)``."""
+    if isinstance(leaf, jax.Array):
+        yield from (_numbers(part.data) for part in leaf.addressable_shards)
+    elif isinstance(leaf, np.ndarray):
+        yield _numbers(leaf)
+
+
+def _unmistakable(array: np.ndarray, dtype) -> np.ndarray:
+    """Numbers of an array that a few digits do not tell, sorted and in `dtype`."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return np.zeros(0, dtype)
+    with np.errstate(over="ignore"):
+        numbers = np.unique(array.astype(dtype))
+    numbers = numbers[np.isfinite(numbers) & (numbers != 0)]
+    exact = numbers.astype(float)
+    digits = SIGNIFICANT_DIGITS - 1 - np.floor(np.log10(np.abs(exact)))
+    # Powers of ten are exact, so that a short number is found again to the last bit.
+    up, down = 10.0 ** digits.clip(min=0), 10.0 ** (-digits).clip(min=0)
+    return numbers[(np.round(exact * up / down) / up * down).astype(dtype) != numbers]
+
+
+def _are_found(numbers: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:
+    """Which of the sorted numbers are entries of the blocks."""
+    are_found = np.zeros(len(numbers), bool)
+    for block in blocks:
+        for part in np.array_split(block.ravel(), 1 + block.size // 2**20):
+            where = np.searchsorted(numbers, part).clip(max=len(numbers) - 1)
+            are_found[where[numbers[where] == part]] = True
+    return are_found
+
+
+def _occurs(run: np.ndarray, line: np.ndarray) -> bool:
+    """Whether the entries of `run` follow each other in `line`."""
+    size = 2**20
+    return any(
+        run.tobytes() in line[start : start + size + run.size].tobytes()
+        for start in range(0, line.size, size)
+    )
