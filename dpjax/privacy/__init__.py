@@ -12,11 +12,12 @@ from dpjax.privacy.events import (
     PoissonGaussianRelease,
     event_from_json,
 )
-from dpjax.privacy.filter import RdpFilter
+from dpjax.privacy.filter import AdaptiveRule, RdpFilter
 from dpjax.privacy.step_size import max_step_size
 
 __all__ = [
     "AcceptBit",
+    "AdaptiveRule",
     "BarkerTest",
     "Budget",
     "BudgetError",

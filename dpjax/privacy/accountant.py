@@ -39,9 +39,11 @@ __all__ = [
     "best_method",
     "delta",
     "epsilon",
+    "largest",
     "max_steps",
     "numerical_delta",
     "numerical_error",
+    "with_error",
 ]
 
 MAX_STEPS = 10**12
@@ -109,7 +111,7 @@ def delta(events, epsilon: float, method: str = "best") -> float:
     events = check_events(events)
     bounds = composition.bounds(events, method)
     ideal = min(bound.delta(epsilon) for _, bound in bounds)
-    return _with_error(ideal, events, epsilon)
+    return with_error(ideal, events, epsilon)
 
 
 def max_steps(
@@ -153,12 +155,12 @@ def max_steps(
     def fits(names: tuple[str, ...], steps: int) -> bool:
         released = events(steps)
         return any(
-            _with_error(bound.delta(epsilon), released, epsilon) < delta
+            with_error(bound.delta(epsilon), released, epsilon) < delta
             for _, bound in composition.bounds(released, method, names)
         )
 
     # The exact accountant is slow, so it starts from an estimate, and last.
-    most = _largest(partial(fits, composition.FAST_METHODS))
+    most = largest(partial(fits, composition.FAST_METHODS))
     if "exact" not in composition.choose(events(most + 1), method):
         return most
     try:
@@ -168,10 +170,10 @@ def max_steps(
         if method != "best":
             raise
         return most
-    return max(most, _largest(partial(fits, ("exact",)), guess))
+    return max(most, largest(partial(fits, ("exact",)), guess))
 
 
-def _largest(fits: Callable[[int], bool], guess: int = 0) -> int:
+def largest(fits: Callable[[int], bool], guess: int = 0) -> int:
     """Largest number that fits, if 0 and all numbers below one that fits do too.
 
     Strides from the guess, up or down, double until one end fits and the other does
@@ -238,7 +240,8 @@ def numerical_delta(error: float, epsilon: float) -> float:
     return (1 + math.exp(epsilon)) * error
 
 
-def _with_error(ideal: float, events, epsilon: float) -> float:
+def with_error(ideal: float, events, epsilon: float) -> float:
+    """The delta of `events` in floating point, of that of ideal releases."""
     return min(1.0, ideal + numerical_delta(numerical_error(events), epsilon))
 
 

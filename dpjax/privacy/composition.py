@@ -27,6 +27,7 @@ __all__ = [
     "Bound",
     "bounds",
     "choose",
+    "mu_squared",
     "only_bit",
     "other_profile",
     "renyi_curve",
@@ -158,8 +159,13 @@ def _tv(events) -> Bound:
 
 
 def _gdp(events) -> Bound:
-    mu_squared = sum(n / event.gaussian.noise_multiplier**2 for event, n in events)
-    return _inverted(lambda epsilon: conversions.gdp_delta(mu_squared, epsilon))
+    total = mu_squared(events)
+    return _inverted(lambda epsilon: conversions.gdp_delta(total, epsilon))
+
+
+def mu_squared(events) -> float:
+    """mu^2 of the Gaussian differential privacy of Gaussian events."""
+    return sum(n / event.gaussian.noise_multiplier**2 for event, n in events)
 
 
 def _zcdp(events) -> Bound:

@@ -1,18 +1,202 @@
-"""A filter for steps whose events are chosen as the run goes."""
+"""Privacy filters: budgets for releases that are chosen as the outputs come in.
+
+The accountant's bounds are for a list of events that is fixed before the first output
+is seen. If a release is chosen in view of earlier outputs, the epsilon of the list that
+came out can be too small a claim: whoever chooses can go on just where it went well.
+Sums over all releases that stay below a constant fixed in advance remain sound:
+
+- of Renyi divergences at one order [Feldman and Zrnic 2021, Theorem 3.1];
+- of mu^2, if every release is mu-GDP [Smith and Thakurta 2022, Theorem 2.1; Koskela,
+  Tobaben and Honkela 2023, Theorem 7].
+
+Bits without a finite Renyi divergence add their total variation to delta, however they
+are chosen (`dpjax.privacy.bits.total_variation`).
+"""
 
 import math
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import numpy as np
 
 from dpjax.privacy import accountant, composition
-from dpjax.privacy.budget import BudgetError
-from dpjax.privacy.events import AcceptBit, PoissonAcceptBit, check_events
+from dpjax.privacy.bits import total_variation
+from dpjax.privacy.budget import Budget, BudgetError
+from dpjax.privacy.events import (
+    AcceptBit,
+    GaussianRelease,
+    PoissonAcceptBit,
+    check_events,
+    repeat,
+)
 from dpjax.privacy.gaussian import conversions
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon
 
-__all__ = ["RdpFilter"]
+__all__ = ["AdaptiveRule", "RdpFilter"]
+
+
+GAUSSIAN_SHARE = 0.9
+"""Share of delta for the case that all events are Gaussian, where the first are."""
+
+
+@dataclass(frozen=True)
+class AdaptiveRule:
+    """How runs add up, of which each is chosen in view of the outputs before it.
+
+    A first run is a list that was fixed before any output, so it costs what the
+    accountant says. A second run is accepted only if the sum over both stays below the
+    filter's constant, and so on. This is sound: if the first run alone exceeds the
+    constant, which its events decide, nothing is accepted after it.
+
+    While all events are Gaussian the filter is that of mu^2, which loses nothing, and
+    afterwards that of one Renyi order. The outputs may decide which of the two it comes
+    to, so each has a share of delta: an output belongs to one case or the other, and
+    the process that halts where its own filter is exceeded gives it the same
+    probability.
+
+    Parameters
+    ----------
+    order
+        The Renyi order, above 1.
+    gaussian_share
+        Share of delta, in [0, 1), of the case that all events are Gaussian. The other
+        case has the rest.
+    """
+
+    order: float
+    gaussian_share: float
+
+    @classmethod
+    def of(cls, events, budget: Budget) -> "AdaptiveRule":
+        """The rule that loses least if all that follows resembles the `events`.
+
+        Parameters
+        ----------
+        events
+            List of (event, count) of a first run.
+        budget
+            The budget of all runs together.
+
+        Raises
+        ------
+        BudgetError
+            If no Renyi order gives the budget.
+        """
+        events = check_events(events)
+        share = GAUSSIAN_SHARE if _are_gaussian(events) else 0.0
+        typical = _bounded(events) or [(GaussianRelease(1.0), 1)]
+        delta = (1 - share) * budget.delta
+        return cls(_best_order(typical, budget.epsilon, delta)[0], share)
+
+    def delta(self, runs, epsilon: float) -> float:
+        """delta at which everything together is (epsilon, delta)-DP, at most 1.
+
+        Parameters
+        ----------
+        runs
+            The lists of (event, count) of every run, in order.
+        epsilon
+            Nats.
+        """
+        if len(runs) == 1:
+            return accountant.delta(runs[0], epsilon)
+        return accountant.with_error(
+            self._ideal_delta(_joined(runs), epsilon), _joined(runs), epsilon
+        )
+
+    def epsilon(self, runs, delta: float) -> float:
+        """Epsilon at which everything together is (epsilon, delta)-DP.
+
+        It is infinite if `delta` cannot be reached with an epsilon of up to 500.
+        """
+        if len(runs) == 1:
+            return accountant.epsilon(runs[0], delta)
+        return conversions.invert_delta(partial(self.delta, runs), delta)
+
+    def max_steps(self, step_events, runs, budget: Budget) -> int:
+        """Largest number of steps of one more run that the budget pays for.
+
+        Parameters
+        ----------
+        step_events
+            List of (event, count) of one step, or ``number of steps -> list``.
+        runs
+            As in `delta`: the runs before.
+        budget
+            The budget of all runs together.
+        """
+        if not runs:
+            return accountant.max_steps(
+                step_events, epsilon=budget.epsilon, delta=budget.delta
+            )
+        steps_fn: Callable = step_events
+        if not callable(step_events):
+            steps_fn = partial(repeat, check_events(step_events))
+        before = list(_joined(runs))
+
+        def fits(steps: int) -> bool:
+            return self.delta([before, steps_fn(steps)], budget.epsilon) < budget.delta
+
+        return accountant.largest(fits)
+
+    def _ideal_delta(self, events, epsilon: float) -> float:
+        if self.gaussian_share and _are_gaussian(events):
+            mu_squared = sum(
+                n / event.gaussian.noise_multiplier**2 for event, n in events
+            )
+            return conversions.gdp_delta(mu_squared, epsilon) / self.gaussian_share
+        cost = sum(
+            count * _renyi(event, self.order) for event, count in _bounded(events)
+        )
+        orders = np.array([self.order])
+        of_bounded = conversions.rdp_delta(np.array([cost]), epsilon, orders)
+        lost = total_variation.compose(events)
+        return (lost + of_bounded) / (1 - self.gaussian_share)
+
+
+def _joined(runs):
+    return check_events([pair for events in runs for pair in events])
+
+
+def _are_gaussian(events) -> bool:
+    return all(event.gaussian is not None for event, _ in events)
+
+
+def _bounded(events) -> list:
+    """Those of the events that have a finite Renyi divergence."""
+    return [pair for pair in events if total_variation.variation(pair[0]) is None]
+
+
+@lru_cache(maxsize=2**14)
+def _renyi(event, order: float) -> float:
+    return float(composition.renyi_curve(event, [order])[0])
+
+
+def _best_order(events, epsilon: float, delta: float) -> tuple[float, float]:
+    """The Renyi order at which most such `events` fit, and the limit at that order.
+
+    The limit is the divergence that converts to epsilon at delta [Canonne, Kamath and
+    Steinke 2020, Proposition 12].
+
+    Raises
+    ------
+    BudgetError
+        If no order gives the budget.
+    """
+    orders = conversions.ORDERS
+    cost = sum(
+        count * composition.renyi_curve(event, orders) for event, count in events
+    )
+    limit = (
+        epsilon
+        - np.log1p(-1 / orders)
+        + (math.log(delta) + np.log(orders)) / (orders - 1)
+    )
+    best = int(np.argmax(limit / np.maximum(cost, 1e-300)))
+    if not limit[best] > 0:
+        raise BudgetError(f"no Renyi order gives ({epsilon}, {delta}); raise either")
+    return float(orders[best]), float(limit[best])
 
 
 class RdpFilter:
@@ -61,28 +245,8 @@ class RdpFilter:
                 f"delta, more than {self.delta:.1e}; lower max_steps or epsilon, or "
                 "raise delta"
             )
-        orders = conversions.ORDERS
-        cost = sum(
-            count * composition.renyi_curve(event, orders)
-            for event, count in typical_step
-        )
-        # The divergence of each order that converts to epsilon at delta [Canonne,
-        # Kamath and Steinke 2020, Proposition 12].
-        limit = (
-            self.epsilon
-            - np.log1p(-1 / orders)
-            + (math.log(self._delta) + np.log(orders)) / (orders - 1)
-        )
-        best = int(np.argmax(limit / np.maximum(cost, 1e-300)))
-        if not limit[best] > 0:
-            raise BudgetError(
-                f"no Renyi order gives ({self.epsilon}, {self.delta}); raise either"
-            )
-        self.order = float(orders[best])
-        self._limit = float(limit[best]) * (1 - 1e-9)
-        self._cost = lru_cache(maxsize=2**14)(
-            lambda event: float(composition.renyi_curve(event, [self.order])[0])
-        )
+        self.order, limit = _best_order(typical_step, self.epsilon, self._delta)
+        self._limit = limit * (1 - 1e-9)
         self._spent = 0.0
         self._error = 0.0
 
@@ -105,7 +269,9 @@ class RdpFilter:
             If `events` is invalid.
         """
         events = check_events(events)
-        cost = sum(count * self._cost(_rounded_up(event)) for event, count in events)
+        cost = sum(
+            count * _renyi(_rounded_up(event), self.order) for event, count in events
+        )
         error = self._error + accountant.numerical_error(events)
         spent = self._spent + cost
         if not (spent <= self._limit and error <= self._max_error * (1 + 1e-9)):

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special, stats
 
 from dpjax import acceptance, privacy
 from tests.tiers import tiered
@@ -125,3 +126,74 @@ def test_bad_filters_raise():
         privacy.RdpFilter(
             1.0, 1e-6, [(privacy.AcceptBit(acceptance.metropolis(), 0.1), 1)]
         )
+
+
+FIRST = gaussian(8.0)
+TOTAL = privacy.Budget(1.0, 1e-6)
+
+
+def lazy_bit(laziness, sensitivity):
+    return [(privacy.AcceptBit(acceptance.barker(laziness=laziness), sensitivity), 1)]
+
+
+def accepted(delta_fn):
+    """Lazy bits of 13 sensitivities, each as active as keeps a delta of 1e-6."""
+    bits = []
+    for sensitivity in np.linspace(1.0, 13.0, 13):
+        low, high = 1e-9, 1.0
+        while high > low * 1.01:
+            middle = math.sqrt(low * high)
+            fits = delta_fn(middle, sensitivity) <= TOTAL.delta
+            low, high = (middle, high) if fits else (low, middle)
+        bits.append((low, sensitivity))
+    return bits
+
+
+def delta_of_the_best(bits):
+    """delta(1) of FIRST and of that lazy bit which then tells most, by quadrature."""
+    y, width = np.linspace(-40, 80, 601, retstep=True)
+    log_odds = np.linspace(-20, 20, 41)
+    best = np.zeros_like(y)
+    first, second = stats.norm.pdf(y, 1, 8), stats.norm.pdf(y, 0, 8)
+    for laziness, sensitivity in bits:
+        for change in sensitivity, -sensitivity:
+            p = laziness * special.expit(log_odds)[:, None]
+            q = laziness * special.expit(log_odds + change)[:, None]
+            told = sum(
+                (a * first - math.e * b * second).clip(0)
+                for a, b in ((p, q), (1 - p, 1 - q))
+            )
+            best = np.maximum(best, told.max(axis=0))
+    return np.sum(best) * width
+
+
+def test_a_bit_chosen_in_view_of_the_first_release_stays_within_the_budget():
+    rule = privacy.AdaptiveRule.of(FIRST, TOTAL)
+    fixed = accepted(lambda *bit: delta_of_the_best([bit]))
+    adaptive = accepted(lambda *bit: rule.delta([FIRST, lazy_bit(*bit)], 1.0))
+    # Whichever bit is fixed in advance keeps the budget, but not the best of them.
+    assert delta_of_the_best(fixed) > 1.5e-6
+    assert delta_of_the_best(adaptive) <= 1e-6
+
+
+def test_adaptive_choice_costs_little():
+    """Many bits pay nothing for it, Gaussian releases one step in a hundred."""
+    for step, least in (barker(0.003), 0.999), (gaussian(1000.0), 0.985):
+        planned = privacy.max_steps(step, method="best", **BUDGET)
+        first = [(step[0][0], planned // 2)]
+        rule = privacy.AdaptiveRule.of(first, TOTAL)
+        assert rule.max_steps(step, [], TOTAL) == planned
+        assert rule.epsilon([first], TOTAL.delta) == privacy.epsilon(first, TOTAL.delta)
+        more = rule.max_steps(step, [first], TOTAL)
+        assert least * planned < planned // 2 + more <= planned
+        total = [first, [(step[0][0], more)]]
+        assert rule.epsilon(total, TOTAL.delta) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_metropolis_bits_add_their_total_variation():
+    bits = [(privacy.AcceptBit(acceptance.metropolis(), 1e-9), 100)]
+    runs = [bits, barker(0.1), bits]
+    rule = privacy.AdaptiveRule.of(bits, TOTAL)
+    assert rule.gaussian_share == 0
+    only_barker = rule.delta([barker(0.05), barker(0.05)], 1.0)
+    assert 2e-7 < rule.delta(runs, 1.0) < 2.1e-7 + only_barker
