@@ -27,7 +27,7 @@ def main():
     job = load(options.config)
     posterior, names, test = job.load()
     start = time.perf_counter()
-    result = dpjax.run(None, job.algorithm_fn, posterior, budget=job.budget, **job.run)
+    result = dpjax.run(job.algorithm_fn, posterior, budget=job.budget, **job.run)
     seconds = time.perf_counter() - start
     start = time.perf_counter()
     baseline = baselines.nuts(

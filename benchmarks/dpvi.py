@@ -70,7 +70,6 @@ def score(positions, features, labels):
 
 def fit(posterior, dim, **options):
     run = dpjax.run(
-        None,
         functools.partial(dpjax.dpvi, optimizer=OPTIMIZER, **options),
         posterior,
         NUM_STEPS,

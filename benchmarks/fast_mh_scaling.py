@@ -93,7 +93,6 @@ def drawn(num_records, bound):
 
 def run(algorithm_fn, posterior, num_steps):
     return dpjax.run(
-        None,
         algorithm_fn,
         posterior,
         num_steps,

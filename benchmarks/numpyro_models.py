@@ -142,7 +142,8 @@ def line(name, num_runs, num_data_sets, **options):
 
     def draws(target, seed):
         key = jax.random.key(seed)
-        return by_component(sample(key, target, verbose=False, **options).positions)
+        found = sample(target, verbose=False, unsafe_key=key, **options)
+        return by_component(found.positions)
 
     errors, ratios, inside = [], [], []
     for seed in range(max(num_runs, num_data_sets)):

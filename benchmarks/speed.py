@@ -168,7 +168,6 @@ TABLES = {
 def private(posterior, start, algorithm_fn, num_steps):
     """Run the kernel on all chains."""
     dpjax.run(
-        None,
         algorithm_fn,
         posterior,
         num_steps,

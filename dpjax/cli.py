@@ -9,10 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from dpjax import config, privacy
+from dpjax.runner.files import sync
 from dpjax.runner.run import run
 
 __all__ = ["cost_table", "main", "predictive", "write_run"]
@@ -51,7 +51,7 @@ def main(arguments=None) -> int:
         else:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             write_run(job, Path(options.out or f"results/{job.name}-{stamp}"))
-    except (ValueError, FileNotFoundError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         print(f"dpjax: {error}", file=sys.stderr)
         return 1
     return 0
@@ -87,28 +87,31 @@ def write_run(job: config.Job, out: Path) -> None:
     """Run the job; write draws.nc, summary.csv, privacy.json and plots to `out`.
 
     The infos of a run without accept bits are in draws.nc, where
-    `dpjax.runner.load_infos` finds them. A run that was killed continues from the
-    checkpoint that it left in `out`.
+    `dpjax.runner.load_infos` finds them. A run that was killed, or whose draws could
+    not be written, continues from the checkpoint that it left in `out`. The checkpoint
+    is deleted when draws and statement are on disk.
     """
     posterior, names, test = job.load()
     out.mkdir(parents=True, exist_ok=True)
     ledger = job.run["ledger"] or out / "ledger.jsonl"
-    key = None if job.seed is None else jax.random.key(job.seed)
+    checkpoint = out / "checkpoint.npz"
     options = {**job.run, "ledger": ledger, "budget": job.budget}
     if job.sample_fn is not None:
-        result = job.sample_fn(key, posterior, **options)
+        result = job.sample_fn(posterior, **options)
     else:
         assert job.algorithm_fn is not None
-        options["checkpoint"] = out / "checkpoint.npz"
-        result = run(key, job.algorithm_fn, posterior, **options)
+        result = run(job.algorithm_fn, posterior, checkpoint=checkpoint, **options)
     draws = result.to_arviz(names)
     draws.to_netcdf(str(out / "draws.nc"))
+    (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
+    for saved in (out / "draws.nc", out / "privacy.json", out):
+        sync(saved)
+    checkpoint.unlink(missing_ok=True)
     # By its type it may also be a data set of arrays; as called there, it is a table.
     summary: Any = result.summary()
     if names is not None:
         summary.index = names
     summary.to_csv(out / "summary.csv")
-    (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     print(summary.to_string())
     if result.acceptance_rate is not None:
         print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")

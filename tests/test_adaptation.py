@@ -119,7 +119,9 @@ def test_an_adapted_run_mixes(posterior):
     axis = np.array([1.0, 1.0]) / (2 * 1.99 / N) ** 0.5
     errors = []
     for algorithm_fn in (plain, learner):
-        run = dpjax.run(jax.random.key(3), algorithm_fn, posterior, **options)
+        run = dpjax.run(
+            algorithm_fn, posterior, **options, unsafe_key=jax.random.key(3)
+        )
         assert 0.3 < run.acceptance_rate.mean() < 0.45
         errors.append(np.mean(((run.positions.mean(1) - centre) @ axis) ** 2))
     assert errors[0] > 0.1 and errors[1] < 0.05
@@ -217,7 +219,9 @@ def test_one_call_charges_warmup_and_sampling(posterior, tmp_path):
         initial_position=np.zeros((2, 2)), num_chains=2, budget=BUDGET, verbose=False
     )
     path = tmp_path / "ledger"
-    run = dpjax.run(jax.random.key(0), learner, posterior, 30, ledger=path, **options)
+    run = dpjax.run(
+        learner, posterior, 30, ledger=path, **options, unsafe_key=jax.random.key(0)
+    )
     events = dpjax.barker(posterior, 1.0, **settings).privacy(2 * 30)
     assert run.statement.epsilon == privacy.epsilon(events, BUDGET.delta)
     assert ledger.read(path, "REPLACE_ONE") == events
@@ -231,7 +235,7 @@ def test_draws_of_a_chain_that_tunes_are_refused_before_they_are_paid(
     options = dict(initial_position=np.zeros((2, 2)), num_chains=2, verbose=False)
     path = tmp_path / "ledger"
     with pytest.raises(ValueError, match=r"first 16 steps tune .* of 30 only 15 are"):
-        dpjax.run(None, learner, posterior, 30, ledger=path, budget=BUDGET, **options)
+        dpjax.run(learner, posterior, 30, ledger=path, budget=BUDGET, **options)
     assert not path.exists()
 
 
@@ -244,7 +248,7 @@ def test_a_killed_adapted_run_goes_on(posterior, tmp_path, monkeypatch):
         budget=None,
         verbose=False,
     )
-    whole = dpjax.run(jax.random.key(0), learner, posterior, **options)
+    whole = dpjax.run(learner, posterior, **options, unsafe_key=jax.random.key(0))
     advance, calls = loop.advance, []
 
     def killed(*arguments):
@@ -257,8 +261,8 @@ def test_a_killed_adapted_run_goes_on(posterior, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(loop, "advance", killed)
         with pytest.raises(KeyboardInterrupt):
-            dpjax.run(jax.random.key(0), learner, posterior, **options)
-    resumed = dpjax.run(jax.random.key(0), learner, posterior, **options)
+            dpjax.run(learner, posterior, **options, unsafe_key=jax.random.key(0))
+    resumed = dpjax.run(learner, posterior, **options, unsafe_key=jax.random.key(0))
     np.testing.assert_array_equal(resumed.positions, whole.positions)
 
 
@@ -356,7 +360,6 @@ def test_refusals_come_before_the_data_are_read(posterior, changes, message):
     )
     with pytest.raises(ValueError, match=message):
         dpjax.run(
-            None,
             algorithm,
             target,
             initial_position=np.zeros((2, 2)),

@@ -36,13 +36,16 @@ SHARED = {
     "ep/sites",
 }
 # Where the runner passes records on: to a program as its argument, to JAX for their
-# shapes, and to a hash whose key is that of the run; and the memory of a hashed array.
+# shapes, and to a hash; and the memory of a hashed array.
 HANDED_ON = {
+    "numpyro/kernel": [
+        "read = arrays_of(self._algorithm_fn), self._posterior.data",
+    ],
+    "runner/hashes": ["found.update(contents.data)"],
     "runner/program": ["data = posterior.data"],
     "runner/run": [
-        "data=_keyed_hash(key, posterior.data),",
-        "found.update(np.ascontiguousarray(leaf).data)",
         "position, record = jax.eval_shape(first, (positions, posterior.data))",
+        "records = functools.cache(lambda: digest(posterior.data))",
     ],
 }
 # Inferences without privacy, which read the data as they please.

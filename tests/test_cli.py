@@ -1,5 +1,6 @@
 """The commands: what they write, what they refuse, and that account reads no data."""
 
+import errno
 import functools
 import json
 from pathlib import Path
@@ -53,6 +54,7 @@ def test_run_writes_draws_summary_statement_and_plots(toml, tmp_path, capsys):
     assert names == {
         "draws.nc",
         "ledger.jsonl",
+        "ledger.jsonl.head",
         "pairs.png",
         "privacy.json",
         "summary.csv",
@@ -66,6 +68,52 @@ def test_run_writes_draws_summary_statement_and_plots(toml, tmp_path, capsys):
     assert "epsilon" in capsys.readouterr().out
     assert cli.main(["run", str(toml), "--out", str(out)]) == 1
     assert "one more step" in capsys.readouterr().err
+
+
+def test_draws_that_could_not_be_written_are_not_lost(toml, tmp_path, monkeypatch):
+    """A disk that is full when the run ends: the next call writes the paid draws."""
+    out = tmp_path / "out"
+    toml.write_text(TOML + "num_steps = 20\n")
+    monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
+    positions = []
+
+    def run(*arguments, **options):
+        result = dpjax.run(*arguments, **options)
+        positions.append(result.positions)
+        return result
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(cli, "run", run)
+    with monkeypatch.context() as patch:
+        patch.setattr(arviz.InferenceData, "to_netcdf", full)
+        assert cli.main(["run", str(toml), "--out", str(out)]) == 1
+    charged = (out / "ledger.jsonl").read_bytes()
+    assert cli.main(["run", str(toml), "--out", str(out)]) == 0
+    np.testing.assert_array_equal(*positions)
+    draws = arviz.from_netcdf(out / "draws.nc").posterior["position"]
+    np.testing.assert_array_equal(draws.values, positions[0])
+    assert (out / "ledger.jsonl").read_bytes() == charged
+    assert not (out / "checkpoint.npz").exists()
+
+
+def test_a_ledger_lies_beside_the_configuration(toml, tmp_path, monkeypatch):
+    """Wherever the command is called from, it is one ledger."""
+    toml.write_text(TOML.replace("delta = 1e-5", 'delta = 1e-5\nledger = "spent"'))
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        assert config.load("../job.toml").run["ledger"].resolve() == tmp_path / "spent"
+    assert config.load(toml).run["ledger"] == tmp_path / "spent"
+
+
+def test_a_seed_is_called_unsafe(toml, capsys):
+    toml.write_text(TOML + "unsafe_seed = 3\n")
+    assert "unsafe_key" in config.load(toml).run
+    toml.write_text(TOML + "seed = 3\n")
+    assert cli.main(["account", str(toml)]) == 1
+    assert "unknown key 'seed' in [run]" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
@@ -103,7 +151,7 @@ delta = 1e-5
 num_chains = 2
 num_steps = 60
 start = [0.2, 2.8]
-seed = 4
+unsafe_seed = 4
 """
 
 FISHER_INFORMATION = FisherInformation(2000, curvature=5.0, tempering=0.5)
@@ -229,7 +277,6 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
         assert f"releases {count} x {event}" in printed
     assert cli.main(["run", str(path), "--out", str(out)]) == 0
     direct = dpjax.run(
-        jax.random.key(4),
         algorithm_fn,
         posterior,
         num_steps=60,
@@ -237,6 +284,7 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
         initial_position=np.array(2 * [[0.2, 2.8]]),
         budget=dpjax.Budget(8.0, 1e-5),
         verbose=False,
+        unsafe_key=jax.random.key(4),
     )
     draws = arviz.from_netcdf(out / "draws.nc").posterior["position"]
     np.testing.assert_array_equal(draws.values, direct.positions)

@@ -171,7 +171,6 @@ def cell(entry: Entry, epsilon: float, options: Options, data, score_fn, done: d
 
 def _run(chosen, posterior, starts, key):
     result = dpjax.run(
-        key,
         chosen.algorithm_fn,
         posterior,
         chosen.num_steps,
@@ -181,6 +180,7 @@ def _run(chosen, posterior, starts, key):
         thinning=max(chosen.num_steps // 10_000, 1),
         warmup_fraction=0.0,
         verbose=False,
+        unsafe_key=key,
     )
     return np.asarray(result.positions), result.acceptance_rate.mean(axis=1)
 

@@ -103,7 +103,6 @@ def _private(kernel, posterior, start, settings, epsilon, num_steps, last, seed)
         bracket=(0.01, 1000.0),
     )
     run = dpjax.run(
-        jax.random.key(seed),
         functools.partial(kernel, noise_multiplier=multiplier),
         posterior,
         num_steps,
@@ -112,6 +111,7 @@ def _private(kernel, posterior, start, settings, epsilon, num_steps, last, seed)
         budget=budget,
         warmup_fraction=1 - last,
         verbose=False,
+        unsafe_key=jax.random.key(seed),
     )
     return jax.tree.map(lambda leaf: leaf[0].mean(axis=0), run.infos.parameters)
 
@@ -193,7 +193,6 @@ def rows(settings):
             yield row("dp_em", epsilon, 0.0, seed, _dp_em(*arguments))
         options = settings["published"]
         run = dpjax.run(
-            jax.random.key(seed),
             functools.partial(
                 dp_sep_published,
                 match=site_fn,
@@ -208,6 +207,7 @@ def rows(settings):
             budget=None,
             warmup_fraction=0.5,
             verbose=False,
+            unsafe_key=jax.random.key(seed),
         )
         found = family.moments(jnp.asarray(run.infos.parameters[0, -1]))
         yield row("published", math.inf, options["l2_clip_norm"], seed, found)

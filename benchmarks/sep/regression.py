@@ -106,7 +106,6 @@ def _private(kernel, posterior, start, common, seed):
         bracket=(0.3, 300.0),
     )
     run = dpjax.run(
-        jax.random.key(seed),
         functools.partial(kernel, noise_multiplier=multiplier),
         posterior,
         common["num_steps"],
@@ -115,6 +114,7 @@ def _private(kernel, posterior, start, common, seed):
         budget=budget,
         thinning=max(common["num_steps"] // (2 * NUM_DRAWS), 1),
         verbose=False,
+        unsafe_key=jax.random.key(seed),
     )
     return run.positions[0], multiplier
 
@@ -163,7 +163,6 @@ def run_vi(posterior, start, common, seed, *, learning_rate, init_scale, num_ste
         noise_multiplier=0.0,
     )
     run = dpjax.run(
-        jax.random.key(seed),
         kernel,
         posterior,
         num_steps,
@@ -171,6 +170,7 @@ def run_vi(posterior, start, common, seed, *, learning_rate, init_scale, num_ste
         num_chains=1,
         budget=None,
         verbose=False,
+        unsafe_key=jax.random.key(seed),
     )
     return run.positions[0][:NUM_DRAWS], 0.0
 
@@ -213,7 +213,6 @@ def run_published(
     posterior, start, common, seed, *, num_epochs, noise_multiplier, l2_clip_norm
 ):
     run = dpjax.run(
-        jax.random.key(seed),
         functools.partial(
             dp_sep_published,
             match=pbp.network,
@@ -227,6 +226,7 @@ def run_published(
         num_chains=1,
         budget=None,
         verbose=False,
+        unsafe_key=jax.random.key(seed),
     )
     theta = jnp.asarray(run.infos.parameters[0, -1])
     return _draws(Diagonal(start.shape).moments(theta), seed), noise_multiplier

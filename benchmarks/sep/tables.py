@@ -75,7 +75,6 @@ def _mean_and_sd(moments):
 def _run(kernel, posterior, num_steps, num_chains=1, **settings):
     """All states of a run without noise accounting, ``(chains, steps, size)``."""
     run = dpjax.run(
-        jax.random.key(0),
         functools.partial(kernel, family=FAMILY, **settings),
         posterior,
         num_steps,
@@ -84,6 +83,7 @@ def _run(kernel, posterior, num_steps, num_chains=1, **settings):
         budget=None,
         warmup_fraction=0.0,
         verbose=False,
+        unsafe_key=jax.random.key(0),
     )
     return run.infos.parameters
 

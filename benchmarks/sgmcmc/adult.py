@@ -71,7 +71,6 @@ class Cell:
         """Positions of a chain, and what it costs under substitution."""
         num_steps = self.settings["num_steps"]
         run = dpjax.run(
-            key,
             algorithm_fn,
             self.posterior,
             num_steps,
@@ -79,6 +78,7 @@ class Cell:
             num_chains=1,
             budget=None,
             verbose=False,
+            unsafe_key=key,
         )
         events = algorithm_fn(self.posterior).privacy(num_steps)
         return run.positions, privacy.epsilon(events, self.settings["delta"])
@@ -86,10 +86,10 @@ class Cell:
     def one_sample(self, key, epsilon):
         options = self.settings["one_posterior_sample"]
         return one_posterior_sample(
-            key,
             self.posterior,
             epsilon,
             initial_position=jnp.zeros(self.dim),
+            unsafe_key=key,
             **options,
         )
 

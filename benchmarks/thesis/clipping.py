@@ -93,7 +93,6 @@ def _cell(model, settings, distance, bound, num_chains, seed) -> list[dict]:
         step_size = np.asarray(settings["step_size"][model.key], float)
     start = time.perf_counter()
     result = dpjax.run(
-        jax.random.key(seed),
         # As an array the bound is traced, and all bounds share one compilation.
         functools.partial(
             _algorithm,
@@ -109,6 +108,7 @@ def _cell(model, settings, distance, bound, num_chains, seed) -> list[dict]:
         budget=None,
         warmup_fraction=0.0,
         verbose=False,
+        unsafe_key=jax.random.key(seed),
     )
     seconds = time.perf_counter() - start
 

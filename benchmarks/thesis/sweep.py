@@ -90,7 +90,6 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
     if num_steps >= 3:
         thinning = max(num_steps // (2 * MOST_DRAWS), 1)
         result = dpjax.run(
-            run_key,
             entry.algorithm_fn,
             case.posterior,
             num_steps,
@@ -100,6 +99,7 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
             thinning=thinning,
             warmup_fraction=0.0,
             verbose=False,
+            unsafe_key=run_key,
         )
         seconds = time.perf_counter() - start
         scores = _score(

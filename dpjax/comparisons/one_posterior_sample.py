@@ -88,7 +88,6 @@ def tempered(
 
 
 def one_posterior_sample(
-    rng_key: jax.Array | None,
     posterior: Posterior,
     epsilon: float,
     *,
@@ -97,19 +96,20 @@ def one_posterior_sample(
     num_warmup: int = 1000,
     num_steps: int = 1000,
     neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
+    unsafe_key: jax.Array | None = None,
 ):
     """Draw once from the posterior, tempered for a pure epsilon.
 
     Parameters
     ----------
-    rng_key
-        None takes 64 bits from the operating system.
     posterior, epsilon, loglikelihood_range, neighboring_relation
         As in `tempered`.
     initial_position
         Pytree of the start of the one chain, without an axis for chains.
     num_warmup, num_steps
         Steps of NUTS that adapt it, and the steps after those.
+    unsafe_key
+        As in `dpjax.run`; without it, 64 bits come from the operating system.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def one_posterior_sample(
     entropy = np.frombuffer(secrets.token_bytes(8), np.uint32)
     secret = jax.random.wrap_key_data(jnp.asarray(entropy), impl="threefry2x32")
     draws = baselines.nuts(
-        secret if rng_key is None else rng_key,
+        secret if unsafe_key is None else unsafe_key,
         target,
         num_steps,
         initial_position=jax.tree.map(lambda x: jnp.asarray(x)[None], initial_position),
@@ -139,7 +139,6 @@ def one_posterior_sample(
 
 
 def hybrid(
-    rng_key: jax.Array | None,
     algorithm_fn,
     posterior: Posterior,
     num_steps: int | None = None,
@@ -150,13 +149,14 @@ def hybrid(
     first_epsilon: float,
     loglikelihood_range: tuple[float, float],
     num_warmup: int = 1000,
+    unsafe_key: jax.Array | None = None,
     **options,
 ) -> Run:
     """Run chains that all start at one posterior sample.
 
     Parameters
     ----------
-    rng_key, algorithm_fn, posterior, num_steps, num_chains
+    algorithm_fn, posterior, num_steps, num_chains, unsafe_key
         As in `dpjax.run`; `algorithm_fn` is `dpjax.sgld` in the paper.
     initial_position, num_warmup, loglikelihood_range
         As in `one_posterior_sample`.
@@ -185,25 +185,27 @@ def hybrid(
         raise ValueError(
             f"first_epsilon must be between 0 and {budget.epsilon}, got {first_epsilon}"
         )
-    first, second = (None, None) if rng_key is None else jax.random.split(rng_key)
+    first = second = None
+    if unsafe_key is not None:
+        first, second = jax.random.split(unsafe_key)
     start = one_posterior_sample(
-        first,
         posterior,
         first_epsilon,
         loglikelihood_range=loglikelihood_range,
         initial_position=initial_position,
         num_warmup=num_warmup,
         neighboring_relation=budget.neighboring_relation,
+        unsafe_key=first,
     )
     starts = jax.tree.map(lambda leaf: np.stack([leaf] * num_chains), start)
     found = run(
-        second,
         algorithm_fn,
         posterior,
         num_steps,
         initial_position=starts,
         num_chains=num_chains,
         budget=dataclasses.replace(budget, epsilon=budget.epsilon - first_epsilon),
+        unsafe_key=second,
         **options,
     )
     draw = f"1 x posterior sample, epsilon = {first_epsilon:g} if its law is exact"

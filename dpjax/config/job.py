@@ -62,15 +62,18 @@ metric, if any) of `dpjax.adaptation.adapted`. Tuning begins at what ``[algorith
 says.
 
 ``[privacy]``: ``epsilon``, ``delta``, ``neighboring_relation`` (default
-``REPLACE_ONE``) and ``ledger``, a file shared by the runs on one data set (default:
-none).
+``REPLACE_ONE``) and ``ledger``, a file shared by the runs on one data set, which lies
+beside the configuration like the data (default: ``ledger.jsonl`` in the folder of the
+results).
 
 ``[run]``: ``num_chains``; ``start``, the initial position (one number stands for all
 components), with ``start_sd`` of jitter (default 0); and, all optional, ``num_steps``
-(default: what the budget pays), ``thinning``, ``warmup_fraction`` and ``seed``
-(default: operating system entropy). Chains on a NumPyro model start at
-`dpjax.numpyro.initial_position`, without ``start`` and ``start_sd``. Without an
-``[algorithm]`` there are only ``num_chains``, ``num_steps``, ``thinning`` and ``seed``.
+(default: what the budget pays), ``thinning``, ``warmup_fraction`` and ``unsafe_seed``.
+Chains on a NumPyro model start at `dpjax.numpyro.initial_position`, without ``start``
+and ``start_sd``. Without an ``[algorithm]`` there are only ``num_chains``,
+``num_steps``, ``thinning`` and ``unsafe_seed``. The latter makes a job on generated or
+public data reproducible: whoever knows the seed can undo the privacy. Without it,
+randomness is the operating system's entropy.
 """
 
 import functools
@@ -105,8 +108,6 @@ class Job:
         What the run may spend.
     run
         Keyword arguments for `dpjax.run`.
-    seed
-        None for operating system entropy.
     outline
         The posterior with made-up records, which is all that accounting needs.
     load
@@ -120,7 +121,6 @@ class Job:
     algorithm_fn: Callable | None
     budget: Budget
     run: dict[str, Any]
-    seed: int | None
     outline: Posterior
     load: Callable[[], tuple[Posterior, list[str] | None, Any]]
     sample_fn: Callable | None = None
@@ -159,7 +159,7 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
             model = numpyro.read(tables["model"], tables["data"], folder)
         else:
             model = models.read(tables["model"], tables["data"])
-        budget, ledger = privacy.read(tables["privacy"])
+        budget, ledger = privacy.read(tables["privacy"], folder)
         algorithm_fn = sample_fn = None
         if "algorithm" in tables:
             run = runs.read(tables["run"], model)
@@ -176,7 +176,7 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         raise ConfigError(f"{name}: {error}") from error
     options = {**run.options, "ledger": ledger}
     outline, load = model.outline, model.load
-    return Job(name, algorithm_fn, budget, options, run.seed, outline, load, sample_fn)
+    return Job(name, algorithm_fn, budget, options, outline, load, sample_fn)
 
 
 def _algorithm_fn(tables, model, run, budget):

@@ -1,13 +1,15 @@
 """The table ``[privacy]``: see `dpjax.config.job`."""
 
+from pathlib import Path
+
 from dpjax.config.keys import check_keys, choice
 from dpjax.privacy import Budget, NeighboringRelation
 
 __all__ = ["read"]
 
 
-def read(table) -> tuple[Budget, str | None]:
-    """The budget, and the path of the ledger or None.
+def read(table, folder: Path) -> tuple[Budget, Path | None]:
+    """The budget, and the ledger, looked up in `folder`, or None.
 
     Raises
     ------
@@ -22,4 +24,4 @@ def read(table) -> tuple[Budget, str | None]:
         "[privacy] neighboring_relation",
     )
     budget = Budget(table["epsilon"], table["delta"], NeighboringRelation[relation])
-    return budget, table.get("ledger")
+    return budget, folder / table["ledger"] if "ledger" in table else None

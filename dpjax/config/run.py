@@ -21,14 +21,11 @@ class Run(NamedTuple):
 
     options
         Keyword arguments of `dpjax.run`, or of the model's `sample_fn`.
-    seed
-        None for operating system entropy.
     start
         The initial position without jitter, or None if `sample_fn` finds it.
     """
 
     options: dict[str, Any]
-    seed: int | None
     start: Any = None
 
     def released(self, algorithm: Algorithm, budget: Budget, missing: str) -> list:
@@ -65,7 +62,7 @@ def read(table, model: Model) -> Run:
     ConfigError
         If there are unknown or invalid keys.
     """
-    optional = ["num_steps", "thinning", "warmup_fraction", "seed"]
+    optional = ["num_steps", "thinning", "warmup_fraction", "unsafe_seed"]
     required = ["num_chains"]
     if model.initial_position_fn is None:
         required, optional = [*required, "start"], [*optional, "start_sd"]
@@ -81,8 +78,8 @@ def read(table, model: Model) -> Run:
     else:
         positions = model.initial_position_fn(num_chains)
         start = jax.tree.map(lambda leaf: leaf[0], positions)
-    options = without(table, "start", "start_sd", "seed")
-    return Run(options | {"initial_position": positions}, table.get("seed"), start)
+    options = _options(without(table, "start", "start_sd"))
+    return Run(options | {"initial_position": positions}, start)
 
 
 def read_without_algorithm(table) -> Run:
@@ -93,6 +90,14 @@ def read_without_algorithm(table) -> Run:
     ConfigError
         If there are unknown or invalid keys.
     """
-    optional = ("num_steps", "thinning", "seed")
+    optional = ("num_steps", "thinning", "unsafe_seed")
     check_keys(table, "[run] without [algorithm]", ("num_chains",), optional)
-    return Run(without(table, "seed"), table.get("seed"))
+    return Run(_options(table))
+
+
+def _options(table) -> dict[str, Any]:
+    """The arguments, with the key that an ``unsafe_seed`` stands for."""
+    options = without(table, "unsafe_seed")
+    if "unsafe_seed" in table:
+        options["unsafe_key"] = jax.random.key(table["unsafe_seed"])
+    return options

@@ -1,5 +1,6 @@
 """Kernels of dpjax inside `numpyro.infer.MCMC`."""
 
+import json
 import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 from jax.experimental import io_callback
 from numpyro.infer import mcmc
@@ -16,7 +18,8 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.numpyro.fisher import initial_position
 from dpjax.posterior import Posterior
-from dpjax.runner.program import check_algorithm
+from dpjax.runner.hashes import digest, keyed
+from dpjax.runner.program import arrays_of, check_algorithm
 from dpjax.runner.results import PrivacyStatement
 
 __all__ = ["KernelState", "MCMCKernel"]
@@ -108,7 +111,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         # NumPyro does not call `init` for a resumed chain once this is set.
         self._sample_fn = None
         step = self._algorithm.privacy(1, budget.neighboring_relation)
-        events = [(event, count * num_chains) for event, count in step]
+        self._events = events = [(event, count * num_chains) for event, count in step]
         self.max_steps = privacy.max_steps(
             events, epsilon=budget.epsilon, delta=budget.delta, spent=spent
         )
@@ -159,11 +162,32 @@ class MCMCKernel(mcmc.MCMCKernel):
             starts = init_params
             if is_one:
                 starts = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], starts)
-            check_algorithm(self._algorithm_fn, self._posterior, starts)
+            program = check_algorithm(self._algorithm_fn, self._posterior, starts)
+            self._words = self._identity(program)
         begin = self._begin if is_one else jax.vmap(self._begin)
         return begin(init_params, rng_key)
 
+    def _identity(self, program: str) -> np.ndarray:
+        """Eight words that two kernels share only if they do the same with data.
+
+        Chains of one key and two kernels then share no randomness.
+        """
+        step = [[event.to_json(), count] for event, count in self._events]
+        read = arrays_of(self._algorithm_fn), self._posterior.data
+        return np.frombuffer(
+            keyed(digest(read), json.dumps([program, step]).encode()), np.uint32
+        )
+
     def _begin(self, position, rng_key):
+        words = [
+            lax.bitcast_convert_type(leaf.astype(float), jnp.uint32).ravel()
+            for leaf in jax.tree.leaves(position)
+        ]
+        rng_key, _ = lax.scan(
+            lambda key, word: (jax.random.fold_in(key, word), None),
+            rng_key,
+            jnp.concatenate([self._words, *words]),
+        )
         # Mapped with the key: one count for all mapped chains would be called once.
         num_steps = jnp.sum(0 * jax.random.key_data(rng_key)).astype(int)
         kernel, not_moved = self._algorithm.init(position), jnp.zeros((), bool)

@@ -117,20 +117,18 @@ def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
 
 
 def tuned(
-    rng_key: jax.Array | None,
     posterior: Posterior,
     *,
     budget: privacy.Budget,
     num_chains: int,
     num_steps: int = 20_000,
     ledger: str | os.PathLike | None = None,
+    unsafe_key: jax.Array | None = None,
 ) -> Tuned:
     """Spend a part of the budget on a sampler that spends the rest.
 
     Parameters
     ----------
-    rng_key, ledger
-        As in `dpjax.run`.
     posterior
         From `dpjax.numpyro.posterior`, with an ``example`` if its model does not
         generate all of its records.
@@ -140,6 +138,8 @@ def tuned(
         Number of chains that the tuned sampler will run.
     num_steps
         Number of steps of each of them, of which a fifth read the data.
+    ledger, unsafe_key
+        As in `dpjax.run`.
 
     Raises
     ------
@@ -194,7 +194,6 @@ def tuned(
 
     def release(kernel, centre, num_steps, warmup_fraction=0.0):
         return run(
-            next(keys),
             kernel,
             dataclasses.replace(posterior, constrain_fn=None),
             num_steps,
@@ -204,12 +203,13 @@ def tuned(
             warmup_fraction=warmup_fraction,
             ledger=ledger,
             verbose=False,
+            unsafe_key=next(keys),
         )
 
     stages = [*ROUNDS * [("search", SEARCH, 0.5)], ("refine", REFINE, 0.0)]
     keys = itertools.repeat(None)
-    if rng_key is not None:
-        keys = iter(jax.random.split(rng_key, 2 * len(stages)))
+    if unsafe_key is not None:
+        keys = iter(jax.random.split(unsafe_key, 2 * len(stages)))
     centre = initial_position(posterior, 1)
     for stage, count, warmup_fraction in stages:
         kernel = kernels(information, noise)
@@ -237,7 +237,6 @@ def tuned(
 
 
 def sample(
-    rng_key: jax.Array | None,
     posterior: Posterior,
     *,
     budget: privacy.Budget,
@@ -246,17 +245,18 @@ def sample(
     thinning: int = 5,
     ledger: str | os.PathLike | None = None,
     verbose: bool = True,
+    unsafe_key: jax.Array | None = None,
 ) -> Run:
     """Draw from the posterior of a NumPyro model, and spend all of a budget.
 
     Parameters
     ----------
-    rng_key, thinning, ledger, verbose
-        As in `dpjax.run`.
     posterior, budget, num_chains, num_steps
         As in `tuned`; the number of steps is approximate. A small number of chains says
         little of the tails. Most of what n chains know is where they start, and the
         range of n independent draws holds a new one with probability (n - 1) / (n + 1).
+    thinning, ledger, verbose, unsafe_key
+        As in `dpjax.run`.
 
     Returns
     -------
@@ -268,22 +268,24 @@ def sample(
     ValueError, BudgetError
         As in `tuned`.
     """
-    first, second = (None, None) if rng_key is None else jax.random.split(rng_key)
+    first = second = None
+    if unsafe_key is not None:
+        first, second = jax.random.split(unsafe_key)
     with tempfile.TemporaryDirectory() as folder:
         common: dict[str, Any] = dict(
             budget=budget,
             num_chains=num_chains,
             ledger=ledger or Path(folder) / "ledger.jsonl",
         )
-        sampler = tuned(first, posterior, num_steps=num_steps, **common)
+        sampler = tuned(posterior, num_steps=num_steps, unsafe_key=first, **common)
         result = run(
-            second,
             sampler.algorithm_fn,
             posterior,
             initial_position=sampler.initial_position,
             thinning=thinning,
             warmup_fraction=WARMUP,
             verbose=verbose,
+            unsafe_key=second,
             **common,
         )
     num_steps = result.statement.num_steps

@@ -1,17 +1,19 @@
 """A run's progress on disk, so that a killed run goes on without paying again.
 
-A checkpoint holds the randomness key, so it is secret: mode 0600, deleted when the run
-ends. Nothing is released before then, and a resumed run goes on with the same
-randomness, so it gives the draws that the uninterrupted run would have given.
+A resumed run goes on with the same randomness, so it gives the draws that the
+uninterrupted run would have given, and one that has ended gives them again. A
+checkpoint therefore outlives its run: whoever called `dpjax.run` deletes it when the
+draws are saved. It holds the randomness key, so it is secret, mode 0600.
 """
 
-import contextlib
 import json
 import os
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from dpjax.runner.files import open_own, replacing
 
 __all__ = ["Checkpoint", "CheckpointError", "check", "load", "save"]
 
@@ -25,6 +27,8 @@ class Checkpoint(NamedTuple):
 
     key
         The 32 secret bytes that all randomness of the run comes from.
+    reservation
+        Nonce of the run's line in the ledger, or "" without a budget.
     num_steps
         Steps of every chain that were charged.
     start
@@ -36,6 +40,7 @@ class Checkpoint(NamedTuple):
     """
 
     key: bytes
+    reservation: str
     num_steps: int
     start: int
     progress: Any
@@ -59,22 +64,13 @@ def save(path, settings: dict, checkpoint: Checkpoint) -> None:
     header = dict(
         settings=settings,
         key=checkpoint.key.hex(),
+        reservation=checkpoint.reservation,
         num_steps=checkpoint.num_steps,
         start=checkpoint.start,
     )
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(checkpoint.progress)]
-    partial = f"{os.fspath(path)}.partial"
-    # What a killed run left is removed. A file or link that somebody else puts there in
-    # the meantime is an error, as the file holds the key.
-    with contextlib.suppress(FileNotFoundError):
-        os.remove(partial)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    descriptor = os.open(partial, flags, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
+    with replacing(path) as file:
         np.savez(file, *leaves, header=json.dumps(header))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
 
 
 def load(path, template) -> Checkpoint | None:
@@ -91,10 +87,12 @@ def load(path, template) -> Checkpoint | None:
     ------
     CheckpointError
         If the file is that of a run with other states.
+    ValueError
+        If `path` is a symbolic link.
     """
-    if path is None or not os.path.exists(path):
+    if path is None or not os.path.lexists(path):
         return None
-    with np.load(path) as stored:
+    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file, np.load(file) as stored:
         header = json.loads(str(stored["header"]))
         leaves = [stored[f"arr_{i}"] for i in range(len(stored.files) - 1)]
     structure = jax.tree.structure(template)

@@ -1,56 +1,79 @@
 """What a data set's releases have spent, in a file that survives the process.
 
 A line of the file is one reservation in JSON. It is written and synced to disk before
-the first step of a run, and stays spent whether or not the run finishes. Each line
-carries the hash of the line before it, so a file that was damaged or edited is refused.
-A last line without its end is dropped, because the run that wrote it never began.
+the first step of a run, and stays spent whether or not the run finishes. A line holds
+
+- its number, and the hash of the line before it;
+- a nonce, which no other reservation has, and which the run's randomness depends on;
+- a hash of the records, keyed by the nonce of the first line;
+- the neighbouring relation, the events, and whether the user chose the randomness;
+- the time, and a hash of all this.
+
+The number and the hash of the last line are also in a file beside the ledger, its
+*head*. A reservation writes its line first and the head second. So a crash leaves the
+ledger at most one line ahead of its head, which is accepted, and the line is spent. A
+ledger with fewer lines than its head says has lost some, and is refused. What follows
+the last whole line is dropped: the run that wrote it never began.
+
+A ledger that is taken back to an earlier state *together with its head*, or deleted
+with it, cannot be told from one that was never written.
+
+Whoever holds the ledger and all records but one can guess that record until the hash of
+the data is right. The file has mode 0600 and is kept like the data.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import NamedTuple
 
 from dpjax.privacy.events import event_from_json
+from dpjax.runner.files import open_own, replacing
+from dpjax.runner.hashes import keyed
 
-__all__ = ["LedgerError", "read", "reserve"]
+__all__ = ["LedgerError", "holds", "read", "reserve"]
 
 
 class LedgerError(ValueError):
     """The ledger file is damaged; its spend cannot be known."""
 
 
-def _lines(content: bytes) -> list[bytes]:
-    return content.split(b"\n")[:-1]
+class _Line(NamedTuple):
+    """One reservation. Everything but the time and the seal makes the `state`.
+
+    count
+        Its number, from 1.
+    previous
+        State of the line before it, or "".
+    nonce, records, relation, events, unsafe_key
+        See the docstring of the module.
+    """
+
+    count: int
+    previous: str
+    nonce: str
+    records: str
+    relation: str
+    events: list
+    unsafe_key: bool
+
+    @property
+    def state(self) -> str:
+        """A hash of this line and all before it, without their times."""
+        return _sha256(json.dumps(self._asdict()))
+
+    def sealed(self, time: str) -> bytes:
+        """The line of the file, without its end."""
+        record = self._asdict() | {"time": time}
+        return json.dumps(record | {"seal": _sha256(json.dumps(record))}).encode()
 
 
-def _events(lines: list[bytes], relation: str, path) -> list:
-    previous, events = "", []
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            intact = record["previous"] == previous
-            same_relation = record["relation"] == relation
-            entries = [(event_from_json(e), count) for e, count in record["events"]]
-        except (ValueError, KeyError, TypeError) as error:
-            raise LedgerError(
-                f"line {number} of {path} is not a ledger line"
-            ) from error
-        if not intact:
-            raise LedgerError(
-                f"line {number} of {path} does not follow the line before it: the file "
-                "was edited or damaged, so what it has spent is unknown"
-            )
-        if not same_relation:
-            raise LedgerError(
-                f"{path} counts spending under {record['relation']}, this run under "
-                f"{relation}: the two do not add up, so use one relation a ledger"
-            )
-        events += entries
-        previous = hashlib.sha256(line).hexdigest()
-    return events
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def read(path, relation: str) -> list:
@@ -66,21 +89,32 @@ def read(path, relation: str) -> list:
     Raises
     ------
     LedgerError
-        If a line is damaged, out of order, or under another relation.
+        If lines are missing, damaged or out of order, or under another relation.
     """
-    path = Path(path)
-    if not path.exists():
-        return []
-    return _events(_lines(path.read_bytes()), relation, path)
+    return _spent(_read(path), path, relation)
 
 
-def reserve(path, events, relation: str, approve) -> None:
+def holds(path, nonce: str) -> bool:
+    """Whether a reservation with this `nonce` is in the ledger; errors as in `read`."""
+    return any(line.nonce == nonce for line in _read(path))
+
+
+def reserve(
+    path,
+    events,
+    relation: str,
+    approve: Callable[[list], None],
+    *,
+    data_fn: Callable[[], bytes],
+    nonce_fn: Callable[[str], str],
+    unsafe_key: bool = False,
+) -> str:
     """Append a reservation, once `approve` accepts what was spent before.
 
     Parameters
     ----------
     path
-        The ledger file; created with mode 0600.
+        The ledger file.
     events
         The (event, count) pairs about to be released.
     relation
@@ -88,25 +122,164 @@ def reserve(path, events, relation: str, approve) -> None:
     approve
         Called with the pairs spent before, while the file is locked. It refuses the
         reservation by raising an error, and then nothing is written.
+    data_fn
+        Returns `hashes.digest` of the records; not called before `approve`.
+    nonce_fn
+        ``state -> nonce``: both are hex, and the state is a hash of all lines before,
+        or "" in a new ledger. Not called before `approve`.
+    unsafe_key
+        Whether the user chose the run's randomness.
+
+    Returns
+    -------
+    The nonce.
 
     Raises
     ------
     LedgerError
-        As in `read`.
+        As in `read`, if the ledger is that of other data, or if the file is replaced
+        under way.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    with os.fdopen(descriptor, "r+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        lines = _lines(file.read())
-        approve(_events(lines, relation, path))
-        record = {
-            "previous": hashlib.sha256(lines[-1]).hexdigest() if lines else "",
-            "time": datetime.now(UTC).isoformat(timespec="seconds"),
-            "relation": relation,
-            "events": [[event.to_json(), count] for event, count in events],
-        }
-        file.seek(sum(len(line) + 1 for line in lines))
+    with _locked(path, os.O_RDWR | os.O_CREAT) as file:
+        content = file.read()
+        lines, whole = _checked(content, path)
+        approve(_spent(lines, path, relation))
+        previous = lines[-1].state if lines else ""
+        nonce = nonce_fn(previous)
+        salt = bytes.fromhex(lines[0].nonce if lines else nonce)
+        name = keyed(salt, data_fn()).hex()
+        if lines and name != lines[0].records:
+            raise LedgerError(
+                f"{path} counts the spending of other data: budgets of different "
+                "records do not add up, so use one ledger for each data set"
+            )
+        if _head(path) != _entry(whole):
+            # It may be one line behind, and must not fall two behind.
+            _write_head(path, whole)
+        line = _Line(
+            count=len(lines) + 1,
+            previous=previous,
+            nonce=nonce,
+            records=name,
+            relation=relation,
+            events=[[event.to_json(), count] for event, count in events],
+            unsafe_key=unsafe_key,
+        ).sealed(datetime.now(UTC).isoformat(timespec="seconds"))
+        kept = b"".join(line + b"\n" for line in whole)
+        file.seek(min(len(kept), len(content)))
         file.truncate()
-        file.write(json.dumps(record).encode() + b"\n")
+        file.write(kept[len(content) :] + line + b"\n")
         file.flush()
         os.fsync(file.fileno())
+        _check_name(file, path)
+        _write_head(path, [*whole, line])
+    return nonce
+
+
+def _read(path) -> list[_Line]:
+    try:
+        with _locked(path, os.O_RDONLY) as file:
+            return _checked(file.read(), path)[0]
+    except FileNotFoundError:
+        return _checked(b"", path)[0]
+
+
+@contextlib.contextmanager
+def _locked(path, flags: int):
+    """The file, locked for reading or for reading and writing."""
+    is_read = flags == os.O_RDONLY
+    with os.fdopen(open_own(path, flags), "rb" if is_read else "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_SH if is_read else fcntl.LOCK_EX)
+        _check_name(file, path)
+        yield file
+
+
+def _check_name(file, path) -> None:
+    """Refuse to go on with a file that is no longer at `path`."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
+            return
+    raise LedgerError(
+        f"{path} was moved or replaced while it was read: run again when nothing else "
+        "touches it"
+    )
+
+
+def _checked(content: bytes, path) -> tuple[list[_Line], list[bytes]]:
+    """The reservations, and the lines that hold them."""
+    *whole, rest = content.split(b"\n")
+    # Only the end of a line makes it JSON, so this one lacks no more than its newline.
+    with contextlib.suppress(ValueError):
+        json.loads(rest)
+        whole.append(rest)
+    lines = []
+    for number, text in enumerate(whole, 1):
+        try:
+            record = json.loads(text)
+            time, _ = record.pop("time"), record.pop("seal")
+            line = _Line(**record)
+            is_whole = line.sealed(time) == text
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LedgerError(
+                f"line {number} of {path} is not a ledger line"
+            ) from error
+        previous = lines[-1].state if lines else ""
+        if not (is_whole and line.count == number and line.previous == previous):
+            raise LedgerError(
+                f"line {number} of {path} does not follow the line before it: the file "
+                "was edited or damaged, so what it has spent is unknown"
+            )
+        lines.append(line)
+    _check_head(path, whole)
+    return lines, whole
+
+
+def _spent(lines: list[_Line], path, relation: str) -> list:
+    for line in lines:
+        if line.relation != relation:
+            raise LedgerError(
+                f"{path} counts spending under {line.relation}, this run under "
+                f"{relation}: the two do not add up, so use one relation a ledger"
+            )
+    return [(event_from_json(e), count) for line in lines for e, count in line.events]
+
+
+def _head_path(path) -> str:
+    return f"{os.fspath(path)}.head"
+
+
+def _head(path) -> list | None:
+    """What the head says, or None if there is none."""
+    try:
+        with os.fdopen(open_own(_head_path(path), os.O_RDONLY), "rb") as file:
+            return json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise LedgerError(f"{_head_path(path)} is damaged: {error}") from error
+
+
+def _write_head(path, whole: list[bytes]) -> None:
+    with replacing(_head_path(path)) as file:
+        file.write(json.dumps(_entry(whole)).encode())
+
+
+def _entry(whole: list[bytes]) -> list:
+    """What the head of these lines says."""
+    return [len(whole), hashlib.sha256(whole[-1]).hexdigest() if whole else ""]
+
+
+def _check_head(path, whole: list[bytes]) -> None:
+    """Refuse a ledger that has lost lines, or the file that tells."""
+    known = _head(path)
+    if known is None and whole:
+        raise LedgerError(
+            f"{_head_path(path)}, which says how many lines {path} has, is missing: "
+            "put it back"
+        )
+    if known not in (None, _entry(whole), _entry(whole[:-1])):
+        raise LedgerError(
+            f"{path} is not what {_head_path(path)} says: lines were lost or changed, "
+            "so what it has spent is unknown. Put both files back as the last run left "
+            "them"
+        )

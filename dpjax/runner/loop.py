@@ -19,14 +19,16 @@ def advance(program: Program, chains, words, active):
     return program.advance(chains, words, active)
 
 
-def begin(key: bytes, num_steps: int, plan: Plan, initial) -> Checkpoint:
+def begin(
+    key: bytes, reservation: str, num_steps: int, plan: Plan, initial
+) -> Checkpoint:
     """The checkpoint of a run without a step; every reading is the `initial` one."""
     chains, draw = initial
     readings = len(plan.read_after)
     read = jax.tree.map(
         lambda leaf: np.repeat(np.asarray(leaf)[None], readings, 0), draw
     )
-    return Checkpoint(key, num_steps, 0, (chains, read))
+    return Checkpoint(key, reservation, num_steps, 0, (chains, read))
 
 
 def sample(

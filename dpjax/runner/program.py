@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import hashlib
 import itertools
+import re
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,10 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from dpjax.algorithm import Transition
 from dpjax.posterior import Posterior
 from dpjax.runner.check import check_loop, check_start
+from dpjax.runner.hashes import digest
 
 __all__ = [
     "Draw",
@@ -138,16 +141,17 @@ class Program(NamedTuple):
         What `outline_fn` says of the algorithm whose steps were traced.
     num_words
         Uniform words of one step.
-    text_hash
-        SHA-256 of the program, in hex. The program holds shapes and constants, not the
-        data.
+    identity
+        SHA-256 of what the program computes, in hex: the same for equal programs on
+        other devices and in other processes. The program holds shapes and constants,
+        not the data.
     advance
         `scan_steps`, compiled, without its first argument.
     """
 
     outline: Any
     num_words: int
-    text_hash: str
+    identity: str
     advance: Callable
 
 
@@ -249,7 +253,37 @@ def trace(
             _loops[text_hash] = loop
             return loop(*arguments)
 
-    return Program(loop.outline, num_words, text_hash, advance)
+    return Program(loop.outline, num_words, _identity(traced.jaxpr), advance)
+
+
+def _identity(program: ClosedJaxpr) -> str:
+    # A function among the parameters is printed with its address in this process.
+    text = re.sub("0x[0-9a-f]+", "", str(program))
+    return hashlib.sha256(text.encode() + digest(list(_constants(program)))).hexdigest()
+
+
+def _constants(program):
+    """Values inside a program, which its text leaves out or shortens."""
+    if isinstance(program, ClosedJaxpr):
+        yield from map(_plain, program.consts)
+        program = program.jaxpr
+    for eqn in program.eqns:
+        yield from (
+            _plain(atom.val) for atom in eqn.invars if isinstance(atom, Literal)
+        )
+        for value in jax.tree.leaves(eqn.params, is_leaf=_is_program):
+            if _is_program(value):
+                yield from _constants(value)
+
+
+def _is_program(value) -> bool:
+    return isinstance(value, (ClosedJaxpr, Jaxpr))
+
+
+def _plain(value):
+    """The numbers of a constant, which may be a JAX key."""
+    is_key = jnp.issubdtype(jax.typeof(value).dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(value) if is_key else value
 
 
 def _beside(data, chains):
@@ -263,7 +297,7 @@ def _beside(data, chains):
     return chains
 
 
-def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> None:
+def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> str:
     """Refuse an algorithm that lets records out by more than releases.
 
     Parameters
@@ -272,6 +306,10 @@ def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> 
         As in `trace`.
     positions
         Where the chains start, ``(chains, ...)``.
+
+    Returns
+    -------
+    The identity of the program of one step, as of `Program`.
 
     Raises
     ------
@@ -282,7 +320,9 @@ def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> 
     algorithm = algorithm_fn(posterior)
     chains, _ = initial(algorithm.transition, jax.vmap(algorithm.init)(positions))
     num_words = num_words_of(algorithm.transition, chains)
-    trace(algorithm_fn, posterior, chains, num_words, chunk_size=1, is_private=True)
+    return trace(
+        algorithm_fn, posterior, chains, num_words, chunk_size=1, is_private=True
+    ).identity
 
 
 def num_words_of(transition: Transition, chains) -> int:

@@ -1,7 +1,7 @@
 """Run chains within a privacy budget: the one place where steps and chains multiply."""
 
 import functools
-import hmac
+import json
 import math
 import os
 import secrets
@@ -23,6 +23,7 @@ from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop
 from dpjax.runner import program as programs
 from dpjax.runner.check import check_start
+from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.plan import chunk_size, make_plan
 from dpjax.runner.results import PrivacyStatement, Run
 
@@ -31,11 +32,10 @@ __all__ = ["run"]
 FITTED_STREAM = 2**95
 """Stream of the tape for draws from a fitted distribution; the steps' are below it."""
 
-SEEDED = "a JAX key: whoever knows it can undo the privacy"
+SEEDED = "unsafe_key: whoever knows this key can undo the privacy"
 
 
 def run(
-    rng_key: jax.Array | None,
     algorithm_fn: Callable[[Posterior], Algorithm],
     posterior: Posterior,
     num_steps: int | None = None,
@@ -48,14 +48,14 @@ def run(
     ledger: str | os.PathLike | None = None,
     checkpoint: str | os.PathLike | None = None,
     verbose: bool = True,
+    unsafe_key: jax.Array | None = None,
 ) -> Run:
     """Draw posterior samples under differential privacy.
 
+    The randomness comes from 256 bits of the operating system's entropy.
+
     Parameters
     ----------
-    rng_key
-        None takes 256 bits from the operating system: the default for private data.
-        A JAX key makes the run reproducible; whoever knows it can undo the privacy.
     algorithm_fn
         ``posterior -> Algorithm``, such as ``functools.partial(dpjax.barker,
         step_size=0.1, clip_bound=0.01)``. It is called anew by every run, and the run
@@ -79,16 +79,25 @@ def run(
         Share of the steps, in [0, 1), that are left out of the draws. They are charged
         like the others.
     ledger
-        File that records what the data set has spent. The run is charged there before
-        its first step, and refused if earlier runs left too little.
+        File that records what the data set has spent, kept like the data. The run is
+        charged there before its first step, and refused if earlier runs left too
+        little, or spent the budget of other data. See `dpjax.runner.ledger`.
     checkpoint
         File from which a killed run goes on: a call with the same arguments continues
-        where the killed run stood, and is not charged again. The file remembers the
-        program, its cost, the budget, the ledger and a keyed hash of the data, and a
-        call that differs in any of them is refused. It holds the secret randomness key,
-        and is deleted when the run ends.
+        where the killed run stood, and is not charged again. After the run the same
+        call returns the same draws, without a step and without a charge. The file
+        remembers the program, its cost, the budget, the ledger and a keyed hash of the
+        data, and a call that differs in any of them is refused, or finds a ledger that
+        no longer holds the charge. It holds the secret randomness key: delete it once
+        the draws are saved.
     verbose
         Print the cost before the run, and a progress bar.
+    unsafe_key
+        A JAX key in place of the system's entropy, for generated or public data.
+        Whoever knows it can undo the privacy; the ledger and the statement say that it
+        was used. With a budget, the randomness depends also on what is charged, on the
+        data, the arguments, the program and the state of the ledger. So a key repeats
+        one and the same run, and two other runs with one key share no randomness.
 
     Returns
     -------
@@ -158,7 +167,9 @@ def run(
             "alone"
         )
 
-    key = stored.key if stored else _secret_key(rng_key)
+    # The data are read once, and not before the run is paid for.
+    records = functools.cache(lambda: digest(posterior.data))
+    parameters = digest((programs.arrays_of(algorithm_fn), states))
     settings = dict(
         num_steps=num_steps,
         num_chains=num_chains,
@@ -166,35 +177,43 @@ def run(
         warmup_fraction=warmup_fraction,
         budget=budget and [budget.epsilon, budget.delta],
         neighboring_relation=budget and budget.neighboring_relation.name,
-        ledger=ledger and os.path.realpath(ledger),
         cost=[[event.to_json(), count] for event, count in outline.events],
-        program=program.text_hash,
-        rng_key=rng_key is not None and jax.random.key_data(rng_key).tolist(),
-        software=[jax.__version__, jax.default_backend()],
+        program=program.identity,
     )
+    if stored is not None:
+        key, reservation = stored.key, stored.reservation
+    elif budget is None:
+        key, reservation = _secret(unsafe_key), ""
+    else:
+        all_settings = settings | dict(num_steps=length, parameters=parameters.hex())
+        key, reservation = _pay(
+            outline.events, budget, ledger, unsafe_key, all_settings, records
+        )
     if checkpoint is not None:
         settings |= dict(
-            parameters=_keyed_hash(key, (programs.arrays_of(algorithm_fn), states)),
-            data=_keyed_hash(key, posterior.data),
+            ledger=ledger and os.path.realpath(ledger),
+            unsafe_key=unsafe_key is not None
+            and jax.random.key_data(unsafe_key).tolist(),
+            software=[jax.__version__, jax.default_backend()],
+            parameters=keyed(key, parameters).hex(),
+            data=keyed(key, records()).hex(),
         )
-    if stored is None:
-        _charge(outline.events, budget, ledger)
-    else:
+    if stored is not None:
         checkpoints.check(checkpoint, stored, settings)
-    statement = _statement(outline.events, budget, num_chains, length, rng_key)
+        if budget is not None and ledger is not None:
+            _check_paid(checkpoint, ledger, reservation)
+    statement = _statement(outline.events, budget, num_chains, length, unsafe_key)
     if verbose:
         print(statement)
 
     plan = make_plan(key, outline.laziness, length, num_chains, num_discarded, thinning)
     save = functools.partial(checkpoints.save, checkpoint, settings)
     if stored is None:
-        stored = loop.begin(key, length, plan, initial)
+        stored = loop.begin(key, reservation, length, plan, initial)
         save(stored)
     positions, acceptance_rate, infos = loop.sample(
         program, stored, plan, save, verbose
     )
-    if checkpoint is not None:
-        os.remove(checkpoint)
     if algorithm.sample is not None:
         positions = _fitted_draws(key, algorithm.sample, infos)
     return Run(posterior.constrain(positions), acceptance_rate, statement, infos)
@@ -261,15 +280,6 @@ def _warn_of_large_delta(budget, posterior) -> None:
         )
 
 
-def _keyed_hash(key: bytes, arrays) -> str:
-    """A hash of the contents of arrays, which tells nothing to who lacks the key."""
-    found = hmac.new(key, digestmod="sha256")
-    for leaf in map(np.asarray, jax.tree.leaves(arrays)):
-        found.update(repr((leaf.shape, leaf.dtype.str)).encode())
-        found.update(np.ascontiguousarray(leaf).data)
-    return found.hexdigest()
-
-
 class _Outline(NamedTuple):
     """What a run needs to know of its algorithm: the cost of all chains, the chance
     that a step is active, and the steps that tune."""
@@ -322,10 +332,19 @@ def _check_tuning(num_warmup: int, num_discarded: int, num_steps: int) -> None:
         )
 
 
-def _charge(events, budget, ledger) -> None:
-    """Refuse what the budget cannot pay, then write the ledger."""
-    if budget is None:
-        return
+def _pay(
+    events, budget, ledger, unsafe_key, settings: dict, records
+) -> tuple[bytes, str]:
+    """Refuse what the budget cannot pay, then write the ledger.
+
+    Returns the run's 32 secret bytes, and the nonce of its reservation. Of runs with
+    one unsafe key only those with equal settings, records and ledgers have equal ones.
+    """
+    secret = _secret(unsafe_key)
+    text = json.dumps(settings).encode()
+
+    def nonce_fn(ledger_state: str) -> str:
+        return keyed(secret, text, records(), ledger_state.encode()).hex()
 
     def approve(earlier):
         total = privacy.epsilon(earlier + events, budget.delta)
@@ -339,23 +358,42 @@ def _charge(events, budget, ledger) -> None:
 
     if ledger is None:
         approve([])
+        nonce = nonce_fn("")
     else:
-        ledgers.reserve(ledger, events, budget.neighboring_relation.name, approve)
+        nonce = ledgers.reserve(
+            ledger,
+            events,
+            budget.neighboring_relation.name,
+            approve,
+            data_fn=records,
+            nonce_fn=nonce_fn,
+            unsafe_key=unsafe_key is not None,
+        )
+    return keyed(secret, bytes.fromhex(nonce)), nonce
 
 
-def _statement(events, budget, num_chains: int, num_steps: int, rng_key):
+def _check_paid(checkpoint, ledger, reservation: str) -> None:
+    """Refuse to go on with a run whose charge the ledger has lost."""
+    if not ledgers.holds(ledger, reservation):
+        raise checkpoints.CheckpointError(
+            f"{ledger} no longer holds what the run of {checkpoint} was charged: put "
+            "the ledger of that run back, as it was spent"
+        )
+
+
+def _statement(events, budget, num_chains: int, num_steps: int, unsafe_key):
     if budget is None:
         statement = PrivacyStatement.none(num_chains, num_steps)
     else:
         statement = PrivacyStatement.of(events, budget, num_chains, num_steps)
-    return statement if rng_key is None else statement._replace(randomness=SEEDED)
+    return statement if unsafe_key is None else statement._replace(randomness=SEEDED)
 
 
-def _secret_key(rng_key) -> bytes:
-    """The 32 bytes that all randomness of a run comes from."""
-    if rng_key is None:
+def _secret(unsafe_key) -> bytes:
+    """32 bytes of the operating system's entropy, or of the key in its place."""
+    if unsafe_key is None:
         return secrets.token_bytes(32)
-    return np.asarray(jax.random.bits(rng_key, (8,), jnp.uint32)).tobytes()
+    return np.asarray(jax.random.bits(unsafe_key, (8,), jnp.uint32)).tobytes()
 
 
 def _fitted_draws(key: bytes, sample, infos):

@@ -84,13 +84,13 @@ def test_draws_are_new_each_time_and_near_the_posterior(blackjax_keys):
     posterior = make_posterior(np.zeros(200))
     draws = [
         one_posterior_sample(
-            key,
             posterior,
             1.0,
             loglikelihood_range=(-10.0, 0.0),
             initial_position=0.0,
             num_warmup=100,
             num_steps=20,
+            unsafe_key=key,
         )
         for key in (jax.random.key(0), None)
     ]
@@ -119,7 +119,11 @@ def test_hybrid_runs_add_up(blackjax_keys):
             verbose=False,
         )
         return hybrid(
-            jax.random.key(0), algorithm_fn, posterior, None, **options | changes
+            algorithm_fn,
+            posterior,
+            None,
+            **options | changes,
+            unsafe_key=jax.random.key(0),
         )
 
     run = go()

@@ -37,7 +37,6 @@ def gaussian_mean(records):
 
 def run(kernel, posterior, num_steps, start, seed=1, warmup_fraction=0.0, **settings):
     return dpjax.run(
-        jax.random.key(seed),
         functools.partial(kernel, **settings),
         posterior,
         num_steps,
@@ -46,6 +45,7 @@ def run(kernel, posterior, num_steps, start, seed=1, warmup_fraction=0.0, **sett
         budget=None,
         warmup_fraction=warmup_fraction,
         verbose=False,
+        unsafe_key=jax.random.key(seed),
     )
 
 

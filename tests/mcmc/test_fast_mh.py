@@ -195,9 +195,9 @@ def test_run_makes_the_same_steps(name):
     posterior = box_posterior()
     chains, num_steps = 3, 20
     result = dpjax.run(
-        jax.random.key(4), KERNELS[name], posterior, num_steps,
+        KERNELS[name], posterior, num_steps,
         initial_position=jnp.zeros((chains, 2)), num_chains=chains,
-        budget=None, warmup_fraction=0.0, verbose=False,
+        budget=None, warmup_fraction=0.0, verbose=False, unsafe_key=jax.random.key(4),
     )  # fmt: skip
     key = np.asarray(jax.random.bits(jax.random.key(4), (8,), jnp.uint32)).tobytes()
     algorithm = KERNELS[name](posterior)

@@ -290,7 +290,6 @@ def test_run_takes_the_kernels(name):
     make, num_records = CASES[name]
     posterior = make_posterior(num_records)
     result = dpjax.run(
-        jax.random.key(8),
         functools.partial(make, scale=0.05),
         posterior,
         40,
@@ -298,6 +297,7 @@ def test_run_takes_the_kernels(name):
         num_chains=3,
         budget=None,
         verbose=False,
+        unsafe_key=jax.random.key(8),
     )
     assert result.positions.shape == (3, 20, 2)
     assert 0.05 < np.mean(result.acceptance_rate) < 1

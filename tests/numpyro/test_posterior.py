@@ -87,7 +87,6 @@ def test_draws_are_constrained_and_keep_what_reads_no_data():
     target = adapted("hierarchical")
     start = target.model.draw(jax.random.key(0))
     result = dpjax.run(
-        jax.random.key(1),
         lambda p: dpjax.barker(p, step_size=0.3, clip_bound=jnp.inf),
         target,
         60,
@@ -95,6 +94,7 @@ def test_draws_are_constrained_and_keep_what_reads_no_data():
         num_chains=2,
         budget=None,
         verbose=False,
+        unsafe_key=jax.random.key(1),
     )
     draws = result.positions
     assert set(draws) == {"tau", "upper", "a", "sigma", "a0"}

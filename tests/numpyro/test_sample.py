@@ -84,7 +84,6 @@ def scores(noise_multiplier):
 def test_scoring_reaches_the_bulk_from_far_away():
     mean, covariance = reference()
     found = dpjax.run(
-        jax.random.key(1),
         scores(30.0),
         target(),
         40,
@@ -92,6 +91,7 @@ def test_scoring_reaches_the_bulk_from_far_away():
         num_chains=1,
         budget=None,
         verbose=False,
+        unsafe_key=jax.random.key(1),
     )
 
     def distance(position):
@@ -203,13 +203,13 @@ def test_the_clip_bound_follows_the_models_tails_and_reads_no_data():
 def test_draws_are_the_posteriors_and_spend_the_budget(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     result = sample(
-        jax.random.key(2),
         target(),
         budget=dpjax.Budget(8.0, 1e-6),
         num_chains=2,
         num_steps=12_000,
         ledger=ledger,
         verbose=False,
+        unsafe_key=jax.random.key(2),
     )
     mean, covariance = reference()
     sd = np.sqrt(np.diag(covariance))
@@ -243,4 +243,4 @@ def test_a_kernel_charges_what_was_spent_before():
 def test_a_private_number_of_records_is_refused():
     budget = dpjax.Budget(2.0, 1e-5, privacy.NeighboringRelation.ADD_OR_REMOVE_ONE)
     with pytest.raises(ValueError, match="use REPLACE_ONE"):
-        sample(None, target(), budget=budget)
+        sample(target(), budget=budget)

@@ -116,7 +116,6 @@ def test_a_lazy_run():
         wide = jnp.zeros((2, 16), jnp.float32).at[0, 0].set(first)
         posterior = dpjax.Posterior(flat, first_component, wide)
         found = dpjax.run(
-            key,
             kernel,
             posterior,
             num_steps,
@@ -125,6 +124,7 @@ def test_a_lazy_run():
             budget=None,
             warmup_fraction=0.0,
             verbose=False,
+            unsafe_key=key,
         )
         counts.append(found.positions[:, -1, 0].astype(int))
     claims = [

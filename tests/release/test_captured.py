@@ -267,7 +267,6 @@ def test_a_run_is_refused_before_it_is_charged(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     with pytest.raises(ValueError, match="loglikelihood_fn holds 'held'"):
         dpjax.run(
-            None,
             functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.1),
             posterior(loglikelihood_fn=by_closure(X)),
             2,

@@ -1,5 +1,6 @@
 """What runs is what was charged, whatever changes between two runs of a process."""
 
+import contextlib
 import functools
 
 import jax
@@ -42,7 +43,9 @@ OPTIONS = dict(
 
 def go(algorithm_fn=BARKER, target=None, **changes):
     target = posterior() if target is None else target
-    return dpjax.run(jax.random.key(0), algorithm_fn, target, **{**OPTIONS, **changes})
+    return dpjax.run(
+        algorithm_fn, target, **{**OPTIONS, **changes}, unsafe_key=jax.random.key(0)
+    )
 
 
 def cost(run):
@@ -174,10 +177,13 @@ def test_another_run_is_not_resumed(tmp_path, monkeypatch, before, after, names)
     assert files["ledger"].read_bytes() == charged
 
 
-def test_nobody_can_lay_the_checkpoint_out_for_reading(tmp_path):
-    """A link where the unfinished file goes does not receive the key."""
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint.partial"])
+def test_nobody_can_lay_the_checkpoint_out_for_reading(tmp_path, name):
+    """A link where the file goes, or its unfinished copy, does not receive the key."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("")
-    (tmp_path / "checkpoint.partial").symlink_to(elsewhere)
-    go(checkpoint=tmp_path / "checkpoint")
+    (tmp_path / name).symlink_to(elsewhere)
+    refused = pytest.raises(ValueError, match="symbolic link")
+    with refused if name == "checkpoint" else contextlib.nullcontext():
+        go(checkpoint=tmp_path / "checkpoint")
     assert elsewhere.read_text() == ""

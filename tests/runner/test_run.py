@@ -45,7 +45,7 @@ def go(posterior, algorithm_fn=BARKER, key=0, **changes):
         verbose=False,
     )
     key = None if key is None else jax.random.key(key)
-    return dpjax.run(key, algorithm_fn, posterior, **{**options, **changes})
+    return dpjax.run(algorithm_fn, posterior, **{**options, **changes}, unsafe_key=key)
 
 
 @pytest.mark.thorough
@@ -174,7 +174,10 @@ def test_ledger_is_written_first_and_shared(posterior, tmp_path, monkeypatch):
 def test_a_killed_run_goes_on_as_if_it_had_not_been(
     posterior, tmp_path, monkeypatch, killed_at
 ):
-    """Killed in any chunk, it is charged once and gives the same draws."""
+    """Killed in any chunk, it is charged once and gives the same draws.
+
+    Once it has ended, it gives them again without a step.
+    """
     algorithm = functools.partial(BARKER, laziness=0.5)
     files = dict(ledger=tmp_path / "ledger", checkpoint=tmp_path / "checkpoint")
     options = dict(algorithm_fn=algorithm, num_steps=20, budget=BUDGET, thinning=3)
@@ -199,8 +202,11 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
     np.testing.assert_array_equal(resumed.positions, whole.positions)
     np.testing.assert_array_equal(resumed.acceptance_rate, whole.acceptance_rate)
     assert resumed.statement == whole.statement
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "advance", killed)
+        again = go(posterior, **options, **files)
+    np.testing.assert_array_equal(again.positions, whole.positions)
     assert files["ledger"].read_bytes() == charged
-    assert not files["checkpoint"].exists()
 
 
 def test_arviz_carries_the_statement_and_nothing_secret(posterior, tmp_path):

@@ -279,7 +279,6 @@ def test_runs_spend_their_budget(step_size, tmp_path):
 
     def go(num_steps, epsilon):
         return dpjax.run(
-            jax.random.key(0),
             functools.partial(KERNELS["sgld"], step_size=step_size),
             posterior,
             num_steps,
@@ -288,6 +287,7 @@ def test_runs_spend_their_budget(step_size, tmp_path):
             budget=dpjax.Budget(epsilon, 1e-5),
             ledger=tmp_path / "ledger.json",
             verbose=False,
+            unsafe_key=jax.random.key(0),
         )
 
     run = go(None, 4.0)

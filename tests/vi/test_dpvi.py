@@ -154,7 +154,6 @@ def test_without_privacy_the_conjugate_posterior_is_recovered(guide):
     mean, precision = exact_normal(posterior)
     optimizer = optax.adam(optax.cosine_decay_schedule(0.03, 1500, 0.01))
     run = dpjax.run(
-        jax.random.key(0),
         lambda posterior: make(
             posterior, optimizer, guide=guide, num_samples=4, **PLAIN
         ),
@@ -165,6 +164,7 @@ def test_without_privacy_the_conjugate_posterior_is_recovered(guide):
         budget=None,
         warmup_fraction=0.8,
         verbose=False,
+        unsafe_key=jax.random.key(0),
     )
     fit = jax.tree.map(lambda leaf: jnp.mean(leaf, (0, 1)), run.infos.parameters)
     root = jax.jacobian(guide.transform, 1)(fit, jnp.zeros(guide.num_normals))

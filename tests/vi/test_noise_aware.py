@@ -245,7 +245,6 @@ def normal_mean():
         aligned=False,
     )
     run = dpjax.run(
-        jax.random.key(1),
         algorithm,
         posterior,
         400,
@@ -254,6 +253,7 @@ def normal_mean():
         budget=None,
         warmup_fraction=0.0,
         verbose=False,
+        unsafe_key=jax.random.key(1),
     )
     return run, records
 
