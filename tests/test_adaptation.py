@@ -224,7 +224,7 @@ def test_one_call_charges_warmup_and_sampling(posterior, tmp_path):
     )
     events = dpjax.barker(posterior, 1.0, **settings).privacy(2 * 30)
     assert run.statement.epsilon == privacy.epsilon(events, BUDGET.delta)
-    assert ledger.read(path, "REPLACE_ONE") == events
+    assert ledger.read(path, "REPLACE_ONE").runs == [events]
     assert run.positions.shape == (2, 15, 2)
 
 

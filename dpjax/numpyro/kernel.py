@@ -64,7 +64,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         Number of chains that share the budget.
     spent
         ``[(event, count), ...]`` released before, as in ``Tuned.spent`` of
-        `dpjax.numpyro.tuned`.
+        `dpjax.numpyro.tuned`. This kernel may be chosen in view of what was released.
 
     Raises
     ------
@@ -112,9 +112,9 @@ class MCMCKernel(mcmc.MCMCKernel):
         self._sample_fn = None
         step = self._algorithm.privacy(1, budget.neighboring_relation)
         self._events = events = [(event, count * num_chains) for event, count in step]
-        self.max_steps = privacy.max_steps(
-            events, epsilon=budget.epsilon, delta=budget.delta, spent=spent
-        )
+        before = [list(spent)] if spent else []
+        rule = privacy.AdaptiveRule.renyi(spent or events, budget)
+        self.max_steps = rule.max_steps(events, before, budget)
         if self.max_steps == 0:
             raise privacy.BudgetError(
                 f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay "

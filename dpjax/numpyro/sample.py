@@ -202,6 +202,7 @@ def tuned(
             budget=budget,
             warmup_fraction=warmup_fraction,
             ledger=ledger,
+            ledger_rule=privacy.AdaptiveRule.renyi(spent, budget),
             verbose=False,
             unsafe_key=next(keys),
         )

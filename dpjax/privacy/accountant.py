@@ -131,7 +131,8 @@ def max_steps(
     method
         As in `epsilon`.
     spent
-        List of (event, count) that were released before.
+        List of (event, count) that belong to the same plan as the steps. If the steps
+        are chosen in view of what was released, see `dpjax.privacy.AdaptiveRule`.
 
     Returns
     -------

@@ -77,17 +77,18 @@ class AdaptiveRule:
             List of (event, count) of a first run.
         budget
             The budget of all runs together.
-
-        Raises
-        ------
-        BudgetError
-            If no Renyi order gives the budget.
         """
         events = check_events(events)
         share = GAUSSIAN_SHARE if _are_gaussian(events) else 0.0
-        typical = _bounded(events) or [(GaussianRelease(1.0), 1)]
-        delta = (1 - share) * budget.delta
-        return cls(_best_order(typical, budget.epsilon, delta)[0], share)
+        return cls(_typical_order(events, budget, 1 - share), share)
+
+    @classmethod
+    def renyi(cls, events, budget: Budget) -> "AdaptiveRule":
+        """The rule that loses least if Gaussian `events` are followed by others.
+
+        The parameters are those of `of`.
+        """
+        return cls(_typical_order(check_events(events), budget, 1.0), 0.0)
 
     def delta(self, runs, epsilon: float) -> float:
         """delta at which everything together is (epsilon, delta)-DP, at most 1.
@@ -173,16 +174,16 @@ def _renyi(event, order: float) -> float:
     return float(composition.renyi_curve(event, [order])[0])
 
 
+def _typical_order(events, budget: Budget, share: float) -> float:
+    typical = _bounded(events) or [(GaussianRelease(1.0), 1)]
+    return _best_order(typical, budget.epsilon, share * budget.delta)[0]
+
+
 def _best_order(events, epsilon: float, delta: float) -> tuple[float, float]:
     """The Renyi order at which most such `events` fit, and the limit at that order.
 
     The limit is the divergence that converts to epsilon at delta [Canonne, Kamath and
-    Steinke 2020, Proposition 12].
-
-    Raises
-    ------
-    BudgetError
-        If no order gives the budget.
+    Steinke 2020, Proposition 12]. If it is not positive, nothing fits.
     """
     orders = conversions.ORDERS
     cost = sum(
@@ -194,8 +195,6 @@ def _best_order(events, epsilon: float, delta: float) -> tuple[float, float]:
         + (math.log(delta) + np.log(orders)) / (orders - 1)
     )
     best = int(np.argmax(limit / np.maximum(cost, 1e-300)))
-    if not limit[best] > 0:
-        raise BudgetError(f"no Renyi order gives ({epsilon}, {delta}); raise either")
     return float(orders[best]), float(limit[best])
 
 
@@ -246,6 +245,10 @@ class RdpFilter:
                 "raise delta"
             )
         self.order, limit = _best_order(typical_step, self.epsilon, self._delta)
+        if not limit > 0:
+            raise BudgetError(
+                f"no Renyi order gives ({self.epsilon}, {self.delta}); raise either"
+            )
         self._limit = limit * (1 - 1e-9)
         self._spent = 0.0
         self._error = 0.0

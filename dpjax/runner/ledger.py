@@ -7,6 +7,7 @@ the first step of a run, and stays spent whether or not the run finishes. A line
 - a nonce, which no other reservation has, and which the run's randomness depends on;
 - a hash of the records, keyed by the nonce of the first line;
 - the neighbouring relation, the events, and whether the user chose the randomness;
+- the rule by which runs add up, which the first line sets (`privacy.AdaptiveRule`);
 - the time, and a hash of all this.
 
 The number and the hash of the last line are also in a file beside the ledger, its
@@ -23,6 +24,7 @@ the data is right. The file has mode 0600 and is kept like the data.
 """
 
 import contextlib
+import dataclasses
 import fcntl
 import hashlib
 import json
@@ -32,14 +34,28 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from dpjax.privacy.events import event_from_json
+from dpjax.privacy.filter import AdaptiveRule
 from dpjax.runner.files import open_own, replacing
 from dpjax.runner.hashes import keyed
 
-__all__ = ["LedgerError", "holds", "read", "reserve"]
+__all__ = ["LedgerError", "Spent", "holds", "read", "reserve"]
 
 
 class LedgerError(ValueError):
     """The ledger file is damaged; its spend cannot be known."""
+
+
+class Spent(NamedTuple):
+    """What a ledger says.
+
+    rule
+        How its runs and further ones add up; None if there are no runs.
+    runs
+        The (event, count) pairs of every run.
+    """
+
+    rule: AdaptiveRule | None
+    runs: list[list]
 
 
 class _Line(NamedTuple):
@@ -49,7 +65,7 @@ class _Line(NamedTuple):
         Its number, from 1.
     previous
         State of the line before it, or "".
-    nonce, records, relation, events, unsafe_key
+    nonce, records, relation, rule, events, unsafe_key
         See the docstring of the module.
     """
 
@@ -58,6 +74,7 @@ class _Line(NamedTuple):
     nonce: str
     records: str
     relation: str
+    rule: dict
     events: list
     unsafe_key: bool
 
@@ -76,8 +93,8 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read(path, relation: str) -> list:
-    """The (event, count) pairs spent so far; an absent file has spent nothing.
+def read(path, relation: str) -> Spent:
+    """What was spent so far; an absent file has spent nothing.
 
     Parameters
     ----------
@@ -103,8 +120,9 @@ def reserve(
     path,
     events,
     relation: str,
-    approve: Callable[[list], None],
+    approve: Callable[[Spent], None],
     *,
+    rule: AdaptiveRule,
     data_fn: Callable[[], bytes],
     nonce_fn: Callable[[str], str],
     unsafe_key: bool = False,
@@ -120,8 +138,10 @@ def reserve(
     relation
         Name of the neighbouring relation of their sensitivities.
     approve
-        Called with the pairs spent before, while the file is locked. It refuses the
+        Called with what was spent before, while the file is locked. It refuses the
         reservation by raising an error, and then nothing is written.
+    rule
+        That of a new ledger.
     data_fn
         Returns `hashes.digest` of the records; not called before `approve`.
     nonce_fn
@@ -143,7 +163,8 @@ def reserve(
     with _locked(path, os.O_RDWR | os.O_CREAT) as file:
         content = file.read()
         lines, whole = _checked(content, path)
-        approve(_spent(lines, path, relation))
+        spent = _spent(lines, path, relation)
+        approve(spent)
         previous = lines[-1].state if lines else ""
         nonce = nonce_fn(previous)
         salt = bytes.fromhex(lines[0].nonce if lines else nonce)
@@ -162,6 +183,7 @@ def reserve(
             nonce=nonce,
             records=name,
             relation=relation,
+            rule=dataclasses.asdict(spent.rule or rule),
             events=[[event.to_json(), count] for event, count in events],
             unsafe_key=unsafe_key,
         ).sealed(datetime.now(UTC).isoformat(timespec="seconds"))
@@ -234,14 +256,17 @@ def _checked(content: bytes, path) -> tuple[list[_Line], list[bytes]]:
     return lines, whole
 
 
-def _spent(lines: list[_Line], path, relation: str) -> list:
+def _spent(lines: list[_Line], path, relation: str) -> Spent:
     for line in lines:
         if line.relation != relation:
             raise LedgerError(
                 f"{path} counts spending under {line.relation}, this run under "
                 f"{relation}: the two do not add up, so use one relation a ledger"
             )
-    return [(event_from_json(e), count) for line in lines for e, count in line.events]
+    if not lines:
+        return Spent(None, [])
+    runs = [[(event_from_json(e), count) for e, count in line.events] for line in lines]
+    return Spent(AdaptiveRule(**lines[0].rule), runs)
 
 
 def _head_path(path) -> str:

@@ -174,7 +174,8 @@ class _Loop:
         algorithm_fn, posterior, outline_fn = self._sources
         posterior = dataclasses.replace(posterior, data=data)
         algorithm = with_arrays(algorithm_fn, arrays)(posterior)
-        self.outline = outline_fn(algorithm)
+        with jax.ensure_compile_time_eval():
+            self.outline = outline_fn(algorithm)
         return scan_steps(algorithm.transition, chains, words, active)
 
     def trace(self, *arguments):

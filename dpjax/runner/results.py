@@ -61,19 +61,30 @@ class PrivacyStatement(NamedTuple):
         num_chains, num_steps
             Number of chains, and of the steps of each.
         shared
-            (event, count) pairs released before the run, once for all chains.
+            (event, count) pairs released before the run, once for all chains, in view
+            of which it was chosen.
         """
-        one_chain = [*shared, *((event, n // num_chains) for event, n in events)]
-        events = [*shared, *events]
+        one_chain = [(event, n // num_chains) for event, n in events]
+        if shared:
+            rule = privacy.AdaptiveRule.renyi(shared, budget)
+            accountant = "rdp filter"
+            total, of_one = (
+                rule.epsilon([shared, run], budget.delta) for run in (events, one_chain)
+            )
+        else:
+            accountant = privacy.best_method(events, budget.delta)
+            total, of_one = (
+                privacy.epsilon(run, budget.delta) for run in (events, one_chain)
+            )
         return cls(
-            epsilon=privacy.epsilon(events, budget.delta),
+            epsilon=total,
             delta=budget.delta,
-            epsilon_per_chain=privacy.epsilon(one_chain, budget.delta),
+            epsilon_per_chain=of_one,
             neighboring_relation=budget.neighboring_relation.name,
             num_chains=num_chains,
             num_steps=num_steps,
-            events=_listed(events),
-            accountant=privacy.best_method(events, budget.delta),
+            events=_listed([*shared, *events]),
+            accountant=accountant,
         )
 
     @classmethod

@@ -46,6 +46,7 @@ def run(
     thinning: int = 1,
     warmup_fraction: float = 0.5,
     ledger: str | os.PathLike | None = None,
+    ledger_rule: privacy.AdaptiveRule | None = None,
     checkpoint: str | os.PathLike | None = None,
     verbose: bool = True,
     unsafe_key: jax.Array | None = None,
@@ -81,7 +82,11 @@ def run(
     ledger
         File that records what the data set has spent, kept like the data. The run is
         charged there before its first step, and refused if earlier runs left too
-        little, or spent the budget of other data. See `dpjax.runner.ledger`.
+        little, or spent the budget of other data. A later run may be chosen in view of
+        what earlier ones released. See `dpjax.runner.ledger`.
+    ledger_rule
+        How the runs of a new ledger add up. The default loses least if later runs
+        resemble this one.
     checkpoint
         File from which a killed run goes on: a call with the same arguments continues
         where the killed run stood, and is not charged again. After the run the same
@@ -187,7 +192,13 @@ def run(
     else:
         all_settings = settings | dict(num_steps=length, parameters=parameters.hex())
         key, reservation = _pay(
-            outline.events, budget, ledger, unsafe_key, all_settings, records
+            outline.events,
+            budget,
+            ledger,
+            ledger_rule,
+            unsafe_key,
+            all_settings,
+            records,
         )
     if checkpoint is not None:
         settings |= dict(
@@ -306,13 +317,15 @@ def _cost(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> list
 
 def _affordable(cost_fn, num_chains: int, budget, ledger) -> int:
     """As many steps as the budget pays for, after what `ledger` says was spent."""
-    relation = budget.neighboring_relation.name
-    num_steps = privacy.max_steps(
-        cost_fn,
-        epsilon=budget.epsilon,
-        delta=budget.delta,
-        spent=ledgers.read(ledger, relation) if ledger else [],
-    )
+    spent = ledgers.Spent(None, [])
+    if ledger is not None:
+        spent = ledgers.read(ledger, budget.neighboring_relation.name)
+    if spent.rule is None:
+        num_steps = privacy.max_steps(
+            cost_fn, epsilon=budget.epsilon, delta=budget.delta
+        )
+    else:
+        num_steps = spent.rule.max_steps(cost_fn, spent.runs, budget)
     if num_steps == 0:
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for "
@@ -333,7 +346,7 @@ def _check_tuning(num_warmup: int, num_discarded: int, num_steps: int) -> None:
 
 
 def _pay(
-    events, budget, ledger, unsafe_key, settings: dict, records
+    events, budget, ledger, ledger_rule, unsafe_key, settings: dict, records
 ) -> tuple[bytes, str]:
     """Refuse what the budget cannot pay, then write the ledger.
 
@@ -346,10 +359,13 @@ def _pay(
     def nonce_fn(ledger_state: str) -> str:
         return keyed(secret, text, records(), ledger_state.encode()).hex()
 
-    def approve(earlier):
-        total = privacy.epsilon(earlier + events, budget.delta)
+    rule = ledger_rule or privacy.AdaptiveRule.of(events, budget)
+
+    def approve(spent):
+        runs = [*spent.runs, events]
+        total = (spent.rule or rule).epsilon(runs, budget.delta)
         if total > budget.epsilon:
-            before = f"earlier runs in {ledger} and " if earlier else ""
+            before = f"earlier runs in {ledger} and " if spent.runs else ""
             raise privacy.BudgetError(
                 f"{before}this run would spend epsilon = {total:.4g} of "
                 f"{budget.epsilon} at delta = {budget.delta}: take fewer steps or "
@@ -357,7 +373,7 @@ def _pay(
             )
 
     if ledger is None:
-        approve([])
+        approve(ledgers.Spent(None, []))
         nonce = nonce_fn("")
     else:
         nonce = ledgers.reserve(
@@ -365,6 +381,7 @@ def _pay(
             events,
             budget.neighboring_relation.name,
             approve,
+            rule=rule,
             data_fn=records,
             nonce_fn=nonce_fn,
             unsafe_key=unsafe_key is not None,

@@ -226,8 +226,8 @@ def test_draws_are_the_posteriors_and_spend_the_budget(tmp_path):
     assert statement.epsilon_per_chain < statement.epsilon
     assert "40 x Gaussian release" in statement.events
     assert "3 x Gaussian release" in statement.events
-    charged = ledgers.read(ledger, "REPLACE_ONE")
-    assert privacy.epsilon(charged, 1e-6) == pytest.approx(statement.epsilon)
+    rule, runs = ledgers.read(ledger, "REPLACE_ONE")
+    assert rule.epsilon(runs, 1e-6) == pytest.approx(statement.epsilon)
 
 
 def test_a_kernel_charges_what_was_spent_before():
@@ -236,8 +236,9 @@ def test_a_kernel_charges_what_was_spent_before():
     budget = dpjax.Budget(2.0, 1e-6)
     kernel = MCMCKernel(target(), walk, budget=budget, spent=spent)
     assert 1.9 < kernel.statement.epsilon <= 2.0
-    ((event, count),) = walk(target()).privacy(kernel.max_steps + 1)
-    assert privacy.epsilon([*spent, (event, count)], 1e-6) > 2.0
+    one_more = walk(target()).privacy(kernel.max_steps + 1)
+    rule = privacy.AdaptiveRule.renyi(spent, budget)
+    assert rule.epsilon([spent, one_more], 1e-6) > 2.0
 
 
 def test_a_private_number_of_records_is_refused():

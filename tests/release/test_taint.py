@@ -17,7 +17,8 @@ from dpjax.ep import sites
 from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.models.probit import probit_regression
 from dpjax.release import accept_bit, gaussian, taint
-from dpjax.runner.program import check_algorithm
+from dpjax.runner.check import check_start
+from dpjax.runner.program import check_algorithm, initial, num_words_of, trace
 from tests.tiers import tiered
 
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(64, 2)), jnp.float32)
@@ -114,7 +115,19 @@ def test_nothing_but_releases_leaves(name):
     if name == "dp_em":
         posterior = dpjax.Posterior(logprior, mixture_loglikelihood, DATA)
         positions = jnp.zeros((3, 3, 2))
-    check(kernel(name), posterior, positions)
+    algorithm = kernel(name)(posterior)
+    check_start(kernel(name), posterior, positions)
+    chains, _ = initial(algorithm.transition, jax.vmap(algorithm.init)(positions))
+    program = trace(
+        kernel(name),
+        posterior,
+        chains,
+        num_words_of(algorithm.transition, chains),
+        chunk_size=1,
+        is_private=True,
+        outline_fn=lambda algorithm: algorithm.privacy(1),
+    )
+    assert program.outline == algorithm.privacy(1)
 
 
 def test_every_kernel_is_checked():
@@ -243,7 +256,6 @@ def test_run_checks_before_it_charges(tmp_path):
     ledger = tmp_path / "ledger.json"
     run = functools.partial(
         dpjax.run,
-        jax.random.key(0),
         leaky(move=state_reads),
         POSTERIOR,
         2,

@@ -17,6 +17,7 @@ NOISE = privacy.GaussianRelease(3.0)
 RELATION = "REPLACE_ONE"
 SPENT = [(BIT, 3), (NOISE, 2), (BIT, 1)]
 MORE = [(NOISE, 1)]
+RULE = privacy.AdaptiveRule(20.0, 0.0)
 
 
 def reserve(path, events, approve=lambda earlier: None, data=b"data", **changes):
@@ -25,13 +26,14 @@ def reserve(path, events, approve=lambda earlier: None, data=b"data", **changes)
         events,
         changes.get("relation", RELATION),
         approve,
+        rule=changes.get("rule", RULE),
         data_fn=lambda: data,
         nonce_fn=lambda state: f"{state}0a",
     )
 
 
 def spent(path):
-    return ledger.read(path, RELATION)
+    return [pair for run in ledger.read(path, RELATION).runs for pair in run]
 
 
 def head(path):
@@ -56,11 +58,19 @@ def test_reservations_add_up(path):
     assert ledger.holds(path, nonce) and not ledger.holds(path, "0b")
 
 
+def test_the_first_run_sets_the_rule(path):
+    reserve(path, MORE, rule=privacy.AdaptiveRule(7.0, 0.5))
+    rule, runs = ledger.read(path, RELATION)
+    assert rule == RULE
+    assert runs == [[(BIT, 3)], [(NOISE, 2), (BIT, 1)], MORE]
+    assert ledger.read(path.parent / "absent", RELATION) == (None, [])
+
+
 def test_refusal_writes_nothing(path):
     before = path.read_bytes()
 
     def refuse(earlier):
-        assert earlier == SPENT
+        assert [pair for run in earlier.runs for pair in run] == SPENT
         raise privacy.BudgetError("no")
 
     with pytest.raises(privacy.BudgetError):

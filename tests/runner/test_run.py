@@ -159,7 +159,7 @@ def test_ledger_is_written_first_and_shared(posterior, tmp_path, monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             go(posterior, num_steps=None, budget=BUDGET, ledger=path)
     spent = ledgers.read(path, "REPLACE_ONE")
-    assert privacy.epsilon(spent, 1e-5) > 2.5
+    assert spent.rule.epsilon(spent.runs, 1e-5) > 2.5
     with pytest.raises(privacy.BudgetError, match="one more step"):
         go(posterior, num_steps=None, budget=BUDGET, ledger=path)
     with pytest.raises(privacy.BudgetError, match="earlier runs"):
@@ -167,7 +167,37 @@ def test_ledger_is_written_first_and_shared(posterior, tmp_path, monkeypatch):
     assert ledgers.read(path, "REPLACE_ONE") == spent
     larger = dpjax.Budget(5.0, 1e-5)
     go(posterior, num_steps=None, budget=larger, ledger=path)
-    assert privacy.epsilon(ledgers.read(path, "REPLACE_ONE"), 1e-5) <= 5.0
+    spent = ledgers.read(path, "REPLACE_ONE")
+    assert len(spent.runs) == 2 and spent.rule.epsilon(spent.runs, 1e-5) <= 5.0
+
+
+def test_a_later_run_is_charged_as_chosen_in_view_of_the_first(posterior, tmp_path):
+    """What fits if both runs are fixed in advance does not fit once one was seen."""
+    budget = dpjax.Budget(1.0, 1e-6)
+    noise = functools.partial(
+        dpjax.sghmc,
+        l2_clip_norm=1.0,
+        step_size=1e-3,
+        dim=2,
+        friction=1.0,
+        sampling_prob=1.0,
+        noise_multiplier=160.0,
+    )
+    common = dict(
+        budget=budget,
+        ledger=tmp_path / "ledger",
+        num_chains=1,
+        initial_position=STARTS[:1],
+    )
+    go(posterior, noise, num_steps=100, **common)
+    rule, (first,) = ledgers.read(tmp_path / "ledger", "REPLACE_ONE")
+    step = BARKER(posterior).privacy(1)
+    planned = privacy.max_steps(step, epsilon=1.0, delta=1e-6, spent=first)
+    paid = rule.max_steps(step, [first], budget)
+    assert 10 < paid < planned
+    with pytest.raises(privacy.BudgetError, match="earlier runs"):
+        go(posterior, num_steps=planned, **common)
+    assert go(posterior, num_steps=None, **common).statement.num_steps == paid
 
 
 @pytest.mark.parametrize("killed_at", range(4))

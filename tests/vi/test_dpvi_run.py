@@ -100,7 +100,7 @@ def test_bill_and_ledger(posterior, tmp_path):
     path = tmp_path / "ledger"
     run = go(posterior, ledger=path)
     events = ALGORITHM(posterior).privacy(60 * CHAINS)
-    assert ledgers.read(path, "REPLACE_ONE") == events
+    assert ledgers.read(path, "REPLACE_ONE").runs == [events]
     assert run.statement.epsilon == privacy.epsilon(events, 1e-5) <= 4.0
     with pytest.raises(privacy.BudgetError, match="would spend"):
         go(posterior, 100_000)

@@ -1,6 +1,7 @@
 """The bit of a Poisson minibatch: certificate, pure epsilon, printed ratios, filter."""
 
 import itertools
+import json
 import math
 
 import mpmath
@@ -11,7 +12,6 @@ from scipy import special, stats
 from dpjax import acceptance, privacy
 from dpjax.privacy.bits import poisson_renyi, renyi
 from dpjax.privacy.gaussian import conversions
-from dpjax.runner import ledger
 from tests.tiers import tiered
 
 BARKER = acceptance.barker()
@@ -231,10 +231,9 @@ def test_few_small_bits_are_purely_private():
         assert privacy.epsilon([(bit, 4)], 1e-12, "rdp") == pytest.approx(4e-5)
 
 
-def test_the_ledger_keeps_the_event(tmp_path):
-    events = [(poisson(1 / 3, 2.5, 0.2), 7)]
-    ledger.reserve(tmp_path / "ledger", events, "REPLACE_ONE", lambda spent: None)
-    assert ledger.read(tmp_path / "ledger", "REPLACE_ONE") == events
+def test_json_keeps_the_event():
+    event = poisson(1 / 3, 2.5, 0.2)
+    assert privacy.event_from_json(json.loads(json.dumps(event.to_json()))) == event
 
 
 def path(num_steps, seed):
