@@ -30,6 +30,7 @@ from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Family
 from dpjax.ep.shared_site import SharedSite, SharedSiteInfo, SharedSiteState, init
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_relation
 from dpjax.random import chacha
 from dpjax.random.batches import Sample
 from dpjax.release import exact_sums, gaussian, vector_sums
@@ -114,12 +115,13 @@ def as_top_level_api(
         return moved, SharedSiteInfo(theta), memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        if neighboring_relation != NeighboringRelation.REPLACE_ONE:
+        relation = check_relation("neighboring_relation", neighboring_relation)
+        if relation != NeighboringRelation.REPLACE_ONE:
             raise ValueError(
                 "an order of n records is certified under REPLACE_ONE only, got "
-                f"{neighboring_relation.name}"
+                f"{relation.name}"
             )
-        return [(gaussian_sum.event(family.size, neighboring_relation), num_steps)]
+        return [(gaussian_sum.event(family.size, relation), num_steps)]
 
     transition = Transition(
         num_words=lambda state: 16,

@@ -32,7 +32,7 @@ from dp_accounting import NeighboringRelation
 from dpjax.comparisons import baselines
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
-from dpjax.privacy.validate import check_positive
+from dpjax.privacy.validate import check_positive, check_relation
 from dpjax.runner.results import Run
 from dpjax.runner.run import run
 
@@ -71,7 +71,8 @@ def tempered(
         )
     check_positive(epsilon=epsilon)
     sensitivity = high - low
-    if neighboring_relation != NeighboringRelation.REPLACE_ONE:
+    relation = check_relation("neighboring_relation", neighboring_relation)
+    if relation != NeighboringRelation.REPLACE_ONE:
         sensitivity = max(abs(low), abs(high))
 
     def clipped(position, record):

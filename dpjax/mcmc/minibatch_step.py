@@ -15,6 +15,7 @@ from dpjax.algorithm import Algorithm, Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit, BarkerTest, FixedBatch, GaussianRelease
+from dpjax.privacy.validate import check_relation
 from dpjax.proposals import Proposal
 from dpjax.random import batches
 from dpjax.release import accept_bit, log_ratios
@@ -83,7 +84,8 @@ def algorithm(
         return *mh.move_if(is_accepted, state, proposed), memory
 
     def events(neighboring_relation):
-        if neighboring_relation != NeighboringRelation.REPLACE_ONE:
+        relation = check_relation("neighboring_relation", neighboring_relation)
+        if relation != NeighboringRelation.REPLACE_ONE:
             raise ValueError(
                 "a batch of fixed size is accounted for under substitution of one "
                 "record only: use NeighboringRelation.REPLACE_ONE, or a kernel on all "

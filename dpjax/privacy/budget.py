@@ -24,7 +24,8 @@ class Budget:
     delta
         In (0, 1).
     neighboring_relation
-        Relation that makes two data sets neighbours. Sensitivities depend on it.
+        Relation that makes two data sets neighbours, or its name. Sensitivities
+        depend on it.
 
     Raises
     ------
@@ -39,4 +40,5 @@ class Budget:
     def __post_init__(self):
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
-        check_relation("neighboring_relation", self.neighboring_relation)
+        relation = check_relation("neighboring_relation", self.neighboring_relation)
+        object.__setattr__(self, "neighboring_relation", relation)

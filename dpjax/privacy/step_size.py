@@ -28,7 +28,13 @@ from dpjax.privacy import accountant
 from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import FixedBatch, GaussianRelease, PoissonGaussianRelease
 from dpjax.privacy.gaussian.conversions import find_root, gdp_mu
-from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
+from dpjax.privacy.validate import (
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_real,
+    check_relation,
+)
 
 __all__ = ["langevin_noise", "max_step_size", "round_down"]
 
@@ -140,6 +146,7 @@ def max_step_size(
         If no step size fits.
     """
     num_steps = check_count("num_steps", num_steps)
+    relation = check_relation("neighboring_relation", neighboring_relation)
     num_records = check_count("num_records", num_records)
     epsilon, delta = check_epsilon(epsilon), check_delta(delta)
     sampling_prob = check_real("sampling_prob", sampling_prob, low=1e-12, high=1.0)
@@ -154,13 +161,13 @@ def max_step_size(
         )
     batch_size = round(sampling_prob * num_records)
     if has_fixed_batch and (
-        neighboring_relation is not NeighboringRelation.REPLACE_ONE
+        relation is not NeighboringRelation.REPLACE_ONE
         or not math.isclose(batch_size, sampling_prob * num_records)
     ):
         raise ValueError(
             "a fixed batch needs REPLACE_ONE, which keeps its size, and a whole number "
             f"of records; {sampling_prob} of {num_records} records are "
-            f"{sampling_prob * num_records:g} under {neighboring_relation.name}"
+            f"{sampling_prob * num_records:g} under {relation.name}"
         )
 
     noise_of_one = langevin_noise(
@@ -174,7 +181,7 @@ def max_step_size(
     def event(noise: float):
         if has_fixed_batch:
             return FixedBatch(GaussianRelease(noise / 2), batch_size, num_records)
-        return PoissonGaussianRelease(noise, sampling_prob, neighboring_relation)
+        return PoissonGaussianRelease(noise, sampling_prob, relation)
 
     def excess(log_step_size: float) -> float:
         """Logarithm of the delta that is spent over the delta that is allowed."""
@@ -184,7 +191,7 @@ def max_step_size(
 
     # The search starts from the step size that the central limit of the composition
     # [Bu, Dong, Long and Su 2020] allows.
-    distance = 2 if neighboring_relation is NeighboringRelation.REPLACE_ONE else 1
+    distance = 2 if relation is NeighboringRelation.REPLACE_ONE else 1
     log_mu = math.log(gdp_mu(epsilon, delta) / (distance * sampling_prob))
 
     def excess_in_the_limit(log_step_size: float) -> float:

@@ -55,12 +55,16 @@ def check_delta(value) -> float:
 def check_relation(name: str, value) -> NeighboringRelation:
     """Return a neighbouring relation under which sensitivities are known.
 
+    It may be given by name.
+
     Raises
     ------
     ValueError
         If it is not substitution of a record, nor its addition or removal.
     """
     known = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
+    if isinstance(value, str):
+        value = {relation.name: relation for relation in known}.get(value, value)
     if value not in known:
         raise ValueError(
             f"{name} must be ADD_OR_REMOVE_ONE or REPLACE_ONE of NeighboringRelation, "
