@@ -26,6 +26,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count
 from dpjax.proposals import Move, Proposal
 from dpjax.random.variates import normal
+from dpjax.release.nominal import nominal_size
 
 __all__ = ["fisher_information", "geodesic", "inverse_fisher_information"]
 
@@ -50,6 +51,7 @@ def fisher_information(
     prior_precision: float = 0.0,
     num_simulated: int = 1000,
     seed: int = 0,
+    nominal_num_records: int | None = None,
 ) -> Callable[[Any], jax.Array]:
     """Expected Fisher information of all records, estimated from simulated records.
 
@@ -70,6 +72,10 @@ def fisher_information(
         function of the position, and its simulation error leaves chains exact.
     seed
         Seed of the simulated records.
+    nominal_num_records
+        Number of records that the information is of. None is that of the data, which
+        is public only if records are substituted; pass a public guess, such as a
+        rounded number, where they may be added or removed.
 
     Returns
     -------
@@ -80,17 +86,18 @@ def fisher_information(
     Raises
     ------
     ValueError
-        If `num_simulated` is not positive or `prior_precision` is negative.
+        If a number of records is not positive or `prior_precision` is negative.
 
     Notes
     -----
     *Formal guarantees.* No data are read: the result depends on the data set through
-    its number of records only, which substitution of a record does not change.
+    its number of records only, and not even that if there is a nominal one.
     """
     num_simulated = check_count("num_simulated", num_simulated)
     if not prior_precision >= 0:
         raise ValueError(f"prior_precision must not be negative, {prior_precision=}")
-    weight = posterior.tempering * posterior.num_records / num_simulated
+    num_records = nominal_size(posterior, nominal_num_records)
+    weight = posterior.tempering * num_records / num_simulated
     loglikelihood_fn = posterior.loglikelihood_fn
 
     def of_all_records(position):

@@ -127,6 +127,7 @@ def _dp_sep(posterior, start, settings, family, site_fn, epsilon, seed):
         schedule=optax.constant_schedule(options["rate"]),
         init_scale=options["init_scale"],
         least_precision=options["least_precision"],
+        nominal_num_records=settings["nominal_num_records"],
     )
     theta = _private(
         kernel, posterior, start, settings, epsilon, options["num_steps"], 0.5, seed
@@ -142,11 +143,14 @@ def _dp_em(posterior, start, settings, family, site_fn, epsilon, seed):
         component_sd=settings["component_sd"],
         record_norm=options["record_norm"],
         prior_strength=options["prior_strength"],
+        nominal_num_records=settings["nominal_num_records"],
     )
     mixture = _private(
         kernel, posterior, start, settings, epsilon, options["num_steps"], 0.2, seed
     )
-    counts = mixture.weights * posterior.num_records + options["prior_strength"]
+    counts = (
+        mixture.weights * settings["nominal_num_records"] + options["prior_strength"]
+    )
     return Moments(mixture.means, mixture.covariances / counts[:, None, None])
 
 

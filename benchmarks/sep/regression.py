@@ -122,6 +122,7 @@ def _private(kernel, posterior, start, common, seed):
 def run_dp_sep(
     posterior, start, common, seed, *,
     rate, init_scale, l2_clip_norm, least_precision, recentre, noise_weight,
+    nominal_num_records,
 ):  # fmt: skip
     """All records agree on the noise's s: its two parameters count `noise_weight`."""
     weights = np.ones(2 * start.size)
@@ -137,6 +138,7 @@ def run_dp_sep(
         least_precision=least_precision,
         recentre=recentre,
         preconditioner=weights,
+        nominal_num_records=nominal_num_records,
     )
     return _private(kernel, posterior, start, common, seed)
 

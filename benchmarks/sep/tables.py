@@ -165,7 +165,7 @@ def private(num_seeds=200) -> list[dict]:
     """DP-SEP on the probit model: B = 100, K = 400, epsilon = 1."""
     posterior, site_fn, mean, sd = models()["probit"]
     added = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE
-    settings = dict(match=site_fn, sampling_prob=0.1)
+    settings = dict(match=site_fn, sampling_prob=0.1, nominal_num_records=NUM_RECORDS)
 
     def events(multiplier):
         kernel = dp_sep(

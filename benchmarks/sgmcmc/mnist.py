@@ -69,6 +69,7 @@ def kernel(settings: dict, method: str, init_value: float | None = None):
         step_size=power_decay(init_value or settings["init_value"]),
         dim=network.DIM,
         sampling_prob=settings["sampling_prob"],
+        nominal_num_records=settings["num_records"],
         **options,
     )
 

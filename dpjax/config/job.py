@@ -64,7 +64,9 @@ says.
 ``[privacy]``: ``epsilon``, ``delta``, ``neighboring_relation`` (default
 ``REPLACE_ONE``) and ``ledger``, a file shared by the runs on one data set, which lies
 beside the configuration like the data (default: ``ledger.jsonl`` in the folder of the
-results).
+results). Under ``ADD_OR_REMOVE_ONE`` the number of records is secret: ``sgld``,
+``sghmc``, ``sgnht`` and a ``published`` ``dpvi`` need a ``nominal_num_records``, and
+NumPyro models, whose ``[data]`` state the number, are refused.
 
 ``[run]``: ``num_chains``; ``start``, the initial position (one number stands for all
 components), with ``start_sd`` of jitter (default 0); and, all optional, ``num_steps``
@@ -160,6 +162,13 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         else:
             model = models.read(tables["model"], tables["data"])
         budget, ledger = privacy.read(tables["privacy"], folder)
+        relation = budget.neighboring_relation
+        if "numpyro" in tables["model"] and relation != relation.REPLACE_ONE:
+            raise ConfigError(
+                "[data] num_records makes the number of records public, which "
+                f"[privacy] neighboring_relation = {relation.name!r} keeps secret: "
+                "use REPLACE_ONE"
+            )
         algorithm_fn = sample_fn = None
         if "algorithm" in tables:
             run = runs.read(tables["run"], model)

@@ -35,6 +35,7 @@ from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = [
     "DPEMInfo",
@@ -90,6 +91,7 @@ def as_top_level_api(
     record_norm: float,
     noise_multiplier: float,
     prior_strength: float = 1.0,
+    nominal_num_records: int | None = None,
 ) -> Algorithm:
     """Differentially private EM for a mixture of Gaussians.
 
@@ -108,11 +110,16 @@ def as_top_level_api(
         not private.
     prior_strength
         kappa, in records.
+    nominal_num_records
+        n of `sample`, which takes pi_j n for N_j: a public number. None is the number
+        of records, which is public if records are substituted; if they are added or
+        removed, `privacy` asks for a guess such as a rounded number.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range.
+        If a parameter is out of range; later, if an n that is not public is to be
+        accounted for.
 
     Notes
     -----
@@ -126,6 +133,7 @@ def as_top_level_api(
     release = GaussianSum(math.sqrt(3), noise_multiplier)
     num_components, dim = family.shape
     size = num_components + family.size
+    num_records = nominal_size(posterior, nominal_num_records)
 
     def statistics(mixture, record):
         log_density = jax.vmap(multivariate_normal.logpdf, (None, 0, 0))(
@@ -155,12 +163,13 @@ def as_top_level_api(
 
     def sample(rng_key, mixture, num_samples):
         """Means of the components, with the covariance C_j / (N_j + kappa)."""
-        counts = mixture.weights * posterior.num_records + prior_strength
+        counts = mixture.weights * num_records + prior_strength
         covariances = mixture.covariances / counts[:, None, None]
         natural = family.natural(Moments(mixture.means, covariances))
         return family.sample(rng_key, natural, num_samples)
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        check_nominal(nominal_num_records, neighboring_relation)
         return [(release.event(size, neighboring_relation), num_steps)]
 
     def start(position, rng_key=None):

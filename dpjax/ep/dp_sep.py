@@ -36,6 +36,7 @@ from dpjax.ep.shared_site import SharedSite, SharedSiteInfo, SharedSiteState, in
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.nominal import check_nominal
 
 __all__ = ["as_top_level_api", "averaging", "dp_sep", "init"]
 
@@ -58,6 +59,7 @@ def as_top_level_api(
     least_precision: float | None = None,
     recentre: bool = False,
     preconditioner: Any = 1.0,
+    nominal_num_records: int | None = None,
 ) -> Algorithm:
     """Differentially private stochastic expectation propagation.
 
@@ -95,12 +97,18 @@ def as_top_level_api(
         w, a positive number or one for every component of theta, ``(size,)``. It must
         be public. Components that all records agree on can bear more noise: a small w
         there leaves more of C to the others.
+    nominal_num_records
+        n of the formulas, a public number. None is the number of records, which is
+        public if records are substituted; if they are added or removed, `privacy` asks
+        for a guess such as a rounded number. With a guess that is 1 % too large the
+        records count 1 % more in q than in the posterior.
 
     Raises
     ------
     ValueError
         If a parameter is out of range or the prior is not Gaussian; later, if the
-        position has not the family's shape.
+        position has not the family's shape, or an n that is not public is to be
+        accounted for.
 
     Notes
     -----
@@ -108,7 +116,9 @@ def as_top_level_api(
     Poisson sampled Gaussian release. State and info follow from it and are public.
     """
     release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
-    model = SharedSite(posterior, family, match, least_precision, recentre)
+    model = SharedSite(
+        posterior, family, match, least_precision, recentre, nominal_num_records
+    )
     # Arrays are traced in a run, whose caller has built the kernel before.
     if not isinstance(preconditioner, Tracer):
         shape = np.shape(preconditioner)
@@ -130,10 +140,11 @@ def as_top_level_api(
         return SharedSiteState(theta, num_steps + 1), SharedSiteInfo(theta), memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        check_nominal(nominal_num_records, neighboring_relation)
         return [(release.event(family.size, neighboring_relation), num_steps)]
 
     transition = Transition(
-        num_words=lambda state: release.num_words(family.size, model.num_records),
+        num_words=lambda state: release.num_words(family.size, posterior.num_records),
         move=move,
         stay=lambda state: SharedSiteInfo(state.position),
     )

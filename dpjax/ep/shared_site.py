@@ -27,6 +27,7 @@ import jax.numpy as jnp
 
 from dpjax.ep.gaussians import Family
 from dpjax.posterior import Posterior
+from dpjax.release.nominal import nominal_size
 
 __all__ = ["SharedSite", "SharedSiteInfo", "SharedSiteState", "init", "passes", "start"]
 
@@ -70,13 +71,15 @@ class SharedSite:
     recentre
         Whether the precision that the floor adds is centred at the mean before the
         step, and not at zero.
+    nominal_num_records
+        n of the formulas; None is the number of records.
 
     Attributes
     ----------
     prior
         theta_0, ``(size,)``.
     num_records
-        n.
+        n of the formulas.
 
     Raises
     ------
@@ -92,6 +95,7 @@ class SharedSite:
         match: Callable,
         least_precision: float | None = None,
         recentre: bool = False,
+        nominal_num_records: int | None = None,
     ):
         if posterior.tempering != 1:
             raise ValueError(
@@ -99,7 +103,7 @@ class SharedSite:
                 f"{posterior.tempering}"
             )
         self.family, self.match, self.recentre = family, match, recentre
-        self.num_records = posterior.num_records
+        self.num_records = nominal_size(posterior, nominal_num_records)
         self.prior = family.prior(posterior.logprior_fn)
         with jax.ensure_compile_time_eval():
             half = family.smallest_precision(self.prior) / 2

@@ -61,6 +61,7 @@ def fisher_information(
     *,
     num_simulated: int = 1000,
     seed: int = 0,
+    nominal_num_records: int | None = None,
 ) -> Callable[[Any], jax.Array]:
     """Expected information of the posterior of a NumPyro model.
 
@@ -72,7 +73,7 @@ def fisher_information(
     position
         Public position at which the precision of the prior is taken; by default the
         centre of the prior.
-    num_simulated, seed
+    num_simulated, seed, nominal_num_records
         As in `dpjax.fisher.fisher_information`.
 
     Returns
@@ -93,7 +94,12 @@ def fisher_information(
     model = model_of(posterior)
     if position is None:
         position = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), model.prior_draws)
-    of_records = _of_records(posterior, num_simulated=num_simulated, seed=seed)
+    of_records = _of_records(
+        posterior,
+        num_simulated=num_simulated,
+        seed=seed,
+        nominal_num_records=nominal_num_records,
+    )
     precision = np.asarray(jax.jit(prior_precision(model))(position))
     return lambda at: of_records(at) + precision.astype(jnp.result_type(float))
 

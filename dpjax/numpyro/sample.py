@@ -154,11 +154,6 @@ def tuned(
     *Formal guarantees.* The result is released, at the cost ``spent``.
     """
     relation = budget.neighboring_relation
-    if relation == privacy.NeighboringRelation.ADD_OR_REMOVE_ONE:
-        raise ValueError(
-            "metric and clip bounds depend on the number of records, which is private "
-            "if one may be added or removed: use REPLACE_ONE"
-        )
     model = model_of(posterior)
     largest_move = MAX_MOVE * prior_sd(model)
     search = functools.partial(scoring, rate=0.5, largest_move=largest_move)

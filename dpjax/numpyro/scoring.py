@@ -134,6 +134,11 @@ def one_sum_a_step(transition: Transition, release: GaussianSum, size: int):
         return SearchState(jax.tree.map(jnp.asarray, position))
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        if neighboring_relation != NeighboringRelation.REPLACE_ONE:
+            raise ValueError(
+                "metric and clip bounds depend on the number of records, which is "
+                "secret if one may be added or removed: use REPLACE_ONE"
+            )
         return [(release.event(size, neighboring_relation), num_steps)]
 
     return Algorithm.of(init, transition, privacy)

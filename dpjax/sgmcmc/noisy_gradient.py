@@ -5,9 +5,10 @@ A step of size eta takes
     G = (grad log prior + T/q (sum over the sample of clip(grad l_i) + noise)) / N
 
 and adds eta G to the position or to a velocity. Each of the N records enters the sample
-with chance q; T is the tempering. The divisor q N is public. The gradient of the prior
-is exact and is not clipped. A noise multiplier sigma, the standard deviation of the
-noise over the clip norm C, puts noise of standard deviation
+with chance q; T is the tempering. The divisor q N is public: where the number of
+records is secret, N is a nominal number. The gradient of the prior is exact and is not
+clipped. A noise multiplier sigma, the standard deviation of the noise over the clip
+norm C, puts noise of standard deviation
 
     s = eta sigma T C / (q N)
 
@@ -39,6 +40,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
 from dpjax.privacy.validate import check_count, check_positive
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = [
     "MAX_SCHEDULED_STEPS",
@@ -94,11 +96,13 @@ class Scales:
     Parameters
     ----------
     posterior
-        What is sampled; only its public size and tempering are used.
+        What is sampled; only its size and tempering are used.
     step_size
         eta, a positive number, or a schedule ``count -> eta`` such as optax's.
     l2_clip_norm, sampling_prob
         C and q, as in `GaussianSum`.
+    nominal_num_records
+        N; None is the number of records.
 
     Raises
     ------
@@ -110,10 +114,17 @@ class Scales:
     step_size: float | Callable
     l2_clip_norm: float
     sampling_prob: float
+    nominal_num_records: int | None = None
 
     def __post_init__(self):
         object.__setattr__(self, "sampling_prob", self.release.sampling_prob)
         self.sizes(1)
+        nominal_size(self.posterior, self.nominal_num_records)
+
+    @property
+    def num_records(self) -> int:
+        """N."""
+        return nominal_size(self.posterior, self.nominal_num_records)
 
     @property
     def release(self) -> GaussianSum:
@@ -155,7 +166,7 @@ class Scales:
     @property
     def _unit(self) -> float:
         """T C / (q N): what a clip norm in the sum of gradients is in G."""
-        sampled = self.sampling_prob * self.posterior.num_records
+        sampled = self.sampling_prob * self.num_records
         return self.posterior.tempering * self.l2_clip_norm / sampled
 
 
@@ -202,7 +213,7 @@ def algorithm(
     """
     dim = check_count("dim", dim)
     posterior, release = scales.posterior, scales.release
-    num_records = posterior.num_records
+    num_records = scales.num_records
 
     def multiplier_fn(step_size):
         return scales.multiplier(noise_sd_fn(step_size), step_size)
@@ -211,7 +222,7 @@ def algorithm(
         size = ravel_pytree(state.position)[0].size
         if size != dim:
             raise ValueError(f"the position has {size} components, not dim = {dim}")
-        return release.num_words(dim, num_records)
+        return release.num_words(dim, posterior.num_records)
 
     def move(words, state, memory):
         position = state.position
@@ -237,6 +248,7 @@ def algorithm(
         return SGMCMCInfo(nothing, jnp.zeros(()))
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        check_nominal(scales.nominal_num_records, neighboring_relation)
         sizes = scales.sizes(num_steps)
         with jax.enable_x64(True):
             multipliers = np.asarray(multiplier_fn(sizes)) * (1 - STEP_SIZE_TOLERANCE)

@@ -41,13 +41,14 @@ def as_top_level_api(
     sampling_prob: float,
     noise_multiplier: float = 0.0,
     temperature: float = 1.0,
+    nominal_num_records: int | None = None,
 ) -> Algorithm:
     """Differentially private stochastic gradient Hamiltonian Monte Carlo.
 
     Parameters
     ----------
     posterior, step_size, dim, l2_clip_norm, sampling_prob, temperature
-        As in `dpjax.sgld`.
+        As in `dpjax.sgld`, and so is `nominal_num_records`.
     friction
         alpha in (0, 1]: the share of the velocity that a step loses.
     noise_multiplier
@@ -69,11 +70,13 @@ def as_top_level_api(
     """
     check_positive(temperature=temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
-    scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
+    scales = Scales(
+        posterior, step_size, l2_clip_norm, sampling_prob, nominal_num_records
+    )
 
     def variance(step_size):
         """Variance of the noise in an update with friction 1."""
-        return 2 * temperature * step_size / posterior.num_records
+        return 2 * temperature * step_size / scales.num_records
 
     def least_friction(step_size):
         noise_sd = scales.noise_sd(noise_multiplier, step_size)

@@ -43,6 +43,7 @@ def as_top_level_api(
     l2_clip_norm: float,
     sampling_prob: float,
     temperature: float = 1.0,
+    nominal_num_records: int | None = None,
 ) -> Algorithm:
     """Differentially private stochastic gradient Langevin dynamics.
 
@@ -62,11 +63,17 @@ def as_top_level_api(
         2^-32.
     temperature
         K: the chain samples the posterior to the power 1 / K.
+    nominal_num_records
+        N, a public number. None is the number of records, which is public if records
+        are substituted; if they are added or removed, `privacy` asks for a guess such
+        as a rounded number. Half the N has the effect of twice the step size, and the
+        chain samples the same posterior.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range; later, if the position has not `dim` components.
+        If a parameter is out of range; later, if the position has not `dim` components,
+        or an N that is not public is to be accounted for.
 
     Notes
     -----
@@ -75,10 +82,12 @@ def as_top_level_api(
     and info are post-processing.
     """
     check_positive(temperature=temperature)
-    scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
+    scales = Scales(
+        posterior, step_size, l2_clip_norm, sampling_prob, nominal_num_records
+    )
 
     def noise_sd(step_size):
-        return (2 * temperature * step_size / posterior.num_records) ** 0.5
+        return (2 * temperature * step_size / scales.num_records) ** 0.5
 
     optimizer = optax.scale_by_learning_rate(step_size)
     return noisy_gradient.algorithm(scales, optimizer, noise_sd, dim)

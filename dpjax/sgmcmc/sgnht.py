@@ -60,13 +60,14 @@ def as_top_level_api(
     noise_multiplier: float = 0.0,
     gain: float = 0.02,
     temperature: float = 1.0,
+    nominal_num_records: int | None = None,
 ) -> Algorithm:
     """Differentially private stochastic gradient Nose-Hoover thermostat.
 
     Parameters
     ----------
     posterior, step_size, dim, l2_clip_norm, sampling_prob, temperature
-        As in `dpjax.sgld`.
+        As in `dpjax.sgld`, and so is `nominal_num_records`.
     friction
         A in (0, 1]: where alpha starts. It is also the friction that would balance the
         noise of `dpjax.sghmc`.
@@ -89,11 +90,13 @@ def as_top_level_api(
     """
     check_positive(gain=gain, temperature=temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
-    scales = Scales(posterior, step_size, l2_clip_norm, sampling_prob)
+    scales = Scales(
+        posterior, step_size, l2_clip_norm, sampling_prob, nominal_num_records
+    )
 
     def variance(step_size):
         """Variance of the velocity without friction."""
-        return temperature * step_size / posterior.num_records
+        return temperature * step_size / scales.num_records
 
     def noise_sd(step_size):
         own = (2 * friction * variance(step_size)) ** 0.5

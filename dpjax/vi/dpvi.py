@@ -44,6 +44,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count, check_positive
 from dpjax.random import variates
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.nominal import check_nominal, nominal_size
 from dpjax.vi.guides import Guide
 
 __all__ = ["DPVIInfo", "DPVIState", "as_top_level_api", "dpvi", "init"]
@@ -104,6 +105,7 @@ def as_top_level_api(
     aligned: bool = True,
     preconditioner: Any = 1.0,
     published: bool = False,
+    nominal_num_records: int | None = None,
 ) -> Algorithm:
     """Differentially private variational inference.
 
@@ -141,14 +143,18 @@ def as_top_level_api(
         `aligned`.
     published
         Whether prior and entropy are part of each record's loss, with weight 1/N. Then
-        they are clipped and sampled with the record's likelihood. N, the number of
-        records, is public either way. Not for `aligned`.
+        they are clipped and sampled with the record's likelihood. Not for `aligned`.
+    nominal_num_records
+        N of `published`, a public number. None is the number of records, which is
+        public if records are substituted; if they are added or removed, `privacy` asks
+        for a guess such as a rounded number.
 
     Raises
     ------
     ValueError
         If a parameter is out of range; from ``init``, if the position does not fit the
-        guide, or the preconditioner or the optimizer its parameters.
+        guide, or the preconditioner or the optimizer its parameters; from ``privacy``,
+        if an N that is not public is to be accounted for.
 
     Notes
     -----
@@ -169,6 +175,11 @@ def as_top_level_api(
             "preconditioner and published are for gradients of the parameters: set "
             "aligned=False"
         )
+    if nominal_num_records is not None and not published:
+        raise ValueError(
+            "nominal_num_records is for the weight 1/N of published: leave it out"
+        )
+    num_records = nominal_size(posterior, nominal_num_records)
     if l2_clip_norm == math.inf and (noise_multiplier or sampling_prob < 1):
         raise ValueError(
             "an infinite l2_clip_norm takes the plain gradient, without noise and "
@@ -214,7 +225,7 @@ def as_top_level_api(
         def value(parameters, record):
             found = loglikelihood(draws_fn(parameters), record)
             if published:
-                share = posterior.tempering * posterior.num_records
+                share = posterior.tempering * num_records
                 found = found + objective(parameters, posterior.logprior_fn) / share
             return found
 
@@ -267,6 +278,8 @@ def as_top_level_api(
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if release is None:
             raise ValueError("variational inference without clipping is not private")
+        if published:
+            check_nominal(nominal_num_records, neighboring_relation)
         return [(release.event(size, neighboring_relation), num_steps)]
 
     def start(position, rng_key=None):

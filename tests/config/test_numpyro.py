@@ -181,6 +181,11 @@ def test_accounting_reads_no_file(folder, capsys, monkeypatch, metric):
         ("range = [20, 60]", "scale = [20, 60]", "columns.x must be"),
         ('["N", "S", "W"]', '["N", "N"]', "columns.group must be"),
         ("num_chains = 2", "num_chains = 2\nstart = 0.0", "unknown key 'start'"),
+        (
+            "delta = 1e-5",
+            'delta = 1e-5\nneighboring_relation = "ADD_OR_REMOVE_ONE"',
+            "num_records makes the number of records public",
+        ),
         ("[run]", "[adaptation]\nnum_warmup = 9\n[run]", "needs an [algorithm]"),
     ],
 )

@@ -198,6 +198,7 @@ def test_noise_for_epsilon_one_is_the_table(means, batch, epochs, sigma):
             l2_clip_norm=1.0,
             noise_multiplier=value,
             sampling_prob=batch / 1000,
+            nominal_num_records=1000,
         )
         return kernel.privacy(1, AR)
 
@@ -361,7 +362,8 @@ def test_em_statistics_are_within_their_clip():
     mixture = jax.tree.map(lambda leaf: leaf[0, 0], found.infos.parameters)
     mean = np.sum(mixture.weights[:, None] * mixture.means, axis=0)
     assert np.allclose(mean, records.mean(axis=0), atol=2e-3)
-    kernel = dp_em(posterior, record_norm=4.0, noise_multiplier=37.3, **settings)
+    settings |= dict(record_norm=4.0, noise_multiplier=37.3, nominal_num_records=1000)
+    kernel = dp_em(posterior, **settings)
     assert np.isclose(privacy.epsilon(kernel.privacy(100, AR), 1e-5), 1.0, rtol=0.01)
 
 

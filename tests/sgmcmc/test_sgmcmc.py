@@ -42,7 +42,9 @@ def make_posterior(loglikelihood=loglikelihood, scale=1.0):
 
 
 POSITION = {"a": np.array([0.4, -1.0]), "b": np.array([0.3])}
-COMMON = dict(dim=DIM, l2_clip_norm=CLIP, sampling_prob=CHANCE)
+COMMON = dict(
+    dim=DIM, l2_clip_norm=CLIP, sampling_prob=CHANCE, nominal_num_records=RECORDS
+)
 KERNELS = {
     "sgld": functools.partial(dpjax.sgld, **COMMON),
     "published": functools.partial(published, **COMMON),
