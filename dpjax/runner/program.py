@@ -24,6 +24,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from dpjax.algorithm import Transition
 from dpjax.posterior import Posterior
+from dpjax.release.self_test import check_arithmetic
 from dpjax.runner.check import check_loop, check_start
 from dpjax.runner.hashes import digest
 
@@ -225,6 +226,8 @@ def trace(
     ------
     ValueError
         If it does: see `check.check_loop`.
+    RuntimeError
+        If `is_private`, and sums would not be exact here: see `check_arithmetic`.
     """
     states, _ = chains
     num_chains = len(jax.tree.leaves(states)[0])
@@ -235,6 +238,7 @@ def trace(
     data = posterior.data
     traced = loop.trace(arrays, data, _beside(data, chains), words, active)
     if is_private:
+        check_arithmetic()
         check_loop(traced, arrays, posterior)
     text = traced.lower().as_text()
     if "callback" in text:

@@ -1,0 +1,126 @@
+"""A test of the arithmetic on which sums, bits and noise rely, as it is compiled here.
+
+The guarantees of this room hold in IEEE 754 arithmetic: a value that is not finite is
+seen, and the same expression of the same numbers rounds the same. XLA keeps to that
+unless a flag or a backend relaxes it.
+"""
+
+import functools
+import os
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtri
+
+from dpjax.posterior import Posterior
+from dpjax.release import accept_bit, gaussian, log_ratios, vector_sums
+from dpjax.release.exact_sums import GRID
+
+__all__ = ["check_arithmetic"]
+
+VARIABLES = "XLA_FLAGS", "LIBTPU_INIT_ARGS"
+FAST_MATH = re.compile(
+    r"--xla_\w*enable_fast_math(?!\w|=(?:false|0)\b)\S*", re.IGNORECASE
+)
+"""A flag that lets XLA leave IEEE 754, unless its value is false."""
+
+SPECIAL = 0.0, 1e-40, 0.3, -1.0, 1e4, -1e30, 3e38, np.nan, np.inf, -np.inf
+CHANCES = np.nan, 0.0, 1.0
+NOISE_MULTIPLIER = 1.5
+
+
+def check_arithmetic() -> None:
+    """Refuse flags, compilers and devices whose arithmetic is not that of IEEE 754.
+
+    The first call of a process tests; later ones, on the same backend and in the same
+    precision, look at the flags alone.
+
+    Raises
+    ------
+    RuntimeError
+        If they are; the message names the flags.
+    """
+    flags = " ".join(os.environ.get(name, "") for name in VARIABLES)
+    if fast := FAST_MATH.findall(flags):
+        raise RuntimeError(
+            f"{' '.join(fast)} lets XLA round as it likes, and then clipped sums can "
+            f"exceed their sensitivity: take it out of {' or '.join(VARIABLES)} and "
+            "start Python anew"
+        )
+    wrong = _failures(jax.default_backend(), jnp.result_type(float))
+    if wrong:
+        raise RuntimeError(
+            f"the arithmetic of this {jax.default_backend()} backend is not that of "
+            f"IEEE 754 ({', '.join(wrong)}), so clipped sums can exceed their "
+            f"sensitivity: unset {' and '.join(VARIABLES)} (now {flags.strip()!r}) and "
+            "start Python anew, or run on another device"
+        )
+
+
+@functools.cache
+def _failures(backend: str, dtype) -> list[str]:
+    """What goes wrong, tried on made-up numbers."""
+    rng = np.random.default_rng(0)
+    usual = rng.normal(size=(64, 2)) * np.exp(3 * rng.normal(size=(64, 1)))
+    records = np.concatenate([usual, rng.choice(SPECIAL, (64, 2))])
+    words = rng.integers(0, 2**32, (64, 2), np.uint32)
+    words[:2] = [[0, 1], [2**32 - 1, 2**32 - 1]]
+    arguments = records.astype(dtype), np.array(CHANCES, dtype), words
+    cells, sums, bits, noise = jax.tree.map(np.asarray, jax.jit(_evaluate)(*arguments))
+    found = {
+        "clipping": all(map(_is_clipped, cells)),
+        "sums": all(
+            np.array_equal(total, one.sum(axis=0))
+            for total, one in zip(sums, cells, strict=True)
+        ),
+        "bits": np.array_equal(bits, [False, False, True]),
+        "noise": np.array_equal(noise, _expected_noise(words)),
+    }
+    return [name for name, is_good in found.items() if not is_good]
+
+
+def _evaluate(records, chances, words):
+    """What single records contribute, its sums, accept bits, and noise."""
+
+    def by_components(record):
+        # XLA may evaluate these for the norm, and again for the sum.
+        return [jnp.sin(3 * x) * x + record[0] for x in record]
+
+    def whole(record):
+        return record * jnp.tanh(record[0]) + record
+
+    def cells(data):
+        target = Posterior(jnp.sum, lambda at, record: at * record[0], data)
+        zero, one = jnp.zeros((), data.dtype), jnp.ones((), data.dtype)
+        ratio, _ = log_ratios.log_ratio_sum(target, zero, one, float(GRID))
+        kinds = by_components, whole
+        vectors = [vector_sums.vector_sum(target, kind, 0.7) for kind in kinds]
+        return [*vectors, ratio[None]]
+
+    def noise(row):
+        with jax.enable_x64(True):
+            nothing = jnp.zeros(1)
+        return gaussian.add_noise(row, nothing, 1.0, NOISE_MULTIPLIER)
+
+    with jax.enable_x64(True):
+        chances = chances.astype(jnp.float64)
+    bits = jax.vmap(accept_bit.bit)(words[: len(CHANCES)], chances)
+    of_each = jax.vmap(lambda record: cells(record[None]))(records)
+    return of_each, cells(records), bits, jax.vmap(noise)(words)
+
+
+def _is_clipped(cells) -> bool:
+    """Whether every row is of integers, and no longer than GRID."""
+    is_integer = np.isfinite(cells).all() and np.array_equal(cells, np.rint(cells))
+    return bool(is_integer and (np.sum(cells**2, axis=1) <= GRID**2).all())
+
+
+def _expected_noise(words) -> np.ndarray:
+    """What `gaussian.add_noise` adds to zero, by SciPy."""
+    first, second = words.astype(np.float64).T
+    half = ndtri(first * 2.0**-33 + np.floor(second / 2) * 2.0**-64 + 2.0**-65)
+    noise = NOISE_MULTIPLIER * GRID * np.where(words[:, 1] & 1, -half, half)[:, None]
+    spacing = 2.0 ** np.floor(np.log2(NOISE_MULTIPLIER * GRID / 16))
+    return np.floor(np.floor(noise + 0.5) / spacing + 0.5) * spacing
