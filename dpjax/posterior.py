@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["Posterior"]
+__all__ = ["Posterior", "check_numbers"]
 
 
 @jax.tree_util.register_dataclass
@@ -42,7 +42,8 @@ class Posterior:
     Raises
     ------
     ValueError
-        If there is no record, the leading axes differ, or `tempering` is out of range.
+        If there is no record, the leading axes differ, an array is not of numbers, or
+        `tempering` is out of range.
     """
 
     logprior_fn: Callable[[Any], jax.Array] = field(metadata=dict(static=True))
@@ -58,13 +59,16 @@ class Posterior:
 
     def __post_init__(self):
         leaves = jax.tree_util.tree_leaves_with_path(self.data)
+        python = int, float, complex, str, bytes
+        if any(type(leaf) in python for _, leaf in leaves):
+            raise ValueError("data must be a pytree of arrays, not of Python's numbers")
         # JAX rebuilds dataclasses with placeholders that have no shape.
         if not all(hasattr(leaf, "shape") for _, leaf in leaves):
-            if not all(isinstance(leaf, (int, float)) for _, leaf in leaves):
-                return
-            raise ValueError("data must be a pytree of arrays, not of Python numbers")
+            return
         if not 0 < self.tempering <= 1:
             raise ValueError(f"tempering must be in (0, 1], got {self.tempering}")
+        for path, leaf in leaves:
+            check_numbers(f"data{jax.tree_util.keystr(path)}", leaf)
         sizes = {
             jax.tree_util.keystr(path) or "data": leaf.shape[0] if leaf.shape else None
             for path, leaf in leaves
@@ -97,3 +101,19 @@ class Posterior:
         """The exact log density, up to a constant. Not private: for baselines only."""
         loglikelihoods = jax.vmap(self.loglikelihood_fn, (None, 0))(position, self.data)
         return self.logprior_fn(position) + self.tempering * jnp.sum(loglikelihoods)
+
+
+def check_numbers(name: str, array) -> None:
+    """Refuse an array of strings, objects, dates or structures, without quoting it.
+
+    Raises
+    ------
+    ValueError
+        If it is one; it is called `name`.
+    """
+    dtype = array.dtype
+    if isinstance(dtype, np.dtype) and (dtype.kind in "OSUMm" or dtype.names):
+        raise ValueError(
+            f"{name} must be an array of numbers: encode strings and dates as numbers "
+            "by a public rule"
+        )

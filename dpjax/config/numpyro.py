@@ -12,7 +12,8 @@ import numpy as np
 
 from dpjax.config.keys import ConfigError, check_keys
 from dpjax.config.model import Model
-from dpjax.datasets import tables
+from dpjax.datasets import files, tables
+from dpjax.posterior import check_numbers
 from dpjax.privacy.validate import check_count
 
 __all__ = ["read"]
@@ -51,7 +52,10 @@ def read(model, source, folder: Path) -> Model:
             return jax.jit(fisher_information(made_up))
 
     def load():
-        arrays = {name: jnp.asarray(values) for name, values in read_records().items()}
+        records = read_records()
+        for name, values in records.items():
+            check_numbers(f"the array {name!r} of [data]", values)
+        arrays = jax.tree.map(jnp.asarray, records)
         return dataclasses.replace(made_up, data=arrays), None, None
 
     return Model(
@@ -80,7 +84,11 @@ def _source(source, folder: Path):
         name: np.broadcast_to(value[0], (num_records, *value.shape[1:]))
         for name, value in example.items()
     }
-    return lambda: load(num_records), outline, example
+
+    def read():
+        return {name: np.asarray(value) for name, value in load(num_records).items()}
+
+    return lambda: files.readable("[data] function", read), outline, example
 
 
 def _function(text, folder: Path, where: str) -> Callable:

@@ -14,7 +14,6 @@ import csv
 import gzip
 import io
 import zipfile
-import zlib
 
 import numpy as np
 
@@ -135,10 +134,7 @@ def adult_features(columns_of_split, columns="all"):
 
 def _load(split):
     def parse(content, source):
-        try:
-            text = gzip.decompress(content)
-        except (OSError, EOFError, zlib.error) as error:
-            raise RuntimeError(f"{source} cannot be read: {error}") from error
+        text = files.readable(source, lambda: gzip.decompress(content))
         files.check(text, _SHA256[split], source)
         header, *rows = csv.reader(io.StringIO(text.decode()))
         return {
@@ -147,10 +143,10 @@ def _load(split):
         }
 
     def convert(archive):
-        try:
-            original = zipfile.ZipFile(io.BytesIO(archive)).read(_MEMBERS[split])
-        except (KeyError, zipfile.BadZipFile) as error:
-            raise RuntimeError(f"{_URL} cannot be read: {error}") from error
+        def read():
+            return zipfile.ZipFile(io.BytesIO(archive)).read(_MEMBERS[split])
+
+        original = files.readable(_URL, read)
         lines = original.decode().splitlines()
         rows = [line.rstrip(".").replace(", ", ",") for line in lines if "," in line]
         return gzip.compress("\n".join([",".join(_COLUMNS), *rows, ""]).encode())

@@ -5,14 +5,13 @@ import io
 import os
 import tempfile
 import urllib.request
-import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["arrays", "check", "load"]
+__all__ = ["arrays", "check", "load", "readable"]
 
 
 def load(
@@ -71,6 +70,27 @@ def load(
     return parsed
 
 
+def readable(source, read: Callable[[], Any]):
+    """What `read` returns; of an error that it raises, only the class is told.
+
+    Parsers quote what they cannot read, which may be a record. The error is not chained
+    either: a traceback would print it.
+
+    Raises
+    ------
+    RuntimeError
+        If `read` fails; the message names `source`.
+    """
+    try:
+        return read()
+    except Exception as error:
+        kind = type(error).__name__
+    raise RuntimeError(
+        f"{source} cannot be read: {kind}, whose message is left out because it may "
+        "quote records"
+    )
+
+
 def arrays(content: bytes, source, names: Sequence[str], sha256: str | None = None):
     """The arrays of these names in an .npz file, checked against their SHA-256.
 
@@ -79,11 +99,12 @@ def arrays(content: bytes, source, names: Sequence[str], sha256: str | None = No
     RuntimeError
         If the file cannot be read, lacks an array, or does not hold the published ones.
     """
-    try:
+
+    def read():
         with np.load(io.BytesIO(content)) as file:
-            found = tuple(file[name] for name in names)
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise RuntimeError(f"{source} cannot be read: {error}") from error
+            return tuple(file[name] for name in names)
+
+    found = readable(source, read)
     if sha256 is not None:
         check(b"".join(array.tobytes() for array in found), sha256, source)
     return found

@@ -16,10 +16,11 @@ Nothing is fitted to the data, and a record's encoding depends on that record al
 
 import csv
 import gzip
-import zipfile
 from pathlib import Path
 
 import numpy as np
+
+from dpjax.datasets import files
 
 __all__ = ["check", "example", "read", "zeros"]
 
@@ -65,51 +66,61 @@ def read(path: Path, columns: dict, num_records: int) -> dict[str, np.ndarray]:
     ------
     FileNotFoundError
         If there is no such file.
+    RuntimeError
+        If the file cannot be read.
     ValueError
         If the file is of another kind, lacks a column, holds values that a column's
         rule does not allow, or does not have `num_records` records.
+
+    Notes
+    -----
+    *Formal guarantees.* Errors tell nothing of the file but the number of its records
+    and their shapes: neither values nor names, which are values if a header is missing.
     """
     table = _table(Path(path))
 
     def encode(name, rule):
         if name not in table:
             raise ValueError(
-                f"{path} has no column {name!r}; it has {', '.join(map(str, table))}"
+                f"{path} has no column {name!r}: its first row must name the columns, "
+                "or in an .npz file its arrays must be named so"
             )
-        values = np.asarray(table[name])
+        where = f"column {name!r} of {path}"
+        values = files.readable(where, lambda: np.asarray(table[name]))
+        if np.shape(values)[:1] != (num_records,):
+            raise ValueError(
+                f"{where} has {len(np.atleast_1d(values))} records, but num_records is "
+                f"{num_records}: state their number, which is treated as public"
+            )
         if "categories" in rule:
             codes = {str(value): code for code, value in enumerate(rule["categories"])}
-            texts = values.astype(str)
+            texts = files.readable(where, lambda: values.astype(str))
             if not np.isin(texts, list(codes)).all():
-                raise ValueError(
-                    f"column {name!r} of {path} holds values outside its categories"
-                )
+                raise ValueError(f"{where} holds values outside its categories")
             return np.vectorize(codes.get, otypes=[int])(texts)
-        try:
-            numbers = values.astype(float)
-        except ValueError as error:
+        numbers = _numbers(values)
+        if numbers is None:
             raise ValueError(
-                f"column {name!r} of {path} holds what is no number: give its "
-                "categories, or leave out records with missing values"
-            ) from error
+                f"{where} holds what is no number: give its categories, or leave out "
+                "records with missing values"
+            )
         if "range" in rule:
             low, high = rule["range"]
             return np.clip(2 * (numbers - low) / (high - low) - 1, -1, 1)
         if list(numbers.shape[1:]) != list(rule.get("shape", [])):
             raise ValueError(
-                f"column {name!r} of {path} has records of shape {numbers.shape[1:]}: "
-                "say so with shape"
+                f"{where} has records of shape {numbers.shape[1:]}: say so with shape"
             )
         return numbers
 
-    arrays = _arrays(columns, encode)
-    for array, values in arrays.items():
-        if len(values) != num_records:
-            raise ValueError(
-                f"{path} has {len(values)} records in {array}, but num_records is "
-                f"{num_records}: state their number, which is treated as public"
-            )
-    return arrays
+    return _arrays(columns, encode)
+
+
+def _numbers(values) -> np.ndarray | None:
+    try:
+        return values.astype(float)
+    except (TypeError, ValueError):
+        return None
 
 
 def zeros(columns: dict, num_records: int) -> dict[str, np.ndarray]:
@@ -165,18 +176,22 @@ def _table(path):
         raise FileNotFoundError(f"there is no data file {path}")
     kind = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     if kind in (".csv", ".csv.gz"):
-        opened = gzip.open if kind == ".csv.gz" else open
-        with opened(path, "rt", newline="") as file:
-            header, *rows = csv.reader(file)
-        if any(len(row) != len(header) for row in rows):
-            raise ValueError(f"{path} has rows of different lengths")
-        return dict(zip(header, zip(*rows, strict=True), strict=True))
+        rows = files.readable(path, lambda: _rows(path, kind))
+        widths = set(map(len, rows))
+        if len(rows) < 2 or len(widths) > 1:
+            raise ValueError(
+                f"{path} must have a row that names the columns, and then records of "
+                f"as many values; it has {len(rows)} rows of {len(widths)} lengths"
+            )
+        header, *records = rows
+        if len(set(header)) < len(header):
+            raise ValueError(
+                f"the first row of {path} must name the columns, each by a name of its "
+                "own: two of them are the same"
+            )
+        return dict(zip(header, zip(*records, strict=True), strict=True))
     if kind == ".npz":
-        try:
-            with np.load(path) as arrays:
-                return dict(arrays)
-        except (zipfile.BadZipFile, ValueError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
+        return files.readable(path, lambda: _npz(path))
     if kind == ".parquet":
         try:
             # An optional package, which no extra of dpjax installs.
@@ -186,6 +201,21 @@ def _table(path):
                 f"{path} needs pyarrow, which is not installed: pip install pyarrow, "
                 "or save the table as .csv"
             ) from error
-        table = pyarrow.parquet.read_table(path)
-        return {name: table[name].to_numpy() for name in table.column_names}
+
+        def read():
+            table = pyarrow.parquet.read_table(path)
+            return {name: table[name].to_numpy() for name in table.column_names}
+
+        return files.readable(path, read)
     raise ValueError(f"{path} must be a .csv, .csv.gz, .npz or .parquet file")
+
+
+def _rows(path, kind):
+    opened = gzip.open if kind == ".csv.gz" else open
+    with opened(path, "rt", newline="") as file:
+        return list(csv.reader(file))
+
+
+def _npz(path):
+    with np.load(path) as arrays:
+        return dict(arrays)

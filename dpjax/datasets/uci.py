@@ -162,17 +162,18 @@ def standardize(values, ranges) -> np.ndarray:
 
 
 def _to_npz(original, content):
-    try:
+    def read():
+        text = content
         if original.member is not None:
-            content = zipfile.ZipFile(io.BytesIO(content)).read(original.member)
+            text = zipfile.ZipFile(io.BytesIO(content)).read(original.member)
         table = np.loadtxt(
-            io.StringIO(content.decode()),
+            io.StringIO(text.decode()),
             delimiter=original.delimiter,
             skiprows=original.num_headers,
         )
-        features, targets = table[:, original.columns], table[:, original.target]
-    except (KeyError, IndexError, ValueError, zipfile.BadZipFile) as error:
-        raise RuntimeError(f"{original.url} cannot be read: {error}") from error
+        return table[:, original.columns], table[:, original.target]
+
+    features, targets = files.readable(original.url, read)
     stored = io.BytesIO()
     np.savez_compressed(stored, X=features, y=targets)
     return stored.getvalue()

@@ -12,7 +12,7 @@ import numpy as np
 
 from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
-from dpjax.posterior import Posterior
+from dpjax.posterior import Posterior, check_numbers
 from dpjax.release.captured import check_functions
 
 __all__ = ["ModelPosterior", "model_of", "posterior"]
@@ -93,7 +93,7 @@ def posterior(
         raise ValueError("data and public are named by the arguments of the model")
     if not data:
         raise ValueError("data holds no arrays: name those of the model's arguments")
-    arrays = {name: jnp.asarray(value) for name, value in data.items()}
+    arrays = {name: _as_array(name, value) for name, value in data.items()}
     # A NumPy array cannot be indexed by rows that are traced.
     constants = jax.tree.map(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, public
@@ -122,6 +122,13 @@ def posterior(
     )
     check_functions(posterior, jax.tree.map(lambda leaf: leaf[None], position))
     return posterior
+
+
+def _as_array(name: str, value) -> jax.Array:
+    # JAX's own messages quote the values of lists.
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    check_numbers(f"data[{name!r}]", array)
+    return jnp.asarray(array)
 
 
 def model_of(posterior: Posterior) -> Model:

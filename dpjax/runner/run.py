@@ -263,13 +263,18 @@ def _check_densities(posterior, positions) -> None:
     position, record = jax.eval_shape(first, (positions, posterior.data))
     densities = dict(logprior_fn=(position,), loglikelihood_fn=(position, record))
     for name, arguments in densities.items():
+        shape, kind = None, ""
         try:
             shape = jax.eval_shape(getattr(posterior, name), *arguments).shape
         except Exception as error:
+            kind = type(error).__name__
+        # Not raised while the error is handled: a traceback would print it too.
+        if shape is None:
             raise ValueError(
                 f"{name} cannot be evaluated for one position (and one record) of the "
-                f"given shapes: {error}"
-            ) from error
+                f"given shapes: {kind}, whose message is left out because it may quote "
+                f"records; call {name} on made-up arrays of these shapes to see it"
+            )
         if shape != ():
             raise ValueError(
                 f"{name} must return a scalar for one position (and one record), got "
