@@ -101,6 +101,7 @@ def run_mixture(arguments, folder):
     options = settings("mixture")
     if arguments.quick:
         options |= dict(num_seeds=1, num_records=200, epsilons=[5.0])
+        options["nominal_num_records"] = 200
         options["published"]["num_epochs"] = 2
         options["sep"]["num_epochs"] = 10
         options["dp_sep"]["num_steps"] = 20

@@ -118,7 +118,8 @@ def max_step_size(
     num_steps
         T.
     num_records, sampling_prob, l2_clip_norm
-        N, q and L of the module docstring.
+        N, q and L of the module docstring; N is the `nominal_num_records` of `sgld` if
+        it has one.
     epsilon, delta
         The budget.
     schedule
