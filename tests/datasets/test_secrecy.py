@@ -179,7 +179,6 @@ def test_data_of_posteriors_are_refused_without_quoting_them(data):
 
     def run():
         dpjax.run(
-            jax.random.key(0),
             functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.1),
             dpjax.Posterior(jnp.sum, loglikelihood, data),
             2,
@@ -203,7 +202,6 @@ def test_errors_of_densities_are_not_quoted():
     posterior = dpjax.Posterior(jnp.sum, loglikelihood, np.zeros((2, 2)))
     said, error = everything_said(
         lambda: dpjax.run(
-            jax.random.key(0),
             functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.1),
             posterior,
             2,

@@ -29,7 +29,6 @@ def fresh():
 
 def run(**options):
     return dpjax.run(
-        jax.random.key(0),
         kernel("sgld"),
         POSTERIOR,
         2,
