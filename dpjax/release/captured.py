@@ -62,20 +62,22 @@ class Records:
 
     def why_secret(self, value) -> str:
         """What gives a value away as records; empty if nothing does."""
-        return next((why for _, why in self.secrets([("", value)])), "")
+        return dict(self.secrets([("", value)])).get("", "")
 
-    def secrets(self, named: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, str]]:
+    @np.errstate(over="ignore", invalid="ignore")
+    def secrets(self, named: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
         """Those of the (name, value) pairs that are records, as (name, why)."""
         named = [pair for pair in named if not self._is_public(pair[1])]
         arrays = [_numbers(value) for _, value in named]
-        chances = self._chances(arrays)
+        chances, found = self._chances(arrays), []
         for (name, value), array, chance in zip(named, arrays, chances, strict=True):
             if taint.is_one_of(value, self._leaves):
-                yield name, "is an array of the data"
+                found.append((name, "is an array of the data"))
             elif np.shape(value)[:1] == self._leaves[0].shape[:1]:
-                yield name, "has one entry for each of the records"
+                found.append((name, "has one entry for each of the records"))
             elif chance < MAX_CHANCE or (chance <= 1 and self._holds_run(array)):
-                yield name, "holds entries of the data"
+                found.append((name, "holds entries of the data"))
+        return found
 
     def _is_public(self, value) -> bool:
         numbers = _numbers(value)
@@ -102,6 +104,7 @@ class Records:
                 continue
             rounded = [numbers.astype(leaf.dtype) for numbers in sought]
             everything = np.unique(np.concatenate([np.zeros(0, leaf.dtype), *rounded]))
+            everything = everything[np.isfinite(everything) & (everything != 0)]
             if not everything.size:
                 continue
             found = everything[_are_found(everything, _blocks(leaf))]
@@ -305,13 +308,12 @@ def _unmistakable(array: np.ndarray, dtype) -> np.ndarray:
     """Numbers of an array that a few digits do not tell, sorted and in `dtype`."""
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return np.zeros(0, dtype)
-    with np.errstate(over="ignore"):
-        numbers = np.unique(array.astype(dtype))
+    numbers = np.unique(array.astype(dtype))
     numbers = numbers[np.isfinite(numbers) & (numbers != 0)]
     exact = numbers.astype(float)
     digits = SIGNIFICANT_DIGITS - 1 - np.floor(np.log10(np.abs(exact)))
     # Powers of ten are exact, so that a short number is found again to the last bit.
-    up, down = 10.0 ** digits.clip(min=0), 10.0 ** (-digits).clip(min=0)
+    up, down = 10.0 ** digits.clip(0, 300), 10.0 ** (-digits).clip(0, 300)
     return numbers[(np.round(exact * up / down) / up * down).astype(dtype) != numbers]
 
 
