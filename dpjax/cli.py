@@ -94,19 +94,24 @@ def write_run(job: config.Job, out: Path) -> None:
     posterior, names, test = job.load()
     out.mkdir(parents=True, exist_ok=True)
     ledger = job.run["ledger"] or out / "ledger.jsonl"
-    checkpoint = out / "checkpoint.npz"
-    options = {**job.run, "ledger": ledger, "budget": job.budget}
+    options = {
+        **job.run,
+        "ledger": ledger,
+        "budget": job.budget,
+        "checkpoint": out / "checkpoint.npz",
+    }
     if job.sample_fn is not None:
         result = job.sample_fn(posterior, **options)
     else:
         assert job.algorithm_fn is not None
-        result = run(job.algorithm_fn, posterior, checkpoint=checkpoint, **options)
+        result = run(job.algorithm_fn, posterior, **options)
     draws = result.to_arviz(names)
     draws.to_netcdf(str(out / "draws.nc"))
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     for saved in (out / "draws.nc", out / "privacy.json", out):
         sync(saved)
-    checkpoint.unlink(missing_ok=True)
+    for checkpoint in out.glob("checkpoint.npz*"):
+        checkpoint.unlink()
     # By its type it may also be a data set of arrays; as called there, it is a table.
     summary: Any = result.summary()
     if names is not None:

@@ -123,6 +123,7 @@ def tuned(
     num_chains: int,
     num_steps: int = 20_000,
     ledger: str | os.PathLike | None = None,
+    checkpoint: str | os.PathLike | None = None,
     unsafe_key: jax.Array | None = None,
 ) -> Tuned:
     """Spend a part of the budget on a sampler that spends the rest.
@@ -138,8 +139,9 @@ def tuned(
         Number of chains that the tuned sampler will run.
     num_steps
         Number of steps of each of them, of which a fifth read the data.
-    ledger, unsafe_key
-        As in `dpjax.run`.
+    ledger, checkpoint, unsafe_key
+        As in `dpjax.run`. There is a file for each run, whose name begins with that of
+        `checkpoint`.
 
     Raises
     ------
@@ -198,14 +200,17 @@ def tuned(
             warmup_fraction=warmup_fraction,
             ledger=ledger,
             ledger_rule=privacy.AdaptiveRule.renyi(spent, budget),
+            checkpoint=next(files),
             verbose=False,
             unsafe_key=next(keys),
         )
 
     stages = [*ROUNDS * [("search", SEARCH, 0.5)], ("refine", REFINE, 0.0)]
-    keys = itertools.repeat(None)
+    keys = files = itertools.repeat(None)
     if unsafe_key is not None:
         keys = iter(jax.random.split(unsafe_key, 2 * len(stages)))
+    if checkpoint is not None:
+        files = (f"{os.fspath(checkpoint)}.{i}" for i in itertools.count(1))
     centre = initial_position(posterior, 1)
     for stage, count, warmup_fraction in stages:
         kernel = kernels(information, noise)
@@ -240,6 +245,7 @@ def sample(
     num_steps: int = 20_000,
     thinning: int = 5,
     ledger: str | os.PathLike | None = None,
+    checkpoint: str | os.PathLike | None = None,
     verbose: bool = True,
     unsafe_key: jax.Array | None = None,
 ) -> Run:
@@ -253,6 +259,9 @@ def sample(
         range of n independent draws holds a new one with probability (n - 1) / (n + 1).
     thinning, ledger, verbose, unsafe_key
         As in `dpjax.run`.
+    checkpoint
+        As in `dpjax.run`, for the tuning as well. Once the draws are saved, delete all
+        files whose names begin with this one.
 
     Returns
     -------
@@ -271,7 +280,8 @@ def sample(
         common: dict[str, Any] = dict(
             budget=budget,
             num_chains=num_chains,
-            ledger=ledger or Path(folder) / "ledger.jsonl",
+            ledger=ledger or f"{checkpoint or Path(folder) / 'run'}.ledger",
+            checkpoint=checkpoint,
         )
         sampler = tuned(posterior, num_steps=num_steps, unsafe_key=first, **common)
         result = run(

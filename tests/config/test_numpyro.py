@@ -95,6 +95,7 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
     draws = arviz.from_netcdf(out / "draws.nc").posterior
     assert draws["level"].shape[::2] == (2, 3) and draws["slope"].shape[::2] == (2, 2)
     assert np.all(draws["scale"] > 0)
+    assert not list(out.glob("checkpoint*"))
     assert "level[2]" in (out / "summary.csv").read_text()
     statement = json.loads((out / "privacy.json").read_text())
     assert 3.9 < statement["epsilon"] <= 4 and "40 x Gaussian" in statement["events"]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ from dpjax.numpyro import (
 )
 from dpjax.numpyro.curvature import Corrected, curvature
 from dpjax.runner import ledger as ledgers
+from dpjax.runner import loop
 
 NUM_RECORDS = 4000
 FAR = {"b": jnp.array([-1.0, 1.5, 1.5])}
@@ -200,17 +202,37 @@ def test_the_clip_bound_follows_the_models_tails_and_reads_no_data():
 
 
 @pytest.mark.thorough
-def test_draws_are_the_posteriors_and_spend_the_budget(tmp_path):
+def test_draws_are_the_posteriors_and_spend_the_budget(tmp_path, monkeypatch):
+    """Also if the call is killed while it tunes: what was paid is not paid again."""
     ledger = tmp_path / "ledger.jsonl"
-    result = sample(
-        target(),
-        budget=dpjax.Budget(8.0, 1e-6),
-        num_chains=2,
-        num_steps=12_000,
-        ledger=ledger,
-        verbose=False,
-        unsafe_key=jax.random.key(2),
-    )
+    advance, calls = loop.advance, itertools.count()
+
+    def go():
+        return sample(
+            target(),
+            budget=dpjax.Budget(8.0, 1e-6),
+            num_chains=2,
+            num_steps=12_000,
+            ledger=ledger,
+            checkpoint=tmp_path / "checkpoint",
+            verbose=False,
+            unsafe_key=jax.random.key(2),
+        )
+
+    def killed(*arguments):
+        if next(calls) == 30:
+            raise KeyboardInterrupt
+        return advance(*arguments)
+
+    monkeypatch.setattr(loop, "advance", killed)
+    with pytest.raises(KeyboardInterrupt):
+        go()
+    assert len(ledger.read_text().splitlines()) == 3
+    result = go()
+    # Of seven runs each was charged once, and none makes another step.
+    assert len(ledger.read_text().splitlines()) == 7
+    calls = itertools.repeat(30)
+    jax.tree.map(np.testing.assert_array_equal, go().positions, result.positions)
     mean, covariance = reference()
     sd = np.sqrt(np.diag(covariance))
     draws = result.positions["b"]
