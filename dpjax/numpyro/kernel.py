@@ -28,7 +28,7 @@ SEEDED = "the JAX key of MCMC.run: whoever knows it can undo the privacy"
 
 
 class KernelState(NamedTuple):
-    """State of a chain. All of it is public but the key.
+    """State of a chain. All of it is public but the keys.
 
     position
         The unconstrained position.
@@ -39,7 +39,11 @@ class KernelState(NamedTuple):
     num_steps
         Number of steps made so far, all of them paid for.
     rng_key
-        The secret key.
+        The secret key of the last call of `MCMC.run` or `MCMC.warmup`.
+    chain_key
+        The secret key that steps draw from. It depends on the kernel, the data, the
+        start and every `rng_key` so far, as NumPyro may give two chains one `rng_key`:
+        noise that they share would show what they differ by without noise.
     """
 
     position: Any
@@ -47,6 +51,7 @@ class KernelState(NamedTuple):
     is_accepted: jax.Array
     num_steps: jax.Array
     rng_key: jax.Array
+    chain_key: jax.Array
 
 
 class MCMCKernel(mcmc.MCMCKernel):
@@ -80,12 +85,12 @@ class MCMCKernel(mcmc.MCMCKernel):
     Notes
     -----
     `dpjax.run` is faster and safer: NumPyro compiles the data into its program, draws
-    its randomness from a JAX key and keeps no ledger. The key is in
+    its randomness from a JAX key and keeps no ledger. The keys are in
     ``mcmc.last_state``. An `MCMC` object cannot be pickled, because the pickle would
     hold the records.
 
-    *Formal guarantees.* Samples, and extra fields other than ``rng_key``, are released
-    at the cost that the attribute ``statement`` gives. The kernel counts steps on the
+    *Formal guarantees.* Samples, and extra fields other than the keys, are released at
+    the cost that the attribute ``statement`` gives. The kernel counts steps on the
     host, over all calls of `MCMC.run` and `MCMC.warmup`. A chain that has made
     ``max_steps`` steps, or any chain once all of them are made, no longer moves and
     releases nothing more.
@@ -168,10 +173,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         return begin(init_params, rng_key)
 
     def _identity(self, program: str) -> np.ndarray:
-        """Eight words that two kernels share only if they do the same with data.
-
-        Chains of one key and two kernels then share no randomness.
-        """
+        """Eight words that differ for kernels that differ, or their data."""
         step = [[event.to_json(), count] for event, count in self._events]
         read = arrays_of(self._algorithm_fn), self._posterior.data
         return np.frombuffer(
@@ -183,15 +185,11 @@ class MCMCKernel(mcmc.MCMCKernel):
             lax.bitcast_convert_type(leaf.astype(float), jnp.uint32).ravel()
             for leaf in jax.tree.leaves(position)
         ]
-        rng_key, _ = lax.scan(
-            lambda key, word: (jax.random.fold_in(key, word), None),
-            rng_key,
-            jnp.concatenate([self._words, *words]),
-        )
+        chain_key = _folded(rng_key, jnp.concatenate([self._words, *words]))
         # Mapped with the key: one count for all mapped chains would be called once.
         num_steps = jnp.sum(0 * jax.random.key_data(rng_key)).astype(int)
         kernel, not_moved = self._algorithm.init(position), jnp.zeros((), bool)
-        return KernelState(position, kernel, not_moved, num_steps, rng_key)
+        return KernelState(position, kernel, not_moved, num_steps, rng_key, chain_key)
 
     def sample(self, state, model_args, model_kwargs):
         if is_prng_key(state.rng_key):
@@ -210,7 +208,9 @@ class MCMCKernel(mcmc.MCMCKernel):
         return np.bool_(is_paid)
 
     def _step(self, state):
-        rng_key, draw = jax.random.split(state.rng_key)
+        rng_key, fresh = jax.random.split(state.rng_key)
+        chain_key = _folded(state.chain_key, jax.random.key_data(fresh))
+        chain_key, draw = jax.random.split(chain_key)
         is_paid = io_callback(
             self._take,
             jax.ShapeDtypeStruct((), bool),
@@ -221,7 +221,9 @@ class MCMCKernel(mcmc.MCMCKernel):
             lambda new, old: jnp.where(is_paid, new, old), kernel, state.kernel
         )
         moved, num_steps = info.is_accepted & is_paid, state.num_steps + is_paid
-        return KernelState(kernel.position, kernel, moved, num_steps, rng_key)
+        return KernelState(
+            kernel.position, kernel, moved, num_steps, rng_key, chain_key
+        )
 
     def postprocess_fn(self, model_args, model_kwargs):
         return self._posterior.constrain_fn or super().postprocess_fn((), {})
@@ -234,3 +236,11 @@ class MCMCKernel(mcmc.MCMCKernel):
             "a kernel holds the private records and is not pickled; keep "
             "mcmc.get_samples() instead"
         )
+
+
+def _folded(key, words):
+    """A key that depends on all the words."""
+    key, _ = lax.scan(
+        lambda key, word: (jax.random.fold_in(key, word), None), key, words
+    )
+    return key

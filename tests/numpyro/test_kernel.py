@@ -107,20 +107,24 @@ def test_two_kernels_of_one_key_share_no_randomness():
     """Noise that two chains share is what they differ by without noise."""
     here = {"mean": jnp.zeros(()), "scale": jnp.zeros(())}
 
-    def begun(data=None, position=here, **changes):
+    def begun(data=None, position=here, seed=0, **changes):
         algorithm_fn = functools.partial(BARKER, **dict(clip_bound=1.0) | changes)
         posterior = dataclasses.replace(target(), data=data or target().data)
         kernel = MCMCKernel(posterior, algorithm_fn, budget=BUDGET)
-        state = kernel.init(jax.random.key(0), 0, position, (), {})
-        return tuple(jax.random.key_data(state.rng_key).tolist())
+        state = kernel.init(jax.random.key(seed), 0, position, (), {})
+        # As MCMC does for a run after a warm-up.
+        state = state._replace(rng_key=jax.random.key(1))
+        state = jax.jit(kernel.sample)(state, (), {})
+        return tuple(jax.random.key_data(state.chain_key).tolist())
 
     louder = begun(clip_bound=0.9)
     metric = begun(inverse_mass_matrix=np.array([1.0, 2.0]))
     other_metric = begun(inverse_mass_matrix=np.array([2.0, 1.0]))
     data = begun(data={"x": target().data["x"] + 1.0})
     start = begun(position={**here, "mean": jnp.ones(())})
+    warmup = begun(seed=1)
     assert begun() == begun()
-    assert len({begun(), louder, metric, other_metric, data, start}) == 6
+    assert len({begun(), louder, metric, other_metric, data, start, warmup}) == 7
 
 
 @pytest.mark.thorough
