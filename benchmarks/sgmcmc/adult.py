@@ -114,7 +114,6 @@ class Cell:
             options = dict(self.settings["one_posterior_sample"])
             options.pop("num_steps")
             run = hybrid(
-                key,
                 self.sgld(step_size),
                 self.posterior,
                 self.settings["num_steps"],
@@ -123,6 +122,7 @@ class Cell:
                 budget=dpjax.Budget(epsilon, self.settings["delta"]),
                 first_epsilon=epsilon / 2 * (1 - 1e-6),
                 verbose=False,
+                unsafe_key=key,
                 **options,
             )
             return run.positions, step_size, run.statement.epsilon

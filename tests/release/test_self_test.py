@@ -36,6 +36,7 @@ def run(**options):
         num_chains=3,
         verbose=False,
         **options,
+        unsafe_key=jax.random.key(0),
     )
 
 
