@@ -18,9 +18,13 @@ from jax.scipy.special import ndtr
 from scipy import special
 
 __all__ = [
+    "MAX_BATCH_VARIANCE",
+    "TEST_CORRECTION",
+    "TEST_NOISE_VARIANCE",
     "TOTAL_VARIATION",
     "Acceptance",
     "barker",
+    "barker_test",
     "metropolis",
     "penalty",
     "probability",
@@ -37,6 +41,31 @@ most sup |l a'(l)| 2^-53.
 MAX_NOISE_SD = 64.0
 """Largest standard deviation s of the penalty's noise, nats. The rounding of the log
 ratio moves a(l) by up to 0.2 s 2^-53, which `TOTAL_VARIATION` covers up to this s."""
+
+TEST_NOISE_VARIANCE = 2.0
+"""Variance of the Gaussian part of the logistic noise in Barker's test on a batch."""
+
+MAX_BATCH_VARIANCE = 0.99**2
+"""Largest variance of a batch's log ratio that stands for part of that noise."""
+
+_HALF = np.array(
+    [
+        [0.0, 0.857992140612],
+        [2.7734, 0.135135889574],
+        [5.9050, 0.006642498886],
+        [9.4127, 0.000229470928],
+    ]
+)
+"""Points that are not negative, and the chance of each with its mirror image."""
+
+TEST_CORRECTION = np.stack(
+    [
+        np.concatenate([-_HALF[:0:-1, 0], _HALF[:, 0]]),
+        np.concatenate([_HALF[:0:-1, 1] / 2, _HALF[:1, 1], _HALF[1:, 1] / 2]),
+    ]
+)
+"""Points and chances of V_corr, ``(2, 7)``: N(0, 2) + V_corr is within total variation
+.00385 of Logistic(0, 1)."""
 
 MIN_MILLS_ARGUMENT = 10.0
 """Smallest argument at which Mills' ratio is computed by its continued fraction."""
@@ -158,6 +187,24 @@ def probability(family: str, log_ratio, noise_sd=0.0) -> jax.Array:
             return jnp.where(allowed, _penalty(log_ratio, noise_sd), 0.0)
         case _:
             raise ValueError(f"unknown acceptance family {family!r}")
+
+
+def barker_test(log_ratio, variance) -> jax.Array:
+    """P(l + N(0, 2 - V) + V_corr > 0), of Barker's test on a batch, in traced float64.
+
+    Call it under `jax.enable_x64(True)`.
+
+    Parameters
+    ----------
+    log_ratio, variance
+        l and V, the batch's estimate and its variance.
+    """
+    noise_sd = jnp.sqrt(TEST_NOISE_VARIANCE - variance)
+    terms = [
+        chance * ndtr((log_ratio + point) / noise_sd)
+        for point, chance in TEST_CORRECTION.T.tolist()
+    ]
+    return jnp.minimum(sum(terms), 1.0)
 
 
 def _penalty(log_ratio, noise_sd):

@@ -11,7 +11,8 @@ batch stands for the part V of the variance 2, and the test is
 Clipping at .99 sqrt(B) / (n T) keeps V below .9801, so Gaussian noise of variance at
 least 1.0199 is left, which makes the test private. The noise is never drawn. V_corr
 takes one of seven points m_k with chances w_k, so the accept bit is drawn with the
-closed-form probability sum_k w_k Phi((Lam + m_k) / sqrt(2 - V)).
+closed-form probability sum_k w_k Phi((Lam + m_k) / sqrt(2 - V)), `barker_test` of
+`dpjax.acceptance`.
 
 No V_corr is exact, because the logistic characteristic function decays more slowly than
 that of any Gaussian. These points have the least total variation from the logistic that
@@ -24,11 +25,7 @@ Raisa 2021 (thesis), section 3.3.
 
 import math
 
-import jax.numpy as jnp
-import numpy as np
-from jax.scipy.special import ndtr
-
-from dpjax import proposals
+from dpjax import acceptance, proposals
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.mcmc import minibatch_step
@@ -37,39 +34,11 @@ from dpjax.privacy import BarkerTest
 from dpjax.proposals import Proposal
 from dpjax.release import clip_bounds
 
-__all__ = ["CORRECTION", "as_top_level_api", "minibatch_barker"]
-
-NOISE_VARIANCE = 2.0
-"""Of the Gaussian part of the logistic noise."""
-
-_HALF = np.array(
-    [
-        [0.0, 0.857992140612],
-        [2.7734, 0.135135889574],
-        [5.9050, 0.006642498886],
-        [9.4127, 0.000229470928],
-    ]
-)
-"""Points that are not negative, and the chance of each with its mirror image."""
-
-CORRECTION = np.stack(
-    [
-        np.concatenate([-_HALF[:0:-1, 0], _HALF[:, 0]]),
-        np.concatenate([_HALF[:0:-1, 1] / 2, _HALF[:1, 1], _HALF[1:, 1] / 2]),
-    ]
-)
-"""Points and chances of V_corr, ``(2, 7)``: N(0, 2) + V_corr is within total variation
-.00385 of Logistic(0, 1)."""
+__all__ = ["as_top_level_api", "minibatch_barker"]
 
 
 def _probability(log_ratio, variance, clip_bound):
-    """P(Lam + N(0, 2 - V) + V_corr > 0), in float64."""
-    noise_sd = jnp.sqrt(NOISE_VARIANCE - variance)
-    terms = [
-        chance * ndtr((log_ratio + point) / noise_sd)
-        for point, chance in CORRECTION.T.tolist()
-    ]
-    return jnp.minimum(sum(terms), 1.0)
+    return acceptance.barker_test(log_ratio, variance)
 
 
 def as_top_level_api(
@@ -106,16 +75,17 @@ def as_top_level_api(
     clipping: the bound is fixed, and ratios above it make the chain accept as if the
     likelihood were flatter than it is.
 
-    *Formal guarantees.* A step releases the accept bit, which is post-processing of Lam
-    with Gaussian noise of variance 2 - V, because V_corr is independent of the data.
-    Replacing a record of the batch moves Lam by at most 2 / sqrt(B) and V by at most
-    4 / B, both with a factor .99 or .9801 that covers rounding in float64. The Renyi
-    divergence is that of the thesis's Theorem 3.3, on a batch that stays secret. Only
-    substitution of one record is accounted for.
+    *Formal guarantees.* A step releases the accept bit and nothing else. Replacing a
+    record of the batch moves Lam by at most 2 / sqrt(B) and V by at most 4 / B, both
+    with a factor .99 or .9801, up to rounding in float64. The batch stays secret. The
+    Renyi divergence is the smaller of that of the bit, by `bits.batch_renyi`, and of
+    that of Lam with its noise, by the thesis's Theorem 3.3. Only substitution of one
+    record is accounted for.
     """
     mh.check_posterior(posterior)
     scale = posterior.num_records * posterior.tempering
-    clip_bound = clip_bounds.Constant(0.99 * math.sqrt(batch_size) / scale)
+    largest = math.sqrt(acceptance.MAX_BATCH_VARIANCE * batch_size) / scale
+    clip_bound = clip_bounds.Constant(largest)
     proposal = proposals.in_metric(proposal, inverse_mass_matrix)
 
     def event():

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpjax.privacy.bits import exact, poisson_renyi, renyi, total_variation
+from dpjax.privacy.bits import batch_renyi, exact, poisson_renyi, renyi, total_variation
 from dpjax.privacy.events import (
     AcceptBit,
     BarkerTest,
     FixedBatch,
+    GaussianRelease,
     PoissonAcceptBit,
     PoissonGaussianRelease,
 )
@@ -224,11 +225,14 @@ def renyi_curve(event, orders) -> np.ndarray:
         case BarkerTest():
             return subsampling.barker_test_rdp(event.batch_size, orders)
         case FixedBatch():
-            return subsampling.fixed_batch_rdp(
+            bound = subsampling.fixed_batch_rdp(
                 lambda orders: renyi_curve(event.event, orders),
                 event.batch_size / event.num_records,
                 orders,
             )
+            if isinstance(event.event, GaussianRelease):
+                return bound
+            return np.minimum(bound, batch_renyi.rdp(event, orders))
     return conversions.gaussian_rdp(event.noise_multiplier, orders)
 
 

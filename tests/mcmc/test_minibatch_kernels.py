@@ -114,7 +114,7 @@ def without_batch_variance(monkeypatch):
 
 
 def without_logistic_correction(monkeypatch):
-    monkeypatch.setattr(minibatch_barker, "CORRECTION", np.array([[0.0], [1.0]]))
+    monkeypatch.setattr(acceptance, "TEST_CORRECTION", np.array([[0.0], [1.0]]))
 
 
 MUTANTS = [
@@ -174,7 +174,7 @@ def published_penalty(rng, posterior, jump, count):
 def published_barker(rng, posterior, jump, count):
     clip_bound = 0.99 * 12**0.5 / (posterior.num_records * posterior.tempering)
     ratio, variance = published(rng, posterior, jump, 12, clip_bound, count)
-    points, chances = minibatch_barker.CORRECTION
+    points, chances = acceptance.TEST_CORRECTION
     correction = rng.choice(points, count, p=chances)
     noise = rng.normal(size=count) * (2 - variance) ** 0.5
     return ratio + noise + correction > 0
@@ -220,7 +220,7 @@ def test_accepts_as_the_published_noisy_test(name, jump, tempering):
 
 
 def test_correction_is_logistic_up_to_the_stated_distance():
-    points, chances = minibatch_barker.CORRECTION
+    points, chances = acceptance.TEST_CORRECTION
     np.testing.assert_array_equal(points, -points[::-1])
     np.testing.assert_array_equal(chances, chances[::-1])
     assert np.sum(chances) == pytest.approx(1, abs=1e-12)
@@ -251,7 +251,7 @@ def test_barker_probability_keeps_the_certificate(variance):
         for ratio, chance in zip(ratios.tolist(), np.asarray(found), strict=True):
             exact = sum(
                 mpmath.mpf(w) * mpmath.erfc(-(ratio + mpmath.mpf(m)) / sd / 2**0.5) / 2
-                for m, w in minibatch_barker.CORRECTION.T.tolist()
+                for m, w in acceptance.TEST_CORRECTION.T.tolist()
             )
             error = float(abs(mpmath.mpf(float(chance)) - exact))
             bound = error + 2.0**-53 + batches.TOTAL_VARIATION

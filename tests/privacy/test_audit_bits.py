@@ -12,7 +12,20 @@ import pytest
 
 import dpjax
 from dpjax import privacy, proposals
-from tests.attacks import DELTA, FAR, TRIALS, Attack, bound_of, check, data_sets, flat
+from dpjax.random import batches
+from dpjax.release import clip_bounds
+from tests.attacks import (
+    DELTA,
+    FAR,
+    TRIALS,
+    Attack,
+    bound_of,
+    check,
+    claimed,
+    data_sets,
+    flat,
+    found,
+)
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quickly_compiled")]
 
@@ -42,6 +55,16 @@ def bits(kernel, told, prior=flat, others=(0.0,), num_steps=4, share=0.3, **sett
         num_steps=num_steps,
         thresholds=np.arange(1, num_steps + 1),
         share=share,
+    )
+
+
+def barker_on_batches():
+    return bits(
+        dpjax.minibatch_barker,
+        {},
+        others=(0.0,) * 63,
+        num_steps=100,
+        batch_size=16,
     )
 
 
@@ -75,21 +98,33 @@ ATTACKS = {
         test_noise_multiplier=1.5,
         batch_size=1,
     ),
-    # Charged by the Renyi divergence of a normal whose variance moves too, which half
-    # of the records in the batch hardly lower: no attack on so few bits comes near.
-    "minibatch_barker": bits(
-        dpjax.minibatch_barker,
-        {},
-        others=(0.0,) * 7,
-        share=0.03,
-        batch_size=4,
-    ),
+    "minibatch_barker": barker_on_batches(),
 }
+
+
+def larger_clip_bound(monkeypatch):
+    constant = clip_bounds.Constant
+    monkeypatch.setattr(clip_bounds, "Constant", lambda bound: constant(3 * bound))
+
+
+def always_the_same_batch(monkeypatch):
+    monkeypatch.setattr(
+        batches, "without_replacement", lambda words, size, _: jnp.arange(size)
+    )
 
 
 @pytest.mark.parametrize("name", ATTACKS)
 def test_claims_survive(name):
     check(ATTACKS[name])
+
+
+@pytest.mark.parametrize("mutate", [larger_clip_bound, always_the_same_batch])
+def test_claims_of_wrong_batch_kernels_fall(mutate, monkeypatch):
+    claim = claimed(barker_on_batches())
+    mutate(monkeypatch)
+    # A kernel of its own, which is compiled anew.
+    attack = barker_on_batches()
+    assert found(attack) > 1.2 * claim
 
 
 def first_component(position, record):
@@ -115,7 +150,7 @@ def test_a_lazy_run():
     ):
         wide = jnp.zeros((2, 16), jnp.float32).at[0, 0].set(first)
         posterior = dpjax.Posterior(flat, first_component, wide)
-        found = dpjax.run(
+        draws = dpjax.run(
             kernel,
             posterior,
             num_steps,
@@ -126,7 +161,7 @@ def test_a_lazy_run():
             verbose=False,
             unsafe_key=key,
         )
-        counts.append(found.positions[:, -1, 0].astype(int))
+        counts.append(draws.positions[:, -1, 0].astype(int))
     claims = [
         privacy.epsilon(
             functools.partial(kernel, **told)(posterior).privacy(num_steps), DELTA

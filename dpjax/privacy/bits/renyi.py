@@ -31,7 +31,14 @@ from dpjax.privacy.bits import renyi_cells
 from dpjax.privacy.events import AcceptBit
 from dpjax.privacy.validate import check_real
 
-__all__ = ["check_orders", "drop_slight_laziness", "one_bit_delta", "rdp", "supremum"]
+__all__ = [
+    "check_orders",
+    "drop_slight_laziness",
+    "is_searched",
+    "one_bit_delta",
+    "rdp",
+    "supremum",
+]
 
 TOLERANCE = 5e-4
 """Relative excess of a cell's bound over a divergence attained, at which it stays."""
@@ -73,30 +80,37 @@ def rdp(event: AcceptBit, orders) -> np.ndarray:
     """
     order, event = check_orders(orders), drop_slight_laziness(event)
     acceptance, sensitivity = event.acceptance, event.sensitivity
-    s = acceptance.noise_sd
-    is_searched = np.full(order.shape, sensitivity <= 50 and s <= 50)
+    inside = is_searched(event, order)
+    searched = order[inside]
     match acceptance.family:
         case "metropolis":
             return np.full(order.shape, np.inf)
         case "barker":
             bound = renyi_cells.gap_bound(order, sensitivity)
         case "penalty":
-            bound = order * sensitivity**2 / (2 * s**2)
-            if acceptance.laziness == 1:
-                # At orders further out no composition of bits has its best order.
-                is_searched &= s >= 1e-3 and sensitivity <= 20 * s
-                is_searched &= (order - 1) * sensitivity <= 12 * s
-    if is_searched.any():
-        searched = order[is_searched]
+            bound = order * sensitivity**2 / (2 * acceptance.noise_sd**2)
+    if searched.size:
         edges = renyi_cells.grid(event, searched.max())
         tails = renyi_cells.tails(event, searched, edges[0], edges[-1])
         describe = partial(renyi_cells.describe, event)
         found = supremum(searched, edges, tails, describe)
-        bound[is_searched] = np.minimum(found, bound[is_searched])
+        bound[inside] = np.minimum(found, bound[inside])
     if not np.all(bound >= 0):
         raise ArithmeticError(f"the Renyi divergence of {event!r} is not a number")
     # The factor covers the rounding of the closed forms.
     return bound * (1 + 1e-12)
+
+
+def is_searched(event: AcceptBit, order: np.ndarray) -> np.ndarray:
+    """At which orders the search over cells is made, ``(m,)`` booleans."""
+    s, sensitivity = event.acceptance.noise_sd, event.sensitivity
+    if not (sensitivity <= 50 and s <= 50):
+        return np.zeros(order.shape, bool)
+    if event.acceptance.family == "penalty" and event.acceptance.laziness == 1:
+        # At orders further out no composition of bits has its best order.
+        near = s >= 1e-3 and sensitivity <= 20 * s
+        return ((order - 1) * sensitivity <= 12 * s) & near
+    return np.ones(order.shape, bool)
 
 
 def check_orders(orders) -> np.ndarray:

@@ -14,12 +14,15 @@ The bounds over cells and tails rest on these facts:
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
 from dpjax.privacy.events import AcceptBit
 
 __all__ = [
+    "Changes",
+    "changes",
     "describe",
     "flat_cells",
     "gap_bound",
@@ -51,10 +54,13 @@ def log_probabilities(event: AcceptBit, log_ratio):
     )
 
 
-def grid(event: AcceptBit, max_order: float) -> np.ndarray:
-    """Edges of the first cells, increasing, nats, ``(m,)``."""
+def grid(event: AcceptBit, max_order: float, share: float = 1.0) -> np.ndarray:
+    """Edges of the first cells, increasing, nats, ``(m,)``.
+
+    The tails weigh little beside `share` times the information of the bit.
+    """
     sensitivity = event.sensitivity
-    reach = 15 + math.log(max_order)
+    reach = 15 + math.log(max_order / share)
     low, high = -reach - sensitivity, reach
     if event.acceptance.family == "barker":
         return np.linspace(low, high, 193)
@@ -71,17 +77,31 @@ def grid(event: AcceptBit, max_order: float) -> np.ndarray:
     return np.unique(np.concatenate([np.linspace(low, high, 129), core]))
 
 
-def describe(event: AcceptBit, edges: np.ndarray):
-    """Describe the cells between neighbouring edges of each row of `edges`.
+class Changes(NamedTuple):
+    """How the bits of neighbouring data differ over cells of l, ``(rows, k)`` each.
 
-    Returns
-    -------
-    The arrays of `flat_cells`.
+    low, high
+        Log odds of c a(l) and of c a(l + D) at the edges of the cells, which are one
+        more.
+    rise, fall
+        Upper bounds on u and v over each cell.
+    least_rise, least_fall
+        Estimates of u and v from below, which steer the search and certify nothing.
     """
+
+    low: np.ndarray
+    high: np.ndarray
+    rise: np.ndarray
+    fall: np.ndarray
+    least_rise: np.ndarray
+    least_fall: np.ndarray
+
+
+def changes(event: AcceptBit, edges: np.ndarray) -> Changes:
+    """Describe the cells between neighbouring edges of each row of `edges`."""
     acceptance, c = event.acceptance, event.acceptance.laziness
     sensitivity = event.sensitivity
     log_a, log_b, up_a, up_b = log_probabilities(event, edges)
-    y = logit(log_a, log_b, c)
     u = up_a - log_a
     with np.errstate(invalid="ignore"):
         v = np.nan_to_num(log_b - up_b, nan=np.inf, posinf=np.inf)
@@ -92,18 +112,29 @@ def describe(event: AcceptBit, edges: np.ndarray):
         slack += 1e-14 * (1 + np.abs(edges[:, 1:] + sensitivity) / s) / s
     rise = np.minimum(np.maximum(u[:, :-1], 0.0) + slack, sensitivity)
     fall = v[:, 1:] + slack
-    least_fall = v[:, :-1]
+    least_rise, least_fall = np.maximum(u[:, 1:], 0.0), v[:, :-1]
     if c < 1:
         fall = np.minimum(fall, lazy_fall(c, log_a[:, 1:], rise, up_a[:, 1:]))
-        least_rise = np.maximum(u[:, 1:], 0.0)
         least_fall = lazy_fall(c, log_a[:, :-1], least_rise, up_a[:, :-1])
+    low, high = logit(log_a, log_b, c), logit(up_a, up_b, c)
+    return Changes(low, high, rise, fall, least_rise, least_fall)
+
+
+def describe(event: AcceptBit, edges: np.ndarray):
+    """Describe the cells between neighbouring edges of each row of `edges`.
+
+    Returns
+    -------
+    The arrays of `flat_cells`.
+    """
+    low, _, rise, fall, least_rise, least_fall = changes(event, edges)
     gap = rise + fall
-    if acceptance.family == "barker":
+    if event.acceptance.family == "barker":
         # logit(c s(l)) = log c + l - log(1 + (1 - c) e^l) has slope at most 1.
-        gap = np.minimum(gap, sensitivity)
+        gap = np.minimum(gap, event.sensitivity)
     gap = gap * RELATIVE_SLACK
-    least_gap = np.clip(u[:, 1:] + np.minimum(least_fall, fall), 0.0, gap)
-    return flat_cells(y, gap, least_gap)
+    least_gap = np.clip(least_rise + np.minimum(least_fall, fall), 0.0, gap)
+    return flat_cells(low, gap, least_gap)
 
 
 def flat_cells(y, gap, least_gap):
