@@ -7,6 +7,7 @@ step releases one Bernoulli(c a(l)) bit about the data, with c the laziness, and
 """
 
 import math
+import numbers
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,7 +91,8 @@ class Acceptance:
     Raises
     ------
     ValueError
-        If the family is unknown or a number is out of range.
+        If the family is unknown, or a number is out of range or a boolean. Numbers of
+        other types become Python floats, lest the accountant compute in float32.
     """
 
     family: Literal["barker", "penalty", "metropolis"]
@@ -100,6 +102,13 @@ class Acceptance:
     def __post_init__(self):
         if self.family not in ("barker", "penalty", "metropolis"):
             raise ValueError(f"unknown acceptance family {self.family!r}")
+        for name in ("noise_sd", "laziness"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, numbers.Real):
+                raise ValueError(
+                    f"{name} must be a real number, got {value!r}; pass a Python float"
+                )
+            object.__setattr__(self, name, float(value))
         if self.family != "penalty" and self.noise_sd != 0:
             raise ValueError("noise_sd belongs to the penalty family only")
         if self.family == "penalty" and not 0 < self.noise_sd <= MAX_NOISE_SD:

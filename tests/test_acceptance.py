@@ -166,11 +166,21 @@ def test_draw_needs_no_64_bits_from_the_user():
         ("barker", 0.0, 0.0),
         ("barker", 0.0, 1.1),
         ("barker", 0.0, np.nan),
+        ("barker", 0.0, True),
+        ("penalty", True),
+        ("penalty", "1.0"),
     ],
 )
 def test_bad_parameters_raise(arguments):
     with pytest.raises(ValueError):
         acceptance.Acceptance(*arguments)
+
+
+def test_numbers_become_python_floats():
+    """A float32 would make the accountant compute in float32."""
+    found = acceptance.penalty(np.float32(0.1), np.float32(0.3))
+    assert type(found.noise_sd) is type(found.laziness) is float
+    assert found == acceptance.penalty(float(np.float32(0.1)), float(np.float32(0.3)))
 
 
 def test_louder_noise_is_refused_and_never_accepts():

@@ -7,10 +7,15 @@ releases, in one vector with noise,
 
 j = 1, ..., J. The norm of what a record adds is at most sqrt 3 if |x| <= R, because r
 is on the simplex; x x^T is in the coordinates of `gaussians`, whose norm is
-Frobenius's. In units of R the three kinds of statistics share the noise alike. Without
-them the counts would get the noise of Q_j, whose norm is R^2. Counts below one are
-raised to one. The prior adds kappa records to every component, with mean zero and the
-covariance C_0 of the start:
+Frobenius's. The inner product of what two records x and y add is
+
+    sum_j r_j(x) r_j(y) (1 + t + t^2),    t = x^T y / R^2,
+
+which is not negative. So a substitution moves the sum by sqrt 6 at most, up to the
+truncation of the vectors to a grid. In units of R the three kinds of statistics share
+the noise alike. Without them the counts would get the noise of Q_j, whose norm is R^2.
+Counts below one are raised to one. The prior adds kappa records to every component,
+with mean zero and the covariance C_0 of the start:
 
     pi_j ~ N_j + kappa,    m_j = S_j / (N_j + kappa),
     C_j = (Q_j + kappa C_0) / (N_j + kappa) - m_j m_j^T,
@@ -34,6 +39,7 @@ from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Full, Moments
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
+from dpjax.release.exact_sums import GRID
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.nominal import check_nominal, nominal_size
 
@@ -130,10 +136,13 @@ def as_top_level_api(
     check_positive(prior_strength=prior_strength)
     if not (isinstance(family, Full) and len(family.shape) == 2):
         raise ValueError(f"family must be Full of a shape (J, d), got {family}")
-    release = GaussianSum(math.sqrt(3), noise_multiplier)
     num_components, dim = family.shape
     size = num_components + family.size
     num_records = nominal_size(posterior, nominal_num_records)
+    # Truncation takes at most the sum of their absolute values, in cells, off the inner
+    # product of two vectors. The other half of the excess covers rounding in float32.
+    diameter = math.sqrt(2 + 8 * math.sqrt(size) / GRID)
+    release = GaussianSum(math.sqrt(3), noise_multiplier, diameter=diameter)
 
     def statistics(mixture, record):
         log_density = jax.vmap(multivariate_normal.logpdf, (None, 0, 0))(

@@ -39,6 +39,9 @@ class GaussianSum:
         varies, and is given where it is used.
     sampling_prob
         q in (0, 1], rounded up to a multiple of 2^-32.
+    diameter
+        Bound on the distance of what two records add, in clip norms, in [1, 2]. It is
+        2 unless the directions of what records add are known to differ little.
 
     Raises
     ------
@@ -49,11 +52,13 @@ class GaussianSum:
     l2_clip_norm: float
     noise_multiplier: float | None
     sampling_prob: float = 1.0
+    diameter: float = 2.0
 
     def __post_init__(self):
         check_positive(l2_clip_norm=self.l2_clip_norm)
         if self.noise_multiplier is not None:
             _checked(self.noise_multiplier)
+        check_real("diameter", self.diameter, low=1.0, high=2.0)
         prob = check_real("sampling_prob", self.sampling_prob, low=1e-50, high=1.0)
         rounded = math.ceil(prob * 2**32) / 2**32
         object.__setattr__(self, "sampling_prob", rounded)
@@ -133,6 +138,7 @@ class GaussianSum:
         error = size * gaussian.TOTAL_VARIATION
         if self.sampling_prob == 1:
             sensitivity = clip_bounds.sensitivity(1.0, neighboring_relation)
+            sensitivity = min(sensitivity, self.diameter)
             return privacy.GaussianRelease(noise_multiplier / sensitivity, error)
         error += 2 * batches.TOTAL_VARIATION
         return privacy.PoissonGaussianRelease(

@@ -18,6 +18,8 @@ from dpjax.ep.dp_sep import dp_sep
 from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.posterior import Posterior
 from dpjax.privacy import NeighboringRelation as Relation
+from dpjax.release import vector_sums
+from dpjax.release.exact_sums import GRID
 from tests.tiers import tiered
 
 FAMILY = Full((2,))
@@ -365,6 +367,38 @@ def test_em_statistics_are_within_their_clip():
     settings |= dict(record_norm=4.0, noise_multiplier=37.3, nominal_num_records=1000)
     kernel = dp_em(posterior, **settings)
     assert np.isclose(privacy.epsilon(kernel.privacy(100, AR), 1e-5), 1.0, rtol=0.01)
+
+
+def test_em_records_are_no_further_apart_than_charged(monkeypatch):
+    """Cells that single records add, among them records beyond R and far apart."""
+    rng = np.random.default_rng(3)
+    records = rng.normal(size=(60, 2)) * 10.0 ** rng.uniform(-1, 2, (60, 1))
+    records[:2] = [[-4, 0], [4, 0]]
+    seen = []
+    vector_sum = vector_sums.vector_sum
+
+    def spy(*arguments):
+        seen.append(vector_sum(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(vector_sums, "vector_sum", spy)
+    position = jnp.asarray([[-2.0, 0.0], [2.0, 0.0]])
+    for record in records:
+        posterior = Posterior(flat, flat, jnp.asarray(record[None]))
+        kernel = dp_em(
+            posterior,
+            family=Full((2, 2)),
+            component_sd=0.7,
+            record_norm=4.0,
+            noise_multiplier=1.0,
+        )
+        kernel.step(jax.random.key(0), kernel.init(position))
+    added = np.array(seen) / GRID
+    apart = np.linalg.norm(added[:, None] - added, axis=-1).max()
+    [(event, _)] = kernel.privacy(1, Relation.REPLACE_ONE)
+    assert apart <= 1 / event.noise_multiplier
+    assert apart == pytest.approx(2**0.5, rel=1e-3)
+    assert 1 / event.noise_multiplier == pytest.approx(2**0.5, rel=1e-3)
 
 
 def test_bad_parameters_are_refused(means):

@@ -52,7 +52,8 @@ halved."""
 
 MAX_TILT = 10.0
 """Largest Renyi order that is compared, less 1, times the root mean square of the sum
-of all losses."""
+of all losses; and times half the sensitivity, which one loss of a lazy bit attains
+however small that root mean square is."""
 
 TILTS = np.array([0.05, 0.25, 1.0])
 """Renyi orders that are compared, less 1, over the largest, less 1."""
@@ -122,7 +123,8 @@ def dominating_pairs(event: AcceptBit, num_bits: int) -> Pairs:
     edges = np.linspace(-TAIL_LOG_RATIO - sensitivity, far, FIRST_CELLS + 1)
     while edges.size <= MAX_CELLS:
         ends, (lower, upper) = _ends(event, edges), _moves(event, edges)
-        largest = MAX_TILT / (ends.deviation() * math.sqrt(num_bits))
+        scale = max(ends.deviation() * math.sqrt(num_bits), sensitivity / 2)
+        largest = MAX_TILT / scale
         orders = 1 + largest * TILTS[:, None]
         attained = _divergences(ends, orders).max(axis=1, keepdims=True)
         wide = np.zeros(lower.size, bool)

@@ -61,9 +61,10 @@ def connect_dots(deltas: np.ndarray, interval: float, lower: int) -> Losses:
     e^epsilon [Doroshenko et al. 2022, Algorithm 1].
     """
     deltas = np.minimum.accumulate(deltas)
-    fallen = -np.diff(deltas)
-    probabilities = np.append(1 - deltas[0], fallen / -np.expm1(-interval))
-    probabilities[:-1] -= fallen / np.expm1(interval)
+    # Without overflow where the spacing is large, 1 / (e^h - 1) = e^-h / (1 - e^-h).
+    fallen = np.diff(deltas) / np.expm1(-interval)
+    probabilities = np.append(1 - deltas[0], fallen)
+    probabilities[:-1] -= math.exp(-interval) * fallen
     probabilities = np.maximum(probabilities, 0.0)
     return Losses(interval, lower, probabilities, float(deltas[-1]))
 

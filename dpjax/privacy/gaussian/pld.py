@@ -88,7 +88,8 @@ class Composed:
         for interval, lower, values, infinity_mass in self._profiles:
             place = epsilon / interval - lower
             i = np.clip(np.floor(place), 0, values.size - 2).astype(int)
-            share = np.expm1(np.clip(place - i, 0, 1) * interval) / np.expm1(interval)
+            right = np.clip(place - i, 0, 1) * interval
+            share = np.exp(right - interval) * np.expm1(-right) / np.expm1(-interval)
             value = values[i] + share * (values[i + 1] - values[i])
             # Left of the grid, the chord to delta = 1 at e^epsilon = 0.
             below = 1 - np.exp(np.minimum(place, 0.0) * interval) * (1 - values[0])

@@ -158,6 +158,15 @@ def test_one_bit_is_its_closed_form_from_above(sensitivity, laziness):
         assert closed <= composed.delta(epsilon) <= closed + slack
 
 
+@pytest.mark.parametrize("sensitivity", [1e-3, 1.0])
+def test_one_very_lazy_bit_is_tight(sensitivity):
+    event = privacy.AcceptBit(acceptance.barker(1e-4), sensitivity)
+    composed = exact.profile(event, 1, epsilon=4.0)
+    for fraction in (0.0, 0.1, 0.5):
+        closed = renyi.one_bit_delta(event, fraction * sensitivity)
+        assert closed <= composed.delta(fraction * sensitivity) <= 1.01 * closed
+
+
 def hockey_sticks(low, high, w):
     """sup over the pairs of E_P (1 - w Q/P)_+, both orders, at each w."""
     best = np.zeros_like(w)

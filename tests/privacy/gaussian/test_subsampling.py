@@ -231,6 +231,14 @@ def test_a_million_steps_take_seconds():
     assert found == pytest.approx(privacy.epsilon([(gaussian, 10**6)], 1e-6), rel=0.005)
 
 
+@pytest.mark.parametrize(("noise", "q"), [(1e3, 1e-4), (1.0, 1e-2)])
+def test_a_billion_steps_do_not_overflow(noise, q):
+    """The grid of "pld" is too coarse then, and its rounding too large."""
+    events = [(privacy.PoissonGaussianRelease(noise, q, ADD), 10**9)]
+    by = {m: privacy.epsilon(events, 1e-6, m) for m in ("pld", "rdp", "best")}
+    assert 0 < by["best"] == by["rdp"] < by["pld"]
+
+
 BIT = privacy.AcceptBit(acceptance.barker(), 0.02)
 MIXED = [(BIT, 100), (privacy.PoissonGaussianRelease(20.0, 0.05, REPLACE), 1100)]
 
