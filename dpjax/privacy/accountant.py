@@ -15,10 +15,9 @@ listed:
   penalty bits. It is within 0.5 % of the pairs of distributions that dominate these
   events (see `dpjax.privacy.gaussian.pld`).
 - ``"exact"`` takes one kind of accept bit, adaptively composed, with any events of
-  ``"pld"``, and at most 200 000 bits (see `dpjax.privacy.bits.exact`).
+  ``"pld"``, and at most 10^7 bits (see `dpjax.privacy.bits.exact`).
 - ``"best"`` is the smallest of the methods that apply and take seconds. ``"exact"`` is
-  tried up to 5000 bits: it allows about a tenth more steps than ``"rdp"``, and its time
-  grows faster than the number of bits.
+  tried up to 5000 bits: it allows about a tenth more steps than ``"rdp"``.
 
 A release in floating point differs from the ideal one by a total variation TV that its
 event states. If N releases are ideally (eps, delta)-private, then they are
@@ -27,11 +26,11 @@ event states. If N releases are ideally (eps, delta)-private, then they are
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 
 from dpjax.privacy import composition
-from dpjax.privacy.bits import exact, total_variation
+from dpjax.privacy.bits import total_variation
 from dpjax.privacy.events import Event, check_events, repeat
 from dpjax.privacy.validate import check_delta, check_epsilon, check_real
 
@@ -40,6 +39,7 @@ __all__ = [
     "delta",
     "epsilon",
     "largest",
+    "least_delta",
     "max_steps",
     "numerical_delta",
     "numerical_error",
@@ -108,9 +108,16 @@ def delta(events, epsilon: float, method: str = "best") -> float:
         If an argument is invalid or the method does not apply to the events.
     """
     epsilon = check_real("epsilon", epsilon, low=0.0, high=500.0)
-    events = check_events(events)
-    bounds = composition.bounds(events, method)
-    ideal = min(bound.delta(epsilon) for _, bound in bounds)
+    return least_delta(check_events(events), epsilon, method, composition.METHODS)
+
+
+def least_delta(events, epsilon: float, method: str, names: Container[str]) -> float:
+    """`delta` of checked events by the chosen methods that are among `names`.
+
+    It is 1 if there are none.
+    """
+    bounds = composition.bounds(events, method, names)
+    ideal = min((bound.delta(epsilon) for _, bound in bounds), default=1.0)
     return with_error(ideal, events, epsilon)
 
 
@@ -154,24 +161,15 @@ def max_steps(
         return check_events([*spent, *steps_fn(steps)])
 
     def fits(names: tuple[str, ...], steps: int) -> bool:
-        released = events(steps)
-        return any(
-            with_error(bound.delta(epsilon), released, epsilon) < delta
-            for _, bound in composition.bounds(released, method, names)
-        )
+        return least_delta(events(steps), epsilon, method, names) < delta
 
-    # The exact accountant is slow, so it starts from an estimate, and last.
-    most = largest(partial(fits, composition.FAST_METHODS))
-    if "exact" not in composition.choose(events(most + 1), method):
-        return most
-    try:
-        guess = _estimate_exact(events, epsilon, delta)
-    except ValueError:
-        # Bits that give away too much.
-        if method != "best":
-            raise
-        return most
-    return max(most, largest(partial(fits, ("exact",)), guess))
+    # Slow accountants come last, and start from what is known.
+    most = largest(partial(fits, composition.CHEAP_METHODS))
+    for name in composition.SLOW_METHODS:
+        applies = name in composition.choose(events(most + 1), method)
+        if applies and fits((name,), most + 1):
+            most = largest(partial(fits, (name,)), most + 1)
+    return most
 
 
 def largest(fits: Callable[[int], bool], guess: int = 0) -> int:
@@ -180,9 +178,10 @@ def largest(fits: Callable[[int], bool], guess: int = 0) -> int:
     Strides from the guess, up or down, double until one end fits and the other does
     not; then the interval between them is bisected.
     """
-    low, high = guess, guess + 1
+    stride = 1 + guess // 64
+    low, high = guess, guess + stride
     if guess and not fits(guess):
-        low, high = guess - 1, guess
+        low, high = guess - stride, guess
         while low > 0 and not fits(low):
             low, high = max(0, low - 2 * (high - low)), low
     else:
@@ -194,29 +193,6 @@ def largest(fits: Callable[[int], bool], guess: int = 0) -> int:
                     "sensitivity or noise multiplier; check the events"
                 )
     return bisect_left(range(high), True, low + 1, key=lambda n: not fits(n)) - 1
-
-
-def _estimate_exact(events: Callable, epsilon: float, delta: float) -> int:
-    """Estimate how many steps the exact accountant allows, in one pass over the bits.
-
-    `events` maps a number of steps to all events, including those before the first
-    step. The pass counts bits; `before` of them are not of the steps.
-    """
-    bit = composition.only_bit(events(1))
-    bits_of_one, bits_of_two = dict(events(1))[bit], dict(events(2))[bit]
-    bits_per_step = bits_of_two - bits_of_one
-    if not bits_per_step:
-        return 0
-    before = bits_of_one - bits_per_step
-
-    def others_fn(num_bits: int) -> exact.Curve:
-        steps = max(1, math.ceil((num_bits - before) / bits_per_step))
-        return composition.other_profile(events(steps))
-
-    num_bits = exact.estimate_max_bits(
-        bit, epsilon=epsilon, delta=delta, others_fn=others_fn
-    )
-    return max(0, num_bits - before) // bits_per_step
 
 
 def numerical_error(events) -> float:

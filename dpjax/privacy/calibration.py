@@ -2,15 +2,21 @@
 
 import math
 from collections.abc import Callable
+from functools import cache
 
-from dpjax.privacy import accountant
+from dpjax.privacy import accountant, composition
 from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import check_events, repeat
+from dpjax.privacy.gaussian import conversions
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
 __all__ = ["calibrate"]
 
 RELATIVE_TOLERANCE = 1e-4
+
+FIRST_STRIDE = 0.04
+"""Relative change of the value at which a slow method is asked first, after the value
+that the fast ones give."""
 
 
 def calibrate(
@@ -62,25 +68,53 @@ def calibrate(
     if not low < high:
         raise ValueError(f"bracket must have low < high, got {bracket!r}")
 
-    def fits(value: float) -> bool:
-        events = repeat(check_events(step_events_fn(value)), num_steps)
-        return accountant.delta(events, epsilon, method) < delta
+    @cache
+    def excess(log_value: float, names=composition.METHODS) -> float:
+        """Negative if `num_steps` steps fit the budget."""
+        value = min(max(math.exp(log_value), low), high)
+        events = check_events(repeat(check_events(step_events_fn(value)), num_steps))
+        found = accountant.least_delta(events, epsilon, method, names)
+        return math.log(max(found, 1e-300)) - math.log(delta) or 1e-300
 
-    fits_low, fits_high = fits(low), fits(high)
-    if fits_low and fits_high:
-        raise ValueError(
-            f"{num_steps} steps fit the budget at both ends of bracket {bracket}; "
-            "widen it towards the costly end"
-        )
-    if not fits_low and not fits_high:
+    def fast(log_value: float) -> float:
+        return excess(log_value, composition.FAST_METHODS)
+
+    ends = math.log(low), math.log(high)
+    fits = [fast(end) < 0 for end in ends]
+    is_fast = any(fits)
+    if not is_fast:
+        fits = [excess(end) < 0 for end in ends]
+    if not any(fits):
         raise BudgetError(
             f"{num_steps} steps exceed the budget at both ends of bracket {bracket}; "
             "widen it towards the cheap end or take fewer steps"
         )
-    while high > low * (1 + RELATIVE_TOLERANCE):
-        middle = math.sqrt(low * high)
-        if fits(middle) == fits_low:
-            low = middle
-        else:
-            high = middle
-    return low if fits_low else high
+    cheap, costly = ends if fits[0] else ends[::-1]
+    if is_fast and not all(fits):
+        # What is slow to ask is asked near the answer only.
+        cheap = _boundary(fast, cheap, costly)
+        step = math.copysign(FIRST_STRIDE, costly - cheap)
+        ahead = cheap
+        while ahead != costly and excess(ahead) < 0:
+            cheap, step = ahead, 2 * step
+            ahead = min(cheap + step, costly, key=lambda end: abs(end - cheap))
+        costly = ahead
+    if excess(costly) < 0:
+        raise ValueError(
+            f"{num_steps} steps fit the budget at both ends of bracket {bracket}; "
+            "widen it towards the costly end"
+        )
+    return min(max(math.exp(_boundary(excess, cheap, costly)), low), high)
+
+
+def _boundary(excess: Callable, cheap: float, costly: float) -> float:
+    """The logarithm of a value that fits, close to others that do not."""
+    known = {}
+
+    def record(log_value: float) -> float:
+        known[log_value] = excess(log_value)
+        return known[log_value]
+
+    conversions.find_root(record, cheap, costly, xtol=RELATIVE_TOLERANCE / 4)
+    fitting = [log_value for log_value, found in known.items() if found < 0]
+    return min(fitting, key=lambda log_value: abs(log_value - costly))

@@ -24,7 +24,10 @@ from dpjax.privacy.events import (
 from dpjax.privacy.gaussian import conversions, pld, subsampling
 
 __all__ = [
+    "CHEAP_METHODS",
     "FAST_METHODS",
+    "METHODS",
+    "SLOW_METHODS",
     "Bound",
     "bounds",
     "choose",
@@ -34,8 +37,10 @@ __all__ = [
     "renyi_curve",
 ]
 
-FAST_METHODS = ("tv", "rdp", "gdp", "zcdp", "pld")
-METHODS = (*FAST_METHODS, "exact")
+CHEAP_METHODS = ("tv", "rdp", "gdp", "zcdp")
+SLOW_METHODS = ("pld", "exact")
+FAST_METHODS = (*CHEAP_METHODS, "pld")
+METHODS = (*CHEAP_METHODS, *SLOW_METHODS)
 
 MAX_EXACT_BITS = 5_000
 """Accept bits up to which "best" tries "exact", which takes seconds for so many."""
@@ -256,8 +261,7 @@ def _exact(events) -> Bound:
     bit = only_bit(events)
     if events == ((bit, 1),) and bit.acceptance.family == "barker":
         return _inverted(lambda epsilon: renyi.one_bit_delta(bit, epsilon))
-    # One grid for every epsilon, so that answers at different epsilons agree.
-    profile = exact.profile(bit, dict(events)[bit], epsilon=500.0)
+    profile = exact.profile(bit, dict(events)[bit])
     others = other_profile(events)
     return _inverted(lambda epsilon: profile.delta(epsilon, others))
 

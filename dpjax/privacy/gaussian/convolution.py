@@ -14,7 +14,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft
+from scipy import fft, signal
 
 __all__ = ["Losses", "connect_dots", "convolve"]
 
@@ -43,6 +43,21 @@ class Losses(NamedTuple):
     lower: int
     probabilities: np.ndarray
     infinity_mass: float
+
+    def profile(self) -> np.ndarray:
+        """delta at the losses of the grid, without the infinite loss, ``(m,)``.
+
+        At the loss l_i it is a sum of positive terms,
+
+            delta_i = e^-h delta_(i+1) + (1 - e^-h) sum_(j > i) p_j,
+
+        with h the spacing and p_j the probability of l_j.
+        """
+        sums = np.cumsum(self.probabilities[::-1])
+        tail = np.concatenate([[0.0, 0.0], sums])[:-1]
+        h = self.interval
+        values = signal.lfilter([-np.expm1(-h)], [1.0, -np.exp(-h)], tail)
+        return np.asarray(values)[::-1]
 
 
 def connect_dots(deltas: np.ndarray, interval: float, lower: int) -> Losses:

@@ -33,7 +33,6 @@ from functools import lru_cache
 import numpy as np
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-from scipy import signal
 
 from dpjax.privacy.events import (
     Event,
@@ -69,23 +68,18 @@ def applies(event: Event) -> bool:
 class Composed:
     """delta of composed distributions, fast for many epsilons.
 
-    Between the losses l_i of the grid, delta is linear in e^epsilon. At the losses it
-    is a sum of positive terms,
-
-        delta_i = e^-h delta_(i+1) + (1 - e^-h) sum_(j > i) p_j,
-
-    with h the spacing and p_j the probability of l_j.
+    Between the losses of the grid, delta is linear in e^epsilon.
     """
 
     def __init__(self, directions: list[Losses], rounding: float):
         self._rounding = rounding
-        self._profiles = [_profile(losses) for losses in directions]
+        self._profiles = [(losses, losses.profile()) for losses in directions]
 
     def delta(self, epsilon):
         """delta at real epsilons, the larger of both directions, at most 1."""
         epsilon = np.asarray(epsilon, np.float64)
         found = np.zeros(epsilon.shape)
-        for interval, lower, values, infinity_mass in self._profiles:
+        for (interval, lower, _, infinity_mass), values in self._profiles:
             place = epsilon / interval - lower
             i = np.clip(np.floor(place), 0, values.size - 2).astype(int)
             right = np.clip(place - i, 0, 1) * interval
@@ -97,17 +91,6 @@ class Composed:
         if not np.all(found >= 0):
             raise ArithmeticError("the accountant computed a delta that is not >= 0")
         return np.minimum(found + self._rounding, 1.0)
-
-
-def _profile(losses: Losses):
-    """Spacing and first index of the grid, delta on it, and the infinite loss's mass.
-
-    This delta leaves out the infinite loss.
-    """
-    interval = losses.interval
-    tail = np.concatenate([[0.0, 0.0], np.cumsum(losses.probabilities[::-1])])[:-1]
-    values = signal.lfilter([-np.expm1(-interval)], [1.0, -np.exp(-interval)], tail)
-    return interval, losses.lower, np.asarray(values)[::-1], losses.infinity_mass
 
 
 @lru_cache(maxsize=16)
