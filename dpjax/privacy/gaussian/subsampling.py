@@ -162,7 +162,7 @@ def _amplified(orders, q: float, log_terms) -> np.ndarray:
             j = np.arange(2, order + 1)
             log_choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
             terms = log_choose + j * np.log(q) + log_terms(order, j)
-            log_moment[i] = np.logaddexp(0.0, logsumexp(terms))
+            log_moment[i] = np.logaddexp(0.0, np.asarray(logsumexp(terms)))
     # The factor covers the rounding of the largest binomial coefficients.
     return np.interp(orders, integers, log_moment) / (orders - 1) * (1 + 1e-9)
 
