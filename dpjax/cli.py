@@ -1,4 +1,4 @@
-"""The commands ``dpjax run CONFIG.toml`` and ``dpjax account CONFIG.toml``."""
+"""The commands ``run``, ``account`` and ``audit``, as in ``dpjax run CONFIG.toml``."""
 
 import argparse
 import json
@@ -9,19 +9,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from dpjax import config, privacy
+from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
 from dpjax.runner.run import run
 
-__all__ = ["cost_table", "main", "predictive", "write_run"]
+__all__ = ["audited", "cost_table", "main", "predictive", "write_run"]
 
 MAX_R_HAT = 1.1
 """Bound on the R-hat of chains that have mixed."""
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Budgets in the table of `cost_table`, beside that of the job."""
+
+AUDIT_OPTIONS = {
+    "trials": "trials on either data set",
+    "steps": "steps of a trial; default: as many as make the claim an epsilon of 4",
+    "seed": "of records and randomness; default 0",
+}
 
 MAX_PLOTTED = 6
 """Number of parameters in the plots, which leave the others out."""
@@ -43,11 +51,22 @@ def main(arguments=None) -> int:
         "account", help="print what the job would cost, without touching data"
     )
     account.add_argument("config")
+    audit = commands.add_parser(
+        "audit", help="attack the job's kernel on made-up records, not on its data"
+    )
+    audit.add_argument("config")
+    for name, meaning in AUDIT_OPTIONS.items():
+        audit.add_argument(f"--{name}", type=int, help=meaning)
     options = parser.parse_args(arguments)
     try:
         job = config.load(options.config)
         if options.command == "account":
             print(cost_table(job))
+        elif options.command == "audit":
+            chosen = {name: getattr(options, name) for name in AUDIT_OPTIONS}
+            found = audited(job, **{k: v for k, v in chosen.items() if v is not None})
+            print(found)
+            return int(found.is_refuted)
         else:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             write_run(job, Path(options.out or f"results/{job.name}-{stamp}"))
@@ -81,6 +100,33 @@ def cost_table(job: config.Job) -> str:
         mark = "  <- budget" if epsilon == budget.epsilon else ""
         lines.append(f"{epsilon:9.3g}{of_one:17d}{of_all:19d}{mark}")
     return "\n".join(lines)
+
+
+def audited(job: config.Job, **options: int) -> Attack:
+    """`dpjax.runner.attack` on the job's kernel; no data are read.
+
+    The options are ``trials``, ``steps`` and ``seed``.
+
+    Raises
+    ------
+    ConfigError
+        If the job has no ``[algorithm]``.
+    ValueError
+        As `attack` does.
+    """
+    if job.algorithm_fn is None:
+        raise config.ConfigError(
+            "a job without [algorithm] chooses its kernels as it goes, so there is no "
+            "kernel to audit: add an [algorithm]"
+        )
+    names = {"trials": "num_trials", "steps": "num_steps", "seed": "seed"}
+    return attack(
+        job.algorithm_fn,
+        job.outline,
+        jax.tree.map(lambda leaf: leaf[0], job.run["initial_position"]),
+        job.budget.neighboring_relation,
+        **{names[option]: value for option, value in options.items()},
+    )
 
 
 def write_run(job: config.Job, out: Path) -> None:

@@ -86,9 +86,11 @@ def _scores(
     state = algorithm.init(position)
 
     def trial(rng_key):
-        keys = jax.random.split(rng_key, num_steps)
-        steps = jax.vmap(algorithm.step, (0, None))(keys, state)
-        return jnp.sum(jax.vmap(score_fn)(*steps))
+        def add(step, total):
+            key = jax.random.fold_in(rng_key, step)
+            return total + score_fn(*algorithm.step(key, state))
+
+        return lax.fori_loop(0, num_steps, add, jnp.zeros(()))
 
     # All batches have the same size, so that one program is compiled.
     shape = -(-num_trials // TRIALS_AT_ONCE), TRIALS_AT_ONCE

@@ -1,0 +1,424 @@
+"""Attack a kernel on two neighbouring data sets of made-up records.
+
+The adversary of `dpjax.privacy.audit` needs two data sets that a step tells apart, and
+a score of what the step releases. Both are found by trying, so they fit any kernel:
+
+*Data sets.* Of many made-up records, those of one scale whose log-likelihoods have the
+most different gradients take the place of the first record. The other records are all
+one whose gradient is small, or pairs that cancel. A pilot chooses the scale and the
+others: those whose steps differ most.
+
+*A louder pilot.* One record changes a step so little that no pilot would see how. So as
+many of the first records are replaced, on both sides, as it takes. The score that is
+learned from them is then used on data sets that differ in one record.
+
+*Score.* Of one step from the start, the features are where the position moved, the
+accept bit and the released vectors. Fisher's linear discriminant projects them on a
+line, which is cut into intervals. The score is the log of how much more often the
+pilot's steps fell into an interval on one data set than on the other. It is fixed
+before the trials begin, whose randomness is independent of the pilot's.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dpjax import privacy
+from dpjax.posterior import Posterior
+from dpjax.privacy import NeighboringRelation, audit
+from dpjax.privacy.events import repeat
+from dpjax.privacy.validate import check_count
+
+__all__ = ["Attack", "attack"]
+
+DELTA = 1e-2
+"""delta of claim and bound: at a smaller one, more trials are needed to find much."""
+
+SIGNIFICANCE = 1e-6
+"""Chance that the bound exceeds the true epsilon."""
+
+EPSILON = 4.0
+"""Claim that an attack aims at by its number of steps."""
+
+MIN_RECORDS = 16
+MAX_EVALUATIONS = 2**20
+"""Of records by the steps of a trial, unless their number is given."""
+
+SCALES = 10.0 ** np.arange(-1, 6)
+CANDIDATES = 64
+"""Scales of made-up records, and how many there are of each."""
+
+CLEAR = 20.0
+"""Standard errors by which the pilot's steps on two data sets differ clearly."""
+
+SMALL_PILOT, PILOT, MAX_FEATURES = 2**15, 2**19, 2**24
+"""Steps that choose the data sets, steps that fit the score, and numbers kept."""
+
+NUM_INTERVALS, NUM_THRESHOLDS = 16, 33
+
+
+class Attack(NamedTuple):
+    """What an attack found.
+
+    claimed
+        epsilon of `num_steps` first steps of one chain, by the accountant.
+    found
+        Lower bound on their epsilon.
+    delta
+        delta of both.
+    significance
+        Chance that `found` exceeds the true epsilon.
+    num_steps, num_trials, num_records
+        Steps of a trial, trials on either data set, and records in the first one.
+    neighboring_relation
+        How the data sets differ.
+    seed
+        Of the made-up records and of all randomness.
+    """
+
+    claimed: float
+    found: float
+    delta: float
+    significance: float
+    num_steps: int
+    num_trials: int
+    num_records: int
+    neighboring_relation: NeighboringRelation
+    seed: int
+
+    @property
+    def is_refuted(self) -> bool:
+        """Whether the steps release more than is claimed."""
+        return self.found > self.claimed
+
+    def __str__(self) -> str:
+        verdict = (
+            "REFUTED: the kernel releases more than it is charged for."
+            if self.is_refuted
+            else "The claim survives this attack, which does not prove it."
+        )
+        return (
+            f"{self.num_steps} times the first step of one chain, on "
+            f"{self.num_records} made-up records ({self.neighboring_relation.name})\n"
+            f"claimed: epsilon = {self.claimed:.4g} at delta = {self.delta:g}\n"
+            f"audited: epsilon >= {self.found:.4g} at delta = {self.delta:g} "
+            f"({self.num_trials} trials on either data set, seed {self.seed}, false "
+            f"with chance {self.significance:g})\n{verdict}"
+        )
+
+
+def attack(
+    algorithm_fn: Callable,
+    outline: Posterior,
+    position: Any,
+    neighboring_relation=NeighboringRelation.REPLACE_ONE,
+    *,
+    num_trials: int = 2048,
+    num_steps: int | None = None,
+    seed: int = 0,
+) -> Attack:
+    """Bound from below what steps of a kernel cost, beside what is claimed.
+
+    Parameters
+    ----------
+    algorithm_fn
+        ``posterior -> Algorithm``, as for `dpjax.run`.
+    outline
+        Posterior with made-up records, such as `dpjax.config.Job.outline`. Only their
+        shapes and types are used; as few of them are made up as the kernel takes and
+        the attack needs.
+    position
+        Where every step begins, a pytree.
+    neighboring_relation
+        That of the claim.
+    num_trials, num_steps
+        Positive integers. The default of `num_steps` is that at which the claim is
+        `EPSILON`, but at most `MAX_EVALUATIONS` over the number of records.
+    seed
+        Repeats an attack.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, the kernel claims no finite epsilon, or no
+        made-up records tell its steps apart.
+    """
+    num_trials = check_count("num_trials", num_trials)
+    if num_steps is not None:
+        num_steps = check_count("num_steps", num_steps)
+    position = jax.tree.map(jnp.asarray, position)
+    size, events = _smallest(algorithm_fn, outline, neighboring_relation)
+    if num_steps is None:
+        most = privacy.max_steps(events, epsilon=EPSILON, delta=DELTA)
+        num_steps = max(1, min(most, MAX_EVALUATIONS // size))
+    claimed = privacy.epsilon(repeat(events, num_steps), DELTA)
+    is_substitution = neighboring_relation == NeighboringRelation.REPLACE_ONE
+
+    rng = np.random.default_rng(seed)
+    search_key, pilot_key, *keys = jax.random.split(jax.random.key(seed), 4)
+    # A new function, so that no program of an earlier attack is used.
+    pilot = functools.partial(_pilot, lambda data: algorithm_fn(data), position)
+    best = None
+    for pair_fn in _pairs(rng, outline, position, size, is_substitution):
+        for replaced in (1, size // 4, size - 1):
+            found = pilot(search_key, pair_fn(replaced), SMALL_PILOT)
+            difference, error = _difference(found)
+            if difference > CLEAR * error:
+                break
+        if best is None or difference / replaced > best[0]:
+            best = difference / replaced, pair_fn, replaced
+    if best is None:
+        raise ValueError(
+            "no two made-up records have finite gradients at the start, so there is "
+            "nothing to attack with"
+        )
+    _, pair_fn, replaced = best
+    pair = pair_fn(1)
+    score = _Score.of(pilot(pilot_key, pair_fn(replaced), PILOT))
+    found = pilot(pilot_key, pair, PILOT)
+    thresholds = _thresholds([score(side) for side in found], num_steps)
+    step_score = functools.partial(_score_of_step, score, position)
+    sums = [
+        audit.scores(
+            key,
+            pilot.args[0],
+            data,
+            position,
+            step_score,
+            num_trials=num_trials,
+            num_steps=num_steps,
+        )
+        for key, data in zip(keys, pair, strict=True)
+    ]
+    bound = audit.epsilon_lower_bound(
+        *(np.digitize(side, thresholds) for side in sums),
+        DELTA,
+        significance=SIGNIFICANCE,
+    )
+    return Attack(
+        claimed,
+        bound,
+        DELTA,
+        SIGNIFICANCE,
+        num_steps,
+        num_trials,
+        size,
+        neighboring_relation,
+        seed,
+    )
+
+
+def _smallest(algorithm_fn, outline, relation):
+    """The least number of records that suffices, and the events of a step with it.
+
+    More records are taken while the kernel refuses fewer, or while its steps cost too
+    much and cost less with more.
+    """
+    size, best, refused = min(MIN_RECORDS, outline.num_records), None, None
+    while True:
+        few = jax.tree.map(lambda leaf, n=size: np.repeat(leaf[:1], n, 0), outline)
+        try:
+            events = algorithm_fn(few).privacy(1, relation)
+            claim = privacy.epsilon(events, DELTA)
+        except ValueError as error:
+            refused = error
+        else:
+            if best is not None and claim >= best[0]:
+                break
+            best = claim, size, events
+            if claim <= EPSILON:
+                break
+        if size == outline.num_records:
+            break
+        size = min(2 * size, outline.num_records)
+    if best is None:
+        raise refused
+    if best[0] == math.inf:
+        raise ValueError(
+            f"a step of this kernel has no finite epsilon at delta = {DELTA}, so there "
+            "is no claim to audit"
+        )
+    return best[1:]
+
+
+def _pairs(rng, outline, position, size: int, is_substitution: bool):
+    """Functions ``k -> pair of posteriors`` that differ in the first k records.
+
+    If k is 1, the two are neighbours.
+    """
+    shapes = jax.eval_shape(lambda: outline.data)
+
+    def slope(record):
+        gradient = jax.grad(outline.loglikelihood_fn)(position, record)
+        return ravel_pytree(gradient)[0]
+
+    slopes = jax.jit(jax.vmap(slope))
+    with jax.numpy_rank_promotion("allow"):
+        made_up = [
+            jax.tree.map(functools.partial(_made_up, rng, scale), shapes)
+            for scale in SCALES
+        ]
+        found = [np.asarray(slopes(records), np.float64) for records in made_up]
+    lengths = [_lengths(gradients) for gradients in found]
+    if not np.isfinite(np.concatenate(lengths)).any():
+        return
+    scale = int(np.argmin([length.min() for length in lengths]))
+    quiet = _row(made_up[scale], int(np.argmin(lengths[scale])))
+    for records, gradients, length in zip(made_up, found, lengths, strict=True):
+        usable = np.flatnonzero(np.isfinite(length))
+        if usable.size < 2:
+            continue
+        # Clipping leaves long gradients their direction; what is long is not known.
+        middle = max(np.median(length[usable]), 1e-30)
+        short = gradients[usable] / (length[usable] + middle)[:, None]
+        gaps = np.linalg.norm(short[:, None] - short, axis=2)
+        one, other = np.unravel_index(np.argmax(gaps), gaps.shape)
+        one, other = (_row(records, int(usable[i])) for i in (one, other))
+        for others in ([quiet] * (size - 1), ([one, other] * size)[: size - 1]):
+            yield functools.partial(
+                _pair, outline, one, other if is_substitution else None, others
+            )
+
+
+def _pair(outline, one, other, others, replaced: int):
+    """Posteriors with so many records of one kind or the other; None is no record."""
+    rest = others[: len(others) + 1 - replaced]
+    sets = [one] * replaced + rest, [other] * replaced + rest
+    if other is None:
+        sets = sets[0], others
+    return [
+        dataclasses.replace(
+            outline, data=jax.tree.map(lambda *rows: jnp.stack(rows), *rows)
+        )
+        for rows in sets
+    ]
+
+
+def _made_up(rng, scale: float, shape):
+    size = CANDIDATES, *shape.shape[1:]
+    if jnp.issubdtype(shape.dtype, jnp.floating):
+        return jnp.asarray(scale * rng.standard_normal(size), shape.dtype)
+    return jnp.asarray(rng.integers(0, 2, size), shape.dtype)
+
+
+def _lengths(gradients):
+    """Euclidean norms, infinite where they are not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = np.linalg.norm(gradients, axis=1)
+    return np.where(np.isfinite(found), found, np.inf)
+
+
+def _row(records, index: int):
+    return jax.tree.map(lambda leaf: leaf[index], records)
+
+
+def _features(position, state, info) -> jax.Array:
+    """What a step released, in one vector; all of it is public."""
+    moved = jax.tree.map(jnp.subtract, state.position, _start_of(state, position))
+    leaves = jax.tree.leaves((moved, info))
+    return jnp.concatenate([jnp.ravel(leaf).astype(float) for leaf in leaves])
+
+
+def _start_of(state, position):
+    """`position`, or zeros where the state holds the parameters of a guide."""
+    if jax.tree.structure(state.position) == jax.tree.structure(position):
+        return position
+    return jax.tree.map(jnp.zeros_like, state.position)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _released(algorithm_fn, position, posterior, num_steps, rng_key):
+    algorithm = algorithm_fn(posterior)
+    state = algorithm.init(position)
+
+    def step(key):
+        return _features(position, *algorithm.step(key, state))
+
+    keys = jax.random.split(rng_key, num_steps)
+    return jax.lax.map(step, keys, batch_size=audit.TRIALS_AT_ONCE)
+
+
+def _pilot(algorithm_fn, position, rng_key, pair, num_steps: int):
+    """Features of single steps on both data sets, ``(steps, features)`` each."""
+    width = jax.eval_shape(
+        functools.partial(_released, algorithm_fn, num_steps=1),
+        position,
+        pair[0],
+        rng_key=rng_key,
+    ).shape[1]
+    num_steps = min(num_steps, max(MAX_FEATURES // width, 1024))
+    return [
+        np.asarray(_released(algorithm_fn, position, data, num_steps, key), float)
+        for key, data in zip(jax.random.split(rng_key), pair, strict=True)
+    ]
+
+
+def _difference(samples) -> tuple[float, float]:
+    """By how many of its standard deviations the score of a step differs between two
+    samples, where it was not fitted, and the standard error of that."""
+    half = len(samples[0]) // 2
+    score = _Score.of([side[:half] for side in samples])
+    low, high = (score(side[half:]) for side in samples)
+    spread = math.sqrt((low.var() + high.var()) / 2) or 1e-30
+    return (high.mean() - low.mean()) / spread, math.sqrt(2 / half)
+
+
+class _Score(NamedTuple):
+    """The score of a step: the log likelihood ratio of an interval of a projection."""
+
+    direction: np.ndarray
+    edges: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, samples) -> "_Score":
+        """Fitted to features ``(steps, features)`` on either data set."""
+        direction = _discriminant(*samples)
+        projected = [side @ direction for side in samples]
+        inner = np.linspace(0, 1, NUM_INTERVALS + 1)[1:-1]
+        # Every value once: most steps of a lazy kernel stay where they are.
+        edges = np.quantile(np.unique(np.concatenate(projected)), inner)
+        counts = [
+            np.bincount(np.searchsorted(edges, side), minlength=edges.size + 1) + 0.5
+            for side in projected
+        ]
+        low, high = (np.log(count / count.sum()) for count in counts)
+        return cls(direction, edges, high - low)
+
+    def __call__(self, features):
+        return self.values[np.searchsorted(self.edges, features @ self.direction)]
+
+
+def _discriminant(low, high) -> np.ndarray:
+    """Direction in which the features of two samples differ most, for their spread."""
+    both = np.concatenate([low, high])
+    spread = both.std(axis=0)
+    unit = np.where(spread > 0, 1 / np.where(spread > 0, spread, 1.0), 0.0)
+    within = (np.cov((low * unit).T) + np.cov((high * unit).T)) / 2
+    within = np.atleast_2d(within) + 1e-6 * np.eye(unit.size)
+    gap = (high.mean(axis=0) - low.mean(axis=0)) * unit
+    return np.linalg.solve(within, gap) * unit
+
+
+def _score_of_step(score: _Score, position, state, info):
+    projected = _features(position, state, info) @ jnp.asarray(score.direction, float)
+    return jnp.asarray(score.values)[
+        jnp.searchsorted(jnp.asarray(score.edges), projected)
+    ]
+
+
+def _thresholds(scores, num_steps: int) -> np.ndarray:
+    """Where sums of `num_steps` scores are likely to be, by the pilot's scores."""
+    ends = [
+        num_steps * side.mean() + sign * 4 * math.sqrt(num_steps) * side.std()
+        for side in scores
+        for sign in (-1, 1)
+    ]
+    return np.linspace(min(ends), max(ends), NUM_THRESHOLDS)
