@@ -26,7 +26,7 @@ EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Budgets in the table of `cost_table`, beside that of the job."""
 
 AUDIT_OPTIONS = {
-    "trials": "trials on either data set",
+    "trials": "trials on either data set; default: 2048 to 8192",
     "steps": "steps of a trial; default: as many as make the claim an epsilon of 4",
     "seed": "of records and randomness; default 0",
 }

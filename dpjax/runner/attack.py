@@ -5,8 +5,8 @@ a score of what the step releases. Both are found by trying, so they fit any ker
 
 *Data sets.* Of many made-up records, those of one scale whose log-likelihoods have the
 most different gradients take the place of the first record. The other records are all
-one whose gradient is small, or pairs that cancel. A pilot chooses the scale and the
-others: those whose steps differ most.
+one whose gradient is about zero, or pairs that cancel. A pilot chooses the scale and
+the others: those at which steps differ most.
 
 *A louder pilot.* One record changes a step so little that no pilot would see how. So as
 many of the first records are replaced, on both sides, as it takes. The score that is
@@ -48,14 +48,16 @@ EPSILON = 4.0
 """Claim that an attack aims at by its number of steps."""
 
 MIN_RECORDS = 16
-MAX_EVALUATIONS = 2**20
-"""Of records by the steps of a trial, unless their number is given."""
+MAX_EVALUATIONS, TRIALS = 2**20, (2**11, 2**13)
+"""Evaluations of records in one trial, and trials, if their numbers are not given."""
 
 SCALES = 10.0 ** np.arange(-1, 6)
 CANDIDATES = 64
 """Scales of made-up records, and how many there are of each."""
 
-CLEAR = 20.0
+SEARCH_ROUNDS = 40
+
+CLEAR = 8.0
 """Standard errors by which the pilot's steps on two data sets differ clearly."""
 
 SMALL_PILOT, PILOT, MAX_FEATURES = 2**15, 2**19, 2**24
@@ -120,7 +122,7 @@ def attack(
     position: Any,
     neighboring_relation=NeighboringRelation.REPLACE_ONE,
     *,
-    num_trials: int = 2048,
+    num_trials: int | None = None,
     num_steps: int | None = None,
     seed: int = 0,
 ) -> Attack:
@@ -139,8 +141,8 @@ def attack(
     neighboring_relation
         That of the claim.
     num_trials, num_steps
-        Positive integers. The default of `num_steps` is that at which the claim is
-        `EPSILON`, but at most `MAX_EVALUATIONS` over the number of records.
+        Positive integers. By default there are as many steps as make the claim
+        `EPSILON`, unless that takes too long, and the more trials the fewer steps.
     seed
         Repeats an attack.
 
@@ -150,25 +152,27 @@ def attack(
         If an argument is out of range, the kernel claims no finite epsilon, or no
         made-up records tell its steps apart.
     """
-    num_trials = check_count("num_trials", num_trials)
-    if num_steps is not None:
-        num_steps = check_count("num_steps", num_steps)
     position = jax.tree.map(jnp.asarray, position)
     size, events = _smallest(algorithm_fn, outline, neighboring_relation)
     if num_steps is None:
         most = privacy.max_steps(events, epsilon=EPSILON, delta=DELTA)
         num_steps = max(1, min(most, MAX_EVALUATIONS // size))
+    num_steps = check_count("num_steps", num_steps)
+    if num_trials is None:
+        least, most = TRIALS
+        num_trials = min(most, max(least, least * MAX_EVALUATIONS // num_steps // size))
+    num_trials = check_count("num_trials", num_trials)
     claimed = privacy.epsilon(repeat(events, num_steps), DELTA)
     is_substitution = neighboring_relation == NeighboringRelation.REPLACE_ONE
 
     rng = np.random.default_rng(seed)
-    search_key, pilot_key, *keys = jax.random.split(jax.random.key(seed), 4)
     # A new function, so that no program of an earlier attack is used.
-    pilot = functools.partial(_pilot, lambda data: algorithm_fn(data), position)
+    kernel = lambda data: algorithm_fn(data)  # noqa: E731
+    pilot = functools.partial(_pilot, rng, kernel, position)
     best = None
     for pair_fn in _pairs(rng, outline, position, size, is_substitution):
-        for replaced in (1, size // 4, size - 1):
-            found = pilot(search_key, pair_fn(replaced), SMALL_PILOT)
+        for replaced in (1, size // 8, size // 3, size - 1):
+            found = pilot(pair_fn(replaced), SMALL_PILOT)
             difference, error = _difference(found)
             if difference > CLEAR * error:
                 break
@@ -181,21 +185,21 @@ def attack(
         )
     _, pair_fn, replaced = best
     pair = pair_fn(1)
-    score = _Score.of(pilot(pilot_key, pair_fn(replaced), PILOT))
-    found = pilot(pilot_key, pair, PILOT)
+    score = _Score.of(pilot(pair_fn(replaced), PILOT))
+    found = pilot(pair, PILOT)
     thresholds = _thresholds([score(side) for side in found], num_steps)
     step_score = functools.partial(_score_of_step, score, position)
     sums = [
         audit.scores(
-            key,
-            pilot.args[0],
+            _key(rng),
+            kernel,
             data,
             position,
             step_score,
             num_trials=num_trials,
             num_steps=num_steps,
         )
-        for key, data in zip(keys, pair, strict=True)
+        for data in pair
     ]
     bound = audit.epsilon_lower_bound(
         *(np.digitize(side, thresholds) for side in sums),
@@ -260,17 +264,15 @@ def _pairs(rng, outline, position, size: int, is_substitution: bool):
         return ravel_pytree(gradient)[0]
 
     slopes = jax.jit(jax.vmap(slope))
-    with jax.numpy_rank_promotion("allow"):
-        made_up = [
-            jax.tree.map(functools.partial(_made_up, rng, scale), shapes)
-            for scale in SCALES
-        ]
-        found = [np.asarray(slopes(records), np.float64) for records in made_up]
+    made_up = [
+        jax.tree.map(functools.partial(_made_up, rng, scale), shapes)
+        for scale in SCALES
+    ]
+    found = [np.asarray(slopes(records), np.float64) for records in made_up]
     lengths = [_lengths(gradients) for gradients in found]
     if not np.isfinite(np.concatenate(lengths)).any():
         return
-    scale = int(np.argmin([length.min() for length in lengths]))
-    quiet = _row(made_up[scale], int(np.argmin(lengths[scale])))
+    quiet = _quiet(rng, slopes, shapes)
     for records, gradients, length in zip(made_up, found, lengths, strict=True):
         usable = np.flatnonzero(np.isfinite(length))
         if usable.size < 2:
@@ -299,6 +301,22 @@ def _pair(outline, one, other, others, replaced: int):
         )
         for rows in sets
     ]
+
+
+def _quiet(rng, slopes, shapes):
+    """A made-up record of almost no gradient, by a random search that closes in."""
+    best = jax.tree.map(lambda shape: jnp.zeros(shape.shape[1:], shape.dtype), shapes)
+    for scale in np.geomspace(10.0, 1e-6, SEARCH_ROUNDS):
+        moved = jax.tree.map(functools.partial(_made_up, rng, scale), shapes)
+        tried = jax.tree.map(
+            lambda move, kept: jnp.concatenate(
+                [kept[None], kept[None] + move if move.dtype.kind == "f" else move]
+            ),
+            moved,
+            best,
+        )
+        best = _row(tried, int(np.argmin(_lengths(np.asarray(slopes(tried))))))
+    return best
 
 
 def _made_up(rng, scale: float, shape):
@@ -345,18 +363,22 @@ def _released(algorithm_fn, position, posterior, num_steps, rng_key):
     return jax.lax.map(step, keys, batch_size=audit.TRIALS_AT_ONCE)
 
 
-def _pilot(algorithm_fn, position, rng_key, pair, num_steps: int):
+def _key(rng) -> jax.Array:
+    return jax.random.key(int(rng.integers(2**31)))
+
+
+def _pilot(rng, algorithm_fn, position, pair, num_steps: int):
     """Features of single steps on both data sets, ``(steps, features)`` each."""
     width = jax.eval_shape(
         functools.partial(_released, algorithm_fn, num_steps=1),
         position,
         pair[0],
-        rng_key=rng_key,
+        rng_key=jax.eval_shape(lambda: jax.random.key(0)),
     ).shape[1]
     num_steps = min(num_steps, max(MAX_FEATURES // width, 1024))
     return [
-        np.asarray(_released(algorithm_fn, position, data, num_steps, key), float)
-        for key, data in zip(jax.random.split(rng_key), pair, strict=True)
+        np.asarray(_released(algorithm_fn, position, data, num_steps, _key(rng)), float)
+        for data in pair
     ]
 
 
