@@ -201,11 +201,8 @@ def attack(
         )
         for data in pair
     ]
-    bound = audit.epsilon_lower_bound(
-        *(np.digitize(side, thresholds) for side in sums),
-        DELTA,
-        significance=SIGNIFICANCE,
-    )
+    low, high = (np.digitize(side, thresholds) for side in sums)
+    bound = audit.epsilon_lower_bound(low, high, DELTA, significance=SIGNIFICANCE)
     return Attack(
         claimed,
         bound,
@@ -225,14 +222,15 @@ def _smallest(algorithm_fn, outline, relation):
     More records are taken while the kernel refuses fewer, or while its steps cost too
     much and cost less with more.
     """
-    size, best, refused = min(MIN_RECORDS, outline.num_records), None, None
+    size, best = min(MIN_RECORDS, outline.num_records), None
     while True:
         few = jax.tree.map(lambda leaf, n=size: np.repeat(leaf[:1], n, 0), outline)
         try:
             events = algorithm_fn(few).privacy(1, relation)
             claim = privacy.epsilon(events, DELTA)
-        except ValueError as error:
-            refused = error
+        except ValueError:
+            if size == outline.num_records and best is None:
+                raise
         else:
             if best is not None and claim >= best[0]:
                 break
@@ -242,8 +240,7 @@ def _smallest(algorithm_fn, outline, relation):
         if size == outline.num_records:
             break
         size = min(2 * size, outline.num_records)
-    if best is None:
-        raise refused
+    assert best is not None
     if best[0] == math.inf:
         raise ValueError(
             f"a step of this kernel has no finite epsilon at delta = {DELTA}, so there "
