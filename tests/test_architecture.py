@@ -36,11 +36,13 @@ SHARED = {
     "ep/sites",
 }
 # Where the runner passes records on: to a program as its argument, to JAX for their
-# shapes, and to a hash; and the memory of a hashed array.
+# shapes, and to a hash; and the memory of a hashed array. An attack asks records that are
+# made up for their shapes.
 HANDED_ON = {
     "numpyro/kernel": [
         "read = arrays_of(self._algorithm_fn), self._posterior.data",
     ],
+    "runner/attack": ["shapes = jax.eval_shape(lambda: outline.data)"],
     "runner/hashes": ["found.update(contents.data)"],
     "runner/program": ["data = posterior.data"],
     "runner/run": [

@@ -34,7 +34,7 @@ from dpjax import privacy
 from dpjax.posterior import Posterior
 from dpjax.privacy import NeighboringRelation, audit
 from dpjax.privacy.events import repeat
-from dpjax.privacy.validate import check_count
+from dpjax.privacy.validate import check_count, check_relation
 
 __all__ = ["Attack", "attack"]
 
@@ -149,11 +149,13 @@ def attack(
     Raises
     ------
     ValueError
-        If an argument is out of range, the kernel claims no finite epsilon, or no
-        made-up records tell its steps apart.
+        If an argument is out of range, there are fewer than two records, the kernel
+        claims no finite epsilon, or no made-up records have gradients.
     """
+    relation = check_relation("neighboring_relation", neighboring_relation)
     position = jax.tree.map(jnp.asarray, position)
-    size, events = _smallest(algorithm_fn, outline, neighboring_relation)
+    shapes = jax.eval_shape(lambda: outline.data)
+    size, events = _smallest(algorithm_fn, outline, shapes, relation)
     if num_steps is None:
         most = privacy.max_steps(events, epsilon=EPSILON, delta=DELTA)
         num_steps = max(1, min(most, MAX_EVALUATIONS // size))
@@ -163,32 +165,17 @@ def attack(
         num_trials = min(most, max(least, least * MAX_EVALUATIONS // num_steps // size))
     num_trials = check_count("num_trials", num_trials)
     claimed = privacy.epsilon(repeat(events, num_steps), DELTA)
-    is_substitution = neighboring_relation == NeighboringRelation.REPLACE_ONE
 
     rng = np.random.default_rng(seed)
     # A new function, so that no program of an earlier attack is used.
     kernel = lambda data: algorithm_fn(data)  # noqa: E731
     pilot = functools.partial(_pilot, rng, kernel, position)
-    best = None
-    for pair_fn in _pairs(rng, outline, position, size, is_substitution):
-        for replaced in (1, size // 8, size // 3, size - 1):
-            found = pilot(pair_fn(replaced), SMALL_PILOT)
-            difference, error = _difference(found)
-            if difference > CLEAR * error:
-                break
-        if best is None or difference / replaced > best[0]:
-            best = difference / replaced, pair_fn, replaced
-    if best is None:
-        raise ValueError(
-            "no two made-up records have finite gradients at the start, so there is "
-            "nothing to attack with"
-        )
-    _, pair_fn, replaced = best
-    pair = pair_fn(1)
-    score = _Score.of(pilot(pair_fn(replaced), PILOT))
+    pairs = _pairs(rng, outline, shapes, position, size, relation)
+    pair, score = _choose(pilot, pairs, size)
     found = pilot(pair, PILOT)
     thresholds = _thresholds([score(side) for side in found], num_steps)
-    step_score = functools.partial(_score_of_step, score, position)
+    start = algorithm_fn(pair[0]).init(position).position
+    step_score = functools.partial(_score_of_step, score, start)
     sums = [
         audit.scores(
             _key(rng),
@@ -203,30 +190,28 @@ def attack(
     ]
     low, high = (np.digitize(side, thresholds) for side in sums)
     bound = audit.epsilon_lower_bound(low, high, DELTA, significance=SIGNIFICANCE)
-    return Attack(
-        claimed,
-        bound,
-        DELTA,
-        SIGNIFICANCE,
-        num_steps,
-        num_trials,
-        size,
-        neighboring_relation,
-        seed,
-    )
+    numbers = num_steps, num_trials, size, relation, seed
+    return Attack(claimed, bound, DELTA, SIGNIFICANCE, *numbers)
 
 
-def _smallest(algorithm_fn, outline, relation):
+def _smallest(algorithm_fn, outline, shapes, relation):
     """The least number of records that suffices, and the events of a step with it.
 
     More records are taken while the kernel refuses fewer, or while its steps cost too
     much and cost less with more.
     """
+    if outline.num_records < 2:
+        raise ValueError("an attack on one of the records needs at least two")
     size, best = min(MIN_RECORDS, outline.num_records), None
     while True:
-        few = jax.tree.map(lambda leaf, n=size: np.repeat(leaf[:1], n, 0), outline)
+        few = jax.tree.map(
+            lambda shape, size=size: np.zeros((size, *shape.shape[1:]), shape.dtype),
+            shapes,
+        )
         try:
-            events = algorithm_fn(few).privacy(1, relation)
+            events = algorithm_fn(dataclasses.replace(outline, data=few)).privacy(
+                1, relation
+            )
             claim = privacy.epsilon(events, DELTA)
         except ValueError:
             if size == outline.num_records and best is None:
@@ -249,18 +234,42 @@ def _smallest(algorithm_fn, outline, relation):
     return best[1:]
 
 
-def _pairs(rng, outline, position, size: int, is_substitution: bool):
+def _choose(pilot, pairs, size: int):
+    """Of the pairs, the neighbours that a step tells apart best, and a score of it."""
+    found = [(*_loudness(pilot, pair_fn, size), pair_fn) for pair_fn in pairs]
+    if not found:
+        raise ValueError(
+            "no two made-up records have finite gradients at the start, so there is "
+            "nothing to attack with"
+        )
+    _, replaced, pair_fn = max(found, key=lambda line: line[0])
+    return pair_fn(1), _Score.of(pilot(pair_fn(replaced), PILOT))
+
+
+def _loudness(pilot, pair_fn, size: int) -> tuple[float, int]:
+    """How differently steps score for each record that is replaced, and the number of
+    these records from which on the difference is clear."""
+    *fewer, most = sorted({1, size // 8, size // 3, size - 1} - {0})
+    for replaced in fewer:
+        difference, error = _difference(pilot(pair_fn(replaced), SMALL_PILOT))
+        if difference > CLEAR * error:
+            return difference / replaced, replaced
+    difference, _ = _difference(pilot(pair_fn(most), SMALL_PILOT))
+    return difference / most, most
+
+
+def _pairs(rng, outline, shapes, position, size: int, relation):
     """Functions ``k -> pair of posteriors`` that differ in the first k records.
 
     If k is 1, the two are neighbours.
     """
-    shapes = jax.eval_shape(lambda: outline.data)
 
     def slope(record):
         gradient = jax.grad(outline.loglikelihood_fn)(position, record)
         return ravel_pytree(gradient)[0]
 
     slopes = jax.jit(jax.vmap(slope))
+    replaces = relation is NeighboringRelation.REPLACE_ONE
     made_up = [
         jax.tree.map(functools.partial(_made_up, rng, scale), shapes)
         for scale in SCALES
@@ -282,7 +291,7 @@ def _pairs(rng, outline, position, size: int, is_substitution: bool):
         one, other = (_row(records, int(usable[i])) for i in (one, other))
         for others in ([quiet] * (size - 1), ([one, other] * size)[: size - 1]):
             yield functools.partial(
-                _pair, outline, one, other if is_substitution else None, others
+                _pair, outline, one, other if replaces else None, others
             )
 
 
@@ -334,18 +343,11 @@ def _row(records, index: int):
     return jax.tree.map(lambda leaf: leaf[index], records)
 
 
-def _features(position, state, info) -> jax.Array:
-    """What a step released, in one vector; all of it is public."""
-    moved = jax.tree.map(jnp.subtract, state.position, _start_of(state, position))
+def _features(start, state, info) -> jax.Array:
+    """What a step from the position `start` released, in one vector; all is public."""
+    moved = jax.tree.map(jnp.subtract, state.position, start)
     leaves = jax.tree.leaves((moved, info))
     return jnp.concatenate([jnp.ravel(leaf).astype(float) for leaf in leaves])
-
-
-def _start_of(state, position):
-    """`position`, or zeros where the state holds the parameters of a guide."""
-    if jax.tree.structure(state.position) == jax.tree.structure(position):
-        return position
-    return jax.tree.map(jnp.zeros_like, state.position)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
@@ -354,7 +356,7 @@ def _released(algorithm_fn, position, posterior, num_steps, rng_key):
     state = algorithm.init(position)
 
     def step(key):
-        return _features(position, *algorithm.step(key, state))
+        return _features(state.position, *algorithm.step(key, state))
 
     keys = jax.random.split(rng_key, num_steps)
     return jax.lax.map(step, keys, batch_size=audit.TRIALS_AT_ONCE)
@@ -426,8 +428,8 @@ def _discriminant(low, high) -> np.ndarray:
     return np.linalg.solve(within, gap) * unit
 
 
-def _score_of_step(score: _Score, position, state, info):
-    projected = _features(position, state, info) @ jnp.asarray(score.direction, float)
+def _score_of_step(score: _Score, start, state, info):
+    projected = _features(start, state, info) @ jnp.asarray(score.direction, float)
     return jnp.asarray(score.values)[
         jnp.searchsorted(jnp.asarray(score.edges), projected)
     ]
