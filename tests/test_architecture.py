@@ -36,8 +36,8 @@ SHARED = {
     "ep/sites",
 }
 # Where the runner passes records on: to a program as its argument, to JAX for their
-# shapes, and to a hash; and the memory of a hashed array. An attack asks records that are
-# made up for their shapes.
+# shapes, and to a hash; and the memory of a hashed array. An attack asks
+# made-up records for their shapes.
 HANDED_ON = {
     "numpyro/kernel": [
         "read = arrays_of(self._algorithm_fn), self._posterior.data",

@@ -36,7 +36,7 @@ from dpjax.privacy import NeighboringRelation, audit
 from dpjax.privacy.events import repeat
 from dpjax.privacy.validate import check_count, check_relation
 
-__all__ = ["Attack", "attack"]
+__all__ = ["DELTA", "SIGNIFICANCE", "Attack", "attack"]
 
 DELTA = 1e-2
 """delta of claim and bound: at a smaller one, more trials are needed to find much."""
