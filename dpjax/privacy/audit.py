@@ -85,12 +85,15 @@ def _scores(
     algorithm = algorithm_fn(posterior)
     state = algorithm.init(position)
 
+    def score(key):
+        return jnp.sum(score_fn(*algorithm.step(key, state)))
+
     def trial(rng_key):
         def add(step, total):
-            key = jax.random.fold_in(rng_key, step)
-            return total + score_fn(*algorithm.step(key, state))
+            return total + score(jax.random.fold_in(rng_key, step))
 
-        return lax.fori_loop(0, num_steps, add, jnp.zeros(()))
+        nothing = jnp.zeros((), jax.eval_shape(score, rng_key).dtype)
+        return lax.fori_loop(0, num_steps, add, nothing)
 
     # All batches have the same size, so that one program is compiled.
     shape = -(-num_trials // TRIALS_AT_ONCE), TRIALS_AT_ONCE
