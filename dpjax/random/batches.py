@@ -49,6 +49,9 @@ TOTAL_VARIATION = 2.0**-70
 probability that the pool holds fewer than B distinct integers. It is 2e6 times smaller
 than `dpjax.acceptance.TOTAL_VARIATION`, which has slack to cover it."""
 
+MAX_BLOCKS = 10**5
+"""Blocks of factors in the bound of `num_words`, of one factor for smaller batches."""
+
 KEY_WORDS = 8
 """Number of uniform uint32 words that make a ChaCha20 key."""
 
@@ -79,9 +82,13 @@ def num_words(batch_size: int, num_records: int) -> int:
             f"{batch_size}; a kernel on all records is exact and costs little more"
         )
     discarded = (2**32 % num_records + 1) / 2**32
-    fails = 1 - (1 - np.arange(batch_size) / num_records) * (1 - discarded)
+    # Factors of Chernoff's bound grow with i. So the last one of a block bounds all.
+    num_blocks = min(batch_size, MAX_BLOCKS)
+    ends = np.linspace(0, batch_size, num_blocks + 1).round()
+    fails = 1 - (1 - (ends[1:] - 1) / num_records) * (1 - discarded)
     z = (1 / fails[-1]) ** np.linspace(0, 1, 101)[1:-1]
-    log_bound = np.sum(np.log1p(-fails) - np.log1p(-fails * z[:, None]), axis=1)
+    log_factors = np.log1p(-fails) - np.log1p(-fails * z[:, None])
+    log_bound = np.sum(np.diff(ends) * log_factors, axis=1)
     surplus = np.min((log_bound - math.log(TOTAL_VARIATION)) / np.log(z))
     return batch_size + math.ceil(surplus)
 
