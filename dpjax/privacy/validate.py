@@ -34,12 +34,12 @@ def check_real(name: str, value, *, low: float, high: float) -> float:
         raise ValueError(
             f"{name} must be a real number, got {value!r}; pass a Python float"
         )
-    number = float(value)
-    if not (math.isfinite(number) and low <= number <= high):
+    # An integer may be larger than any float.
+    if not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
         raise ValueError(
             f"{name} must be finite and between {low:g} and {high:g}, got {value!r}"
         )
-    return number
+    return float(value)
 
 
 def check_epsilon(value) -> float:

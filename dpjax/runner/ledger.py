@@ -139,7 +139,8 @@ def reserve(
         Name of the neighbouring relation of their sensitivities.
     approve
         Called with what was spent before, while the file is locked. It refuses the
-        reservation by raising an error, and then nothing is written.
+        reservation by raising an error, and then nothing is written, and no file is
+        left that was not there.
     rule
         That of a new ledger.
     data_fn
@@ -164,7 +165,12 @@ def reserve(
         content = file.read()
         lines, whole = _checked(content, path)
         spent = _spent(lines, path, relation)
-        approve(spent)
+        try:
+            approve(spent)
+        except Exception:
+            if not content:
+                os.remove(path)
+            raise
         previous = lines[-1].state if lines else ""
         nonce = nonce_fn(previous)
         salt = bytes.fromhex(lines[0].nonce if lines else nonce)

@@ -15,12 +15,22 @@ import numpy as np
 from dpjax.algorithm import bernoulli
 from dpjax.random import chacha
 
-__all__ = ["COINS_STREAM", "NUM_CHUNKS", "Plan", "chunk_size", "make_plan"]
+__all__ = [
+    "COINS_STREAM",
+    "NUM_CHUNKS",
+    "Plan",
+    "check_size",
+    "chunk_size",
+    "make_plan",
+]
 
 NUM_CHUNKS = 20
 """Chunks that a run is expected to take: exactly so many unless the kernel is lazy or
 the run shorter. One chunk is one call of a compiled loop, after which the progress bar
 moves and a checkpoint is written."""
+
+MAX_NUMBERS = 2**29
+"""Numbers in the largest array of a run, 4 GB."""
 
 COINS_STREAM = 0
 """Stream of the tape that the coins come from. The streams after it are the steps'."""
@@ -45,6 +55,33 @@ class Plan(NamedTuple):
     read_after: np.ndarray
     num_between: np.ndarray
     chunk_size: int
+
+
+def check_size(
+    num_steps: int,
+    num_chains: int,
+    words_per_step: float,
+    numbers_per_draw: int,
+    num_draws: float,
+) -> None:
+    """Refuse a run that does not fit in memory.
+
+    Its largest arrays hold where each chain stands after every step, the words of a
+    chunk, and what is read of all chains.
+
+    Raises
+    ------
+    ValueError
+        If one of them is too large; the message names a number of steps that is not.
+    """
+    words = num_steps * num_chains * words_per_step / NUM_CHUNKS
+    largest = max(num_steps * num_chains, words, num_draws * numbers_per_draw)
+    if largest > MAX_NUMBERS:
+        raise ValueError(
+            f"{num_steps:,} steps of {num_chains:,} chains do not fit in memory, but "
+            f"{int(num_steps * MAX_NUMBERS / largest):,} do: state num_steps, run "
+            "fewer chains, or raise thinning"
+        )
 
 
 def chunk_size(num_steps: int, laziness: float) -> int:
