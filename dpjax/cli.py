@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import shlex
+import signal
 import sys
 import time
 import warnings
@@ -16,6 +18,7 @@ from dpjax import config, privacy
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
 from dpjax.runner.run import run
+from dpjax.runner.signals import Stopped, deferred, raised
 
 __all__ = ["audited", "cost_table", "main", "predictive", "write_run"]
 
@@ -58,22 +61,47 @@ def main(arguments=None) -> int:
     for name, meaning in AUDIT_OPTIONS.items():
         audit.add_argument(f"--{name}", type=int, help=meaning)
     options = parser.parse_args(arguments)
+    out = None
     try:
-        job = config.load(options.config)
-        if options.command == "account":
-            print(cost_table(job))
-        elif options.command == "audit":
-            chosen = {name: getattr(options, name) for name in AUDIT_OPTIONS}
-            found = audited(job, **{k: v for k, v in chosen.items() if v is not None})
-            print(found)
-            return int(found.is_refuted)
-        else:
-            stamp = time.strftime("%Y%m%d-%H%M%S")
-            write_run(job, Path(options.out or f"results/{job.name}-{stamp}"))
+        with raised():
+            job = config.load(options.config)
+            if options.command == "account":
+                print(cost_table(job))
+            elif options.command == "audit":
+                given = {name: getattr(options, name) for name in AUDIT_OPTIONS}
+                found = audited(job, **{k: v for k, v in given.items() if v is not None})
+                print(found)
+                return int(found.is_refuted)
+            else:
+                stamp = time.strftime("%Y%m%d-%H%M%S")
+                out = Path(options.out or f"results/{job.name}-{stamp}")
+                print(f"a run that is stopped goes on with: {_again(options, out)}")
+                write_run(job, out)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"dpjax: {error}", file=sys.stderr)
         return 1
+    except Stopped as stop:
+        (number,) = stop.args
+        print(f"dpjax: stopped by {signal.Signals(number).name}", file=sys.stderr)
+        if out is not None:
+            print(_left(out, _again(options, out)), file=sys.stderr)
+        return 128 + number
     return 0
+
+
+def _again(options, out: Path) -> str:
+    """The command that goes on with a run."""
+    return shlex.join(["dpjax", "run", options.config, "--out", str(out)])
+
+
+def _left(out: Path, again: str) -> str:
+    """What a stopped run leaves: until its end, a charged run has a checkpoint."""
+    if not any(out.glob("checkpoint.npz*")):
+        return "the run had not begun: nothing was charged"
+    return (
+        f"the charge stays in the ledger, and what was sampled is saved in {out}; to "
+        f"go on without another charge: {again}"
+    )
 
 
 def cost_table(job: config.Job) -> str:
@@ -135,7 +163,7 @@ def write_run(job: config.Job, out: Path) -> None:
     The infos of a run without accept bits are in draws.nc, where
     `dpjax.runner.load_infos` finds them. A run that was killed, or whose draws could
     not be written, continues from the checkpoint that it left in `out`. The checkpoint
-    is deleted when draws and statement are on disk.
+    is deleted when all files are written.
     """
     posterior, names, test = job.load()
     out.mkdir(parents=True, exist_ok=True)
@@ -156,8 +184,6 @@ def write_run(job: config.Job, out: Path) -> None:
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     for saved in (out / "draws.nc", out / "privacy.json", out):
         sync(saved)
-    for checkpoint in out.glob("checkpoint.npz*"):
-        checkpoint.unlink()
     # By its type it may also be a data set of arrays; as called there, it is a table.
     summary: Any = result.summary()
     if names is not None:
@@ -175,6 +201,9 @@ def write_run(job: config.Job, out: Path) -> None:
     if test is not None:
         print(predictive(result.positions, *test))
     _plot(draws, list(summary.index), out)
+    with deferred():
+        for checkpoint in out.glob("checkpoint.npz*"):
+            checkpoint.unlink()
     print(f"written: {out}/draws.nc, summary.csv, privacy.json, trace.png, pairs.png")
 
 

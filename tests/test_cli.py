@@ -3,6 +3,11 @@
 import errno
 import functools
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import arviz
@@ -15,6 +20,7 @@ from dpjax import bounds, cli, config, fisher, privacy, proposals
 from dpjax.adaptation import adapted
 from dpjax.config import data, model
 from dpjax.models.banana import FisherInformation
+from dpjax.runner import checkpoint, ledger
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[1]
@@ -96,6 +102,95 @@ def test_draws_that_could_not_be_written_are_not_lost(toml, tmp_path, monkeypatc
     np.testing.assert_array_equal(draws.values, positions[0])
     assert (out / "ledger.jsonl").read_bytes() == charged
     assert not (out / "checkpoint.npz").exists()
+
+
+STOPPED = TOML.replace("bound = 0.05", "bound = 0.001") + (
+    "num_steps = 60\nunsafe_seed = 5\n"
+)
+
+
+def posterior_draws(out):
+    return arviz.from_netcdf(out / "draws.nc").posterior["position"].values
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_stopped_run_says_how_it_goes_on(toml, tmp_path, monkeypatch, capsys, name):
+    """By a signal that comes while the ledger is written, and one after five chunks."""
+    toml.write_text(STOPPED)
+    whole, out, number = tmp_path / "whole", tmp_path / "my out", signal.Signals[name]
+    monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
+    assert cli.main(["run", str(toml), "--out", str(whole)]) == 0
+    handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+    save, reserve, saved = checkpoint.save, ledger.reserve, []
+
+    def stopped_reserve(*arguments, **options):
+        os.kill(os.getpid(), number)
+        return reserve(*arguments, **options)
+
+    def stopped_save(*arguments):
+        save(*arguments)
+        saved.append(arguments[-1].start)
+        if len(saved) == 7:
+            os.kill(os.getpid(), number)
+
+    command = ["run", str(toml), "--out", str(out)]
+    for stopped in (("reserve", stopped_reserve), ("save", stopped_save)):
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(ledger if stopped[0] == "reserve" else checkpoint, *stopped)
+            assert cli.main(command) == 128 + number
+        said = capsys.readouterr().err
+        assert f"stopped by {name}" in said and "the charge stays in the ledger" in said
+        assert f"dpjax run {toml} --out '{out}'" in said
+        assert (out / "checkpoint.npz").exists() and not (out / "draws.nc").exists()
+        charged = (out / "ledger.jsonl").read_bytes()
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
+    assert 0 < saved[-1] < 60
+    assert cli.main(command) == 0
+    np.testing.assert_array_equal(posterior_draws(out), posterior_draws(whole))
+    assert (out / "ledger.jsonl").read_bytes() == charged
+    assert len(charged.splitlines()) == 1 and not (out / "checkpoint.npz").exists()
+
+
+def test_a_run_stopped_before_its_charge_says_so(toml, tmp_path, monkeypatch, capsys):
+    """Its folder is named even if the user named none."""
+    monkeypatch.chdir(tmp_path)
+
+    def stopped(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(cli, "write_run", stopped)
+    assert cli.main(["run", str(toml)]) == 130
+    printed = capsys.readouterr()
+    assert f"dpjax run {toml} --out results/job-" in printed.out
+    assert "nothing was charged" in printed.err
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_is_stopped_can_be_gone_on_with(toml, tmp_path, number):
+    text = STOPPED.replace("num_records = 2000", "num_records = 50_000")
+    toml.write_text(text.replace("num_steps = 60", "num_steps = 6000"))
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    go = "import sys; from dpjax.cli import main; sys.exit(main(sys.argv[1:]))"
+
+    def start(folder):
+        command = [sys.executable, "-c", go, "run", str(toml), "--out", str(folder)]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+    stopped = start(out)
+    while not (out / "checkpoint.npz").exists() and stopped.poll() is None:
+        time.sleep(0.01)
+    stopped.send_signal(number)
+    said = stopped.communicate(timeout=300)[1]
+    assert stopped.returncode == 128 + number, said
+    assert "Traceback" not in said
+    assert "the charge stays in the ledger" in said
+    assert (out / "checkpoint.npz").exists()
+    for folder in (out, whole):
+        assert start(folder).communicate(timeout=300) and (folder / "draws.nc").exists()
+    np.testing.assert_array_equal(posterior_draws(out), posterior_draws(whole))
+    assert len((out / "ledger.jsonl").read_text().splitlines()) == 1
 
 
 def test_a_ledger_lies_beside_the_configuration(toml, tmp_path, monkeypatch):
@@ -445,7 +540,11 @@ def test_the_information_of_logistic_regression_is_refused(tmp_path, capsys):
         ("delta = 1e-5", "delta = 1.0", "delta"),
         ("clip_bound = 0.05", "clip_bound = -0.05", "clip_bound must be positive"),
         ("clip_bound = 0.05", "", "clip_bound or clip_per_distance"),
-        ("num_records = 2000", "num_records = 0", "num_records must be between"),
+        (
+            "num_records = 2000",
+            "num_records = 0",
+            "num_records must be a whole number",
+        ),
         ("num_chains = 2", "num_chains = 0", "num_chains"),
         ("[0.0, 3.0]", "[0.0]", "start must be a list of 2 numbers"),
         ("step_size = 0.05", "step_size = 0.05\nlaziness = 2.0", "laziness"),

@@ -7,6 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from dpjax.random import chacha
+from dpjax.runner import signals
 from dpjax.runner.checkpoint import Checkpoint
 from dpjax.runner.plan import COINS_STREAM, NUM_CHUNKS, Plan
 from dpjax.runner.program import Draw, Program
@@ -74,6 +75,7 @@ def sample(
             _store(history, plan, start, read)
             stop = start + plan.chunk_size
             save(checkpoint._replace(start=stop, progress=(chains, read)))
+            signals.check()
             bar.update(min(1, NUM_CHUNKS - bar.n))
         bar.update(NUM_CHUNKS - bar.n)
     drawn = jax.tree.map(lambda leaf: np.moveaxis(leaf[1:], 0, 1), read)

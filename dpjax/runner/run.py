@@ -20,11 +20,11 @@ from dpjax.privacy.validate import check_count
 from dpjax.random import chacha
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
-from dpjax.runner import loop
+from dpjax.runner import loop, signals
 from dpjax.runner import program as programs
 from dpjax.runner.check import check_start
 from dpjax.runner.hashes import digest, keyed
-from dpjax.runner.plan import chunk_size, make_plan
+from dpjax.runner.plan import check_size, chunk_size, make_plan
 from dpjax.runner.results import PrivacyStatement, Run
 
 __all__ = ["run"]
@@ -153,6 +153,14 @@ def run(
         cost_fn = functools.partial(_cost, algorithm, num_chains, budget)
         length = _affordable(cost_fn, num_chains, budget, ledger)
     num_discarded = math.floor(length * warmup_fraction)
+    num_words = programs.num_words_of(algorithm.transition, initial[0])
+    check_size(
+        length,
+        num_chains,
+        num_words * algorithm.transition.laziness,
+        sum(leaf.size for leaf in jax.tree.leaves(initial[1])),
+        (length - num_discarded) / thinning,
+    )
     outline_fn = functools.partial(_outline, num_chains, budget, length)
     outline = outline_fn(algorithm)
     _check_tuning(outline.num_warmup, num_discarded, length)
@@ -160,7 +168,7 @@ def run(
         algorithm_fn,
         posterior,
         initial[0],
-        programs.num_words_of(algorithm.transition, initial[0]),
+        num_words,
         chunk_size=chunk_size(length, outline.laziness),
         is_private=budget is not None,
         outline_fn=outline_fn,
@@ -185,43 +193,46 @@ def run(
         cost=[[event.to_json(), count] for event, count in outline.events],
         program=program.identity,
     )
-    if stored is not None:
-        key, reservation = stored.key, stored.reservation
-    elif budget is None:
-        key, reservation = _secret(unsafe_key), ""
-    else:
-        all_settings = settings | dict(num_steps=length, parameters=parameters.hex())
-        key, reservation = _pay(
-            outline.events,
-            budget,
-            ledger,
-            ledger_rule,
-            unsafe_key,
-            all_settings,
-            records,
-        )
-    if checkpoint is not None:
-        settings |= dict(
-            ledger=ledger and os.path.realpath(ledger),
-            unsafe_key=unsafe_key is not None
-            and jax.random.key_data(unsafe_key).tolist(),
-            software=[jax.__version__, jax.default_backend()],
-            parameters=keyed(key, parameters).hex(),
-            data=keyed(key, records()).hex(),
-        )
-    if stored is not None:
-        checkpoints.check(checkpoint, stored, settings)
-        if budget is not None and ledger is not None:
-            _check_paid(checkpoint, ledger, reservation)
-    statement = _statement(outline.events, budget, num_chains, length, unsafe_key)
-    if verbose:
-        print(statement)
+    # A run that is charged has a checkpoint, from which it goes on.
+    with signals.deferred():
+        if stored is not None:
+            key, reservation = stored.key, stored.reservation
+        elif budget is None:
+            key, reservation = _secret(unsafe_key), ""
+        else:
+            key, reservation = _pay(
+                outline.events,
+                budget,
+                ledger,
+                ledger_rule,
+                unsafe_key,
+                settings | dict(num_steps=length, parameters=parameters.hex()),
+                records,
+            )
+        if checkpoint is not None:
+            settings |= dict(
+                ledger=ledger and os.path.realpath(ledger),
+                unsafe_key=unsafe_key is not None
+                and jax.random.key_data(unsafe_key).tolist(),
+                software=[jax.__version__, jax.default_backend()],
+                parameters=keyed(key, parameters).hex(),
+                data=keyed(key, records()).hex(),
+            )
+        if stored is not None:
+            checkpoints.check(checkpoint, stored, settings)
+            if budget is not None and ledger is not None:
+                _check_paid(checkpoint, ledger, reservation)
+        statement = _statement(outline.events, budget, num_chains, length, unsafe_key)
+        if verbose:
+            print(statement)
 
-    plan = make_plan(key, outline.laziness, length, num_chains, num_discarded, thinning)
-    save = functools.partial(checkpoints.save, checkpoint, settings)
-    if stored is None:
-        stored = loop.begin(key, reservation, length, plan, initial)
-        save(stored)
+        plan = make_plan(
+            key, outline.laziness, length, num_chains, num_discarded, thinning
+        )
+        save = functools.partial(checkpoints.save, checkpoint, settings)
+        if stored is None:
+            stored = loop.begin(key, reservation, length, plan, initial)
+            save(stored)
     positions, acceptance_rate, infos = loop.sample(
         program, stored, plan, save, verbose
     )
