@@ -1,13 +1,22 @@
-"""The table ``[adaptation]``: see `dpjax.config.job`."""
+"""The table ``[adaptation]``."""
 
 import functools
 
 import numpy as np
 
 from dpjax.adaptation import adapted
-from dpjax.config.keys import ConfigError, check_keys, keywords, without
+from dpjax.config.keys import ConfigError, check_keys, keys_of, without
 
-__all__ = ["read"]
+__all__ = ["KEYS", "read"]
+
+KEYS = keys_of(
+    adapted, names=["num_warmup", "is_mass_matrix_diagonal", "target_acceptance_rate"]
+)
+KEYS["is_mass_matrix_diagonal"] = KEYS["is_mass_matrix_diagonal"]._replace(
+    meaning="Whether the metric is ``(d,)`` or ``(d, d)``; by default as that of "
+    "``[algorithm]``, and ``(d,)`` if it has none.",
+    default=None,
+)
 
 INITIAL = ("step_size", "inverse_mass_matrix")
 """Arguments of the sampler at which tuning begins."""
@@ -21,9 +30,7 @@ def read(table, sampler, options: dict):
     ConfigError
         If there are unknown or invalid keys.
     """
-    required, optional = keywords(adapted)
-    not_initial = [key for key in optional if not key.startswith("initial_")]
-    check_keys(table, "[adaptation]", required, not_initial)
+    check_keys(table, "[adaptation]", KEYS)
     if "proposal" in options and options["proposal"].has_metric:
         raise ConfigError(
             "[adaptation] learns a metric; metric = 'geodesic' has one already"

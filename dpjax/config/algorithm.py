@@ -1,17 +1,31 @@
-"""The table ``[algorithm]`` of Metropolis-Hastings samplers: see `dpjax.config.job`."""
+"""The table ``[algorithm]`` of Metropolis-Hastings samplers."""
 
 import numpy as np
 
 from dpjax import comparisons, fisher, mcmc, proposals
 from dpjax.algorithm import Sampler
 from dpjax.config import sgmcmc, vi
-from dpjax.config.keys import ConfigError, check_keys, choice, keywords, named, without
+from dpjax.config.keys import (
+    NUMBER,
+    NUMBERS,
+    ROWS,
+    TEXT,
+    ConfigError,
+    Key,
+    check_keys,
+    choice,
+    either,
+    keys_of,
+    named,
+    one_of,
+    without,
+)
 from dpjax.config.model import Model
 from dpjax.config.run import Run
 from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
 
-__all__ = ["ADAPTABLE", "read"]
+__all__ = ["ADAPTABLE", "keys", "read"]
 
 PRIVATE = "barker penalty hmc minibatch_penalty minibatch_barker fast_mh".split()
 COMPARISONS = ["fast_mh_published", "tuna"]
@@ -25,6 +39,48 @@ BY_GRADIENTS = {"dpvi": vi, **dict.fromkeys(sgmcmc.SAMPLERS, sgmcmc)}
 """The modules that read the tables of the other samplers."""
 
 PROPOSALS = ("fixed_length", "gaussian", "one_component", "guided_walk")
+
+KINDS = {
+    "step_size": NUMBER,
+    "clip_bound": either(NUMBER, TEXT),
+    "proposal": one_of(PROPOSALS),
+    "inverse_mass_matrix": either(NUMBERS, ROWS),
+}
+
+CLIP_PER_DISTANCE = Key(
+    NUMBER,
+    "In place of ``clip_bound``: nats by unit of the distance moved.",
+    default=None,
+)
+METRIC = Key(
+    one_of(("fisher", "geodesic")),
+    "In place of ``inverse_mass_matrix``: the Fisher information that the model "
+    "expects of ``num_records`` records. With ``fisher``, its inverse at ``start`` is "
+    "the metric; with ``geodesic``, ``barker`` and ``penalty`` walk along its "
+    "geodesics (`dpjax.fisher.geodesic`). Not for ``logistic_regression`` and "
+    "``gaussian_mixture``.",
+    default=None,
+)
+
+
+def keys(name: str) -> dict[str, Key]:
+    """The keys beside ``name``."""
+    function = ADAPTABLE[name].as_top_level_api
+    found = keys_of(function, KINDS)
+    if "proposal" in found:
+        default = found["proposal"].default
+        (text,) = (each for each in PROPOSALS if getattr(proposals, each) is default)
+        found["proposal"] = found["proposal"]._replace(default=text)
+    if "clip_bound" in found:
+        found["clip_bound"] = found["clip_bound"]._replace(
+            meaning="Bound on one record's log ratio: a number of nats, or for "
+            "``gaussian_mixture`` and ``logistic_regression`` the public bound of "
+            "`dpjax.bounds` that is called ``lipschitz``, or ``range`` for an "
+            "algorithm with an ``expected_batch_size``.",
+            default=None,
+        )
+        found["clip_per_distance"] = CLIP_PER_DISTANCE
+    return found | {"metric": METRIC}
 
 
 def read(table, model: Model, run: Run, budget: Budget) -> tuple[Sampler, dict]:
@@ -40,11 +96,10 @@ def read(table, model: Model, run: Run, budget: Budget) -> tuple[Sampler, dict]:
     if name in BY_GRADIENTS:
         return BY_GRADIENTS[name].read(name, table, model, run, budget)
     sampler = ADAPTABLE[name]
-    required, optional = keywords(sampler.as_top_level_api)
-    clips = ["clip_bound", "clip_per_distance"] if "clip_bound" in required else []
-    required = ["step_size", *(key for key in required if key not in clips)]
-    check_keys(table, "[algorithm]", required, ["metric", *clips, *optional])
-    if clips and sum(key in table for key in clips) != 1:
+    known = keys(name)
+    check_keys(table, "[algorithm]", known)
+    clips = known.keys() & {"clip_bound", "clip_per_distance"}
+    if clips and len(clips & table.keys()) != 1:
         raise ConfigError("[algorithm] needs clip_bound or clip_per_distance, not both")
     options = without(table, "metric", "clip_per_distance")
     if isinstance(table.get("clip_bound"), str):
@@ -52,7 +107,6 @@ def read(table, model: Model, run: Run, budget: Budget) -> tuple[Sampler, dict]:
     if "clip_per_distance" in table:
         options["clip_bound"] = Lipschitz(table["clip_per_distance"])
     if "proposal" in table:
-        choice(table["proposal"], PROPOSALS, "[algorithm] proposal")
         options["proposal"] = getattr(proposals, table["proposal"])
     if "inverse_mass_matrix" in table:
         matrix = np.asarray(table["inverse_mass_matrix"], float)
@@ -86,7 +140,6 @@ def _public_bound(name, table, bounds):
 
 def _metric(name, table, fisher_information, start):
     """The keyword argument that ``metric`` stands for."""
-    kind = choice(table["metric"], ("fisher", "geodesic"), "[algorithm] metric")
     if fisher_information is None:
         raise ConfigError(
             "[algorithm] metric: of this model no Fisher information is at hand (for "
@@ -96,7 +149,7 @@ def _metric(name, table, fisher_information, start):
         )
     if "inverse_mass_matrix" in table:
         raise ConfigError("[algorithm] takes metric or inverse_mass_matrix, not both")
-    if kind == "fisher":
+    if table["metric"] == "fisher":
         matrix = fisher.inverse_fisher_information(fisher_information, start)
         return {"inverse_mass_matrix": matrix}
     choice(name, ("barker", "penalty"), "[algorithm] name with metric = 'geodesic'")

@@ -1,17 +1,28 @@
-"""The table ``[data]`` of the models of `dpjax.models`: see `dpjax.config.job`."""
+"""The table ``[data]`` of the models of `dpjax.models`."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from dpjax.config.keys import ConfigError, check_keys, choice, named
+from dpjax.config.keys import (
+    COUNT,
+    SEED,
+    ConfigError,
+    Key,
+    Kind,
+    check_keys,
+    count_to,
+    named,
+    one_of,
+    without,
+)
 from dpjax.datasets import adult, mnist
 from dpjax.models.shared import Family
-from dpjax.privacy.validate import check_count
 
-__all__ = ["Records", "generated", "labelled"]
+__all__ = ["ADULT", "GENERATED", "MNIST", "Records", "generated", "labelled"]
 
 ADULT_RECORDS, ADULT_DIMS = 32_561, {"compact": 9, "all": 108}
 MNIST_RECORDS = 5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949
@@ -19,6 +30,34 @@ MNIST_RECORDS = 5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949
 
 MNIST_DIM = 50
 """Features of an image."""
+
+MAX_GENERATED = 10**9
+"""Numbers in generated records, 8 GB."""
+
+
+def _are_digits(value) -> bool:
+    are_digits = isinstance(value, list) and all(type(v) is int for v in value)
+    return are_digits and len(value) == 2 == len(set(value) & set(range(10)))
+
+
+GENERATED = {
+    "num_records": Key(COUNT, "How many records are made up."),
+    "dim": Key(
+        count_to(10_000),
+        "Components of a record, for ``banana`` and ``correlated_gaussian``.",
+    ),
+    "seed": Key(SEED, "Of the pseudo-random numbers that make them up."),
+}
+ADULT = {"columns": Key(one_of(ADULT_DIMS), "Which columns are features.", "compact")}
+MNIST = {
+    "digits": Key(Kind("two different digits", _are_digits), "The two to tell apart."),
+    "features": Key(
+        one_of(("cosine", "published")),
+        "Public cosines, or as published the principal components of the data, which "
+        "no budget covers.",
+        "cosine",
+    ),
+}
 
 
 class Records(NamedTuple):
@@ -43,11 +82,16 @@ class Records(NamedTuple):
 
 def generated(source, family: Family, constants: dict, is_vector: bool) -> Records:
     """Records that `family` simulates with its `constants`: vectors, or numbers."""
-    sizes = ["num_records", "dim"] if is_vector else ["num_records"]
     _, source = named(source, "source", ("generated",), "[data]")
-    check_keys(source, "[data]", ["seed", *sizes])
-    shape = [check_count(f"[data] {size}", source[size]) for size in sizes]
+    keys = GENERATED if is_vector else without(GENERATED, "dim")
+    check_keys(source, "[data]", keys)
     dim = source.get("dim", 2)
+    shape = [source["num_records"], dim] if is_vector else [source["num_records"]]
+    if math.prod(shape) > MAX_GENERATED:
+        raise ConfigError(
+            f"[data] num_records may be at most {MAX_GENERATED // dim:,} with dim = "
+            f"{dim}, which fills 8 GB, got {source['num_records']:,}"
+        )
 
     def load():
         key = jax.random.key(source["seed"])
@@ -65,9 +109,9 @@ def labelled(source) -> Records:
 
 
 def _adult(options):
-    check_keys(options, "[data]", optional=["columns"])
-    columns = options.get("columns", "compact")
-    dim = ADULT_DIMS[choice(columns, tuple(ADULT_DIMS), "[data] columns")]
+    check_keys(options, "[data]", ADULT)
+    columns = options.get("columns", ADULT["columns"].default)
+    dim = ADULT_DIMS[columns]
 
     def load():
         splits = adult.load_adult()
@@ -80,12 +124,9 @@ def _adult(options):
 
 
 def _mnist(options):
-    check_keys(options, "[data]", ["digits"], ["features"])
-    kind = options.get("features", "cosine")
-    choice(kind, ("cosine", "published"), "[data] features")
+    check_keys(options, "[data]", MNIST)
+    kind = options.get("features", MNIST["features"].default)
     digits = options["digits"]
-    if len(digits) != 2 or len(set(digits) & set(range(10))) != 2:
-        raise ConfigError(f"[data] digits must be two digits, got {digits}")
 
     def load():
         splits = mnist.load_mnist(digits)

@@ -1,49 +1,194 @@
-"""Checks of the keys and values in configuration files."""
+"""The schema of configuration files: which keys a table has, and what they may hold.
+
+The schema of a table is a dict of `Key` by name. Most of them describe the arguments of
+a function, and `keys_of` reads them off its signature and its docstring. A table is
+checked where it is read, and `dpjax.config.reference` prints all schemata.
+"""
 
 import inspect
-from typing import Any
+import re
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
 
 __all__ = [
+    "COUNT",
+    "NUMBER",
+    "NUMBERS",
+    "REQUIRED",
+    "ROWS",
+    "SEED",
+    "TABLE",
+    "TEXT",
+    "TREE",
     "ConfigError",
+    "Key",
+    "Kind",
     "check_keys",
     "choice",
-    "keywords",
+    "count_to",
+    "either",
+    "keys_of",
     "named",
+    "one_of",
     "without",
 ]
+
+REQUIRED = inspect.Parameter.empty
+"""Default of a key that has none."""
+
+TINY, HUGE = 1e-30, 1e30
+"""Sizes of the numbers that float32 holds, with room for squares of what is usual."""
 
 
 class ConfigError(ValueError):
     """The configuration file cannot be run as it stands."""
 
 
-def check_keys(table, where: str, required=(), optional=()) -> None:
-    """Refuse a table that lacks a required key, or holds one that is not known."""
+class Kind(NamedTuple):
+    """What the value of a key may be.
+
+    words
+        As in "must be a number".
+    accepts
+        ``value -> bool`` for any value that TOML can hold.
+    """
+
+    words: str
+    accepts: Callable[[Any], bool]
+
+
+class Key(NamedTuple):
+    """A key of a table.
+
+    kind
+        What its value may be.
+    meaning
+        For the reference, in Markdown.
+    default
+        What holds if the key is left out: `REQUIRED` if it may not be, and None if the
+        meaning says what happens.
+    """
+
+    kind: Kind
+    meaning: str
+    default: Any = REQUIRED
+
+
+def count_to(most: int) -> Kind:
+    """Integers from 1 to `most`."""
+    return Kind(
+        f"a whole number between 1 and {most:,}",
+        lambda value: type(value) is int and 1 <= value <= most,
+    )
+
+
+def one_of(names: Collection[str]) -> Kind:
+    """Texts that are among the names."""
+    return Kind(
+        f"one of {', '.join(names)}",
+        lambda value: isinstance(value, str) and value in names,
+    )
+
+
+def either(first: Kind, second: Kind) -> Kind:
+    """What is of one of two kinds."""
+    return Kind(
+        f"{first.words}, or {second.words}",
+        lambda value: first.accepts(value) or second.accepts(value),
+    )
+
+
+def _is_number(value) -> bool:
+    # A bool is an int in Python. The comparisons are false for nan.
+    is_real = type(value) in (int, float)
+    return is_real and (value == 0 or TINY <= abs(value) <= HUGE)
+
+
+def _are_numbers(value) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value)) and value != []
+
+
+def _are_rows(value) -> bool:
+    is_list = isinstance(value, list) and all(map(_are_numbers, value))
+    return is_list and len(set(map(len, value))) == 1
+
+
+def _is_tree(value) -> bool:
+    if isinstance(value, dict):
+        return value != {} and all(map(_is_tree, value.values()))
+    return _is_number(value) or _are_numbers(value)
+
+
+NUMBER = Kind("a number (0, or of a size between 1e-30 and 1e30)", _is_number)
+NUMBERS = Kind("a list of numbers", _are_numbers)
+ROWS = Kind("a list of rows of numbers", _are_rows)
+COUNT = count_to(10**9)
+SEED = Kind(
+    "a whole number between 0 and 2^32 - 1",
+    lambda value: type(value) is int and 0 <= value < 2**32,
+)
+TEXT = Kind("a text, not empty", lambda value: isinstance(value, str) and value != "")
+TREE = Kind(f"{NUMBER.words}, or a table or list of them", _is_tree)
+TABLE = Kind("a table", lambda value: isinstance(value, dict))
+
+OF_TYPES = {
+    bool: Kind("true or false", lambda value: isinstance(value, bool)),
+    int: COUNT,
+    float: NUMBER,
+    str: TEXT,
+}
+
+
+def check_keys(table, where: str, keys: dict[str, Key]) -> None:
+    """Refuse a table that does not have these keys and no others.
+
+    Raises
+    ------
+    ConfigError
+        If a key is not known, lacks, or has a value of another kind.
+    """
     if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table")
-    allowed = [*required, *optional]
-    if unknown := sorted(set(table) - set(allowed)):
+        raise ConfigError(f"{where} must be a table, got {_shown(table)}")
+    if unknown := sorted(set(table) - set(keys)):
         raise ConfigError(
-            f"unknown key {unknown[0]!r} in {where}; allowed are {', '.join(allowed)}"
+            f"unknown key {reprlib.repr(unknown[0])} in {where}; allowed are "
+            f"{', '.join(keys)}"
         )
-    if missing := [key for key in required if key not in table]:
-        raise ConfigError(f"{where} lacks the key {missing[0]!r}")
-
-
-def choice(value, allowed, where: str) -> Any:
-    """`value`, if it is one of those allowed."""
-    if value not in allowed:
-        raise ConfigError(
-            f"{where} must be one of {', '.join(map(str, allowed))}, got {value!r}"
-        )
-    return value
+    for name, key in keys.items():
+        if name in table:
+            _check(table[name], key.kind, f"{where} {name}")
+        elif key.default is REQUIRED:
+            raise ConfigError(f"{where} lacks the key {name!r}")
 
 
 def named(table, key: str, allowed, where: str) -> tuple[Any, dict]:
     """The value of `key`, if it is one of those allowed, and the rest of the table."""
-    if not isinstance(table, dict):
-        raise ConfigError(f"{where} must be a table")
+    _check(table, TABLE, where)
     return choice(table.get(key), allowed, f"{where} {key}"), without(table, key)
+
+
+def choice(value, allowed: Collection[str], where: str) -> Any:
+    """`value`, if it is one of those allowed."""
+    _check(value, one_of(allowed), where)
+    return value
+
+
+def _check(value, kind: Kind, where: str) -> None:
+    if not kind.accepts(value):
+        raise ConfigError(f"{where} must be {kind.words}, got {_shown(value)}")
+
+
+def _shown(value) -> str:
+    """As in an error message: short, and in one line."""
+    if value is None:
+        return "nothing"
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        return "an integer of more digits than Python prints"
 
 
 def without(table: dict, *keys: str) -> dict:
@@ -51,8 +196,62 @@ def without(table: dict, *keys: str) -> dict:
     return {key: value for key, value in table.items() if key not in keys}
 
 
-def keywords(function) -> tuple[list[str], list[str]]:
-    """Names of the keyword-only arguments: those without a default, those with one."""
-    found = inspect.getfullargspec(function)
-    optional = found.kwonlydefaults or {}
-    return [key for key in found.kwonlyargs if key not in optional], list(optional)
+def keys_of(
+    function: Callable,
+    kinds: Mapping[str, Kind] = types.MappingProxyType({}),
+    names: Iterable[str] | None = None,
+) -> dict[str, Key]:
+    """Keys for arguments of a function.
+
+    Parameters
+    ----------
+    function
+        With a docstring in the style of numpydoc.
+    kinds
+        Kinds of arguments whose annotations or defaults do not tell.
+    names
+        Names of the arguments; by default the keyword-only ones, and those of `kinds`.
+    """
+    arguments = inspect.signature(function).parameters
+    if names is None:
+        names = [
+            name
+            for name, argument in arguments.items()
+            if name in kinds or argument.kind is argument.KEYWORD_ONLY
+        ]
+    meanings = _meanings(function)
+    return {
+        name: Key(
+            kinds.get(name) or _kind(arguments[name]),
+            meanings.get(name, ""),
+            arguments[name].default,
+        )
+        for name in names
+    }
+
+
+def _kind(argument: inspect.Parameter) -> Kind:
+    """What the annotation says, less None, or the type of the default."""
+    annotation = argument.annotation
+    if annotation is REQUIRED:
+        annotation = type(argument.default)
+    (kind,) = {annotation, *typing.get_args(annotation)} & set(OF_TYPES)
+    return OF_TYPES[kind]
+
+
+def _meanings(function) -> dict[str, str]:
+    """What the docstring says of each parameter; a class inherits from its bases."""
+    found = {}
+    for source in reversed(getattr(function, "__mro__", [function])):
+        text = inspect.cleandoc(source.__doc__ or "")
+        section = re.search(
+            r"^Parameters\n-+\n(.*?)(?=\n\n\S+\n-+\n|\Z)", text, re.M | re.S
+        )
+        if section is None:
+            continue
+        entries = re.split(r"^(?=\S)", section[1], flags=re.M)
+        for entry in filter(None, entries):
+            names, _, meaning = entry.partition("\n")
+            words = " ".join(meaning.split())
+            found |= dict.fromkeys(names.split(", "), words)
+    return found

@@ -1,4 +1,4 @@
-"""The table ``[model]`` of the models of `dpjax.models`: see `dpjax.config.job`."""
+"""The table ``[model]`` of the models of `dpjax.models`."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from dpjax import bounds
 from dpjax.config import data
-from dpjax.config.keys import check_keys, keywords, named, without
+from dpjax.config.keys import ROWS, check_keys, keys_of, named, without
 from dpjax.models.banana import BANANA
 from dpjax.models.circle import CIRCLE
 from dpjax.models.gaussian import GAUSSIAN
@@ -17,7 +17,7 @@ from dpjax.models.logistic import logistic_regression
 from dpjax.models.mixture import MIXTURE
 from dpjax.posterior import Posterior
 
-__all__ = ["Model", "read"]
+__all__ = ["KEYS", "Model", "read"]
 
 FAMILIES = {
     "banana": BANANA,
@@ -27,6 +27,13 @@ FAMILIES = {
 }
 OF_VECTORS = ("banana", "correlated_gaussian")
 """Families whose records are vectors; those of the others are numbers."""
+
+BUILDERS = {
+    **{name: family.build for name, family in FAMILIES.items()},
+    "logistic_regression": logistic_regression,
+}
+KEYS = {name: keys_of(build, {"covariance": ROWS}) for name, build in BUILDERS.items()}
+"""By model, the keys beside ``name``."""
 
 
 class Model(NamedTuple):
@@ -66,11 +73,9 @@ def read(model, source) -> Model:
     ConfigError
         If there are unknown or invalid keys.
     """
-    names = (*FAMILIES, "logistic_regression")
-    name, constants = named(model, "name", names, "[model]")
-    family = FAMILIES.get(name)
-    build = logistic_regression if family is None else family.build
-    check_keys(constants, "[model]", *keywords(build))
+    name, constants = named(model, "name", BUILDERS, "[model]")
+    check_keys(constants, "[model]", KEYS[name])
+    build, family = BUILDERS[name], FAMILIES.get(name)
     information = public_bounds = None
     if family is None:
         records = data.labelled(source)

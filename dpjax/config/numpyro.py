@@ -1,4 +1,4 @@
-"""The tables ``[model]`` and ``[data]`` of a NumPyro model: see `dpjax.config.job`."""
+"""The tables ``[model]`` and ``[data]`` of a NumPyro model."""
 
 import dataclasses
 import functools
@@ -10,13 +10,64 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.config.keys import ConfigError, check_keys
+from dpjax.config.keys import (
+    COUNT,
+    NUMBERS,
+    OF_TYPES,
+    ROWS,
+    TABLE,
+    TEXT,
+    ConfigError,
+    Key,
+    Kind,
+    check_keys,
+    keys_of,
+)
 from dpjax.config.model import Model
 from dpjax.datasets import files, tables
 from dpjax.posterior import check_numbers
-from dpjax.privacy.validate import check_count
 
-__all__ = ["read"]
+__all__ = ["FILE", "FUNCTION", "keys", "read"]
+
+NUM_RECORDS = {
+    "num_records": Key(COUNT, "How many records there are, a public number.")
+}
+FILE = NUM_RECORDS | {
+    "file": Key(TEXT, "A .csv, .csv.gz, .npz or .parquet file."),
+    "columns": Key(
+        TABLE, "The columns of each of the model's arrays: see `dpjax.datasets.tables`."
+    ),
+}
+FUNCTION = NUM_RECORDS | {
+    "function": Key(
+        TEXT,
+        'As in ``"my_model.py:records"``. It takes the number of records and returns a '
+        "dict of the model's arrays.",
+    ),
+    "example": Key(
+        TEXT,
+        "Such a function that takes nothing and returns a few made-up records, as in "
+        "`dpjax.numpyro.posterior`.",
+    ),
+}
+
+
+def _is_public(value) -> bool:
+    kinds = *OF_TYPES.values(), NUMBERS, ROWS
+    is_table = isinstance(value, dict)
+    return is_table and all(any(k.accepts(v) for k in kinds) for v in value.values())
+
+
+PUBLIC = Kind("a table of numbers, texts, and lists or rows of numbers", _is_public)
+
+
+def keys() -> dict[str, Key]:
+    """The keys of ``[model]``."""
+    from dpjax.numpyro import posterior
+
+    function = Key(TEXT, 'The model, as in ``"my_model.py:model"``.')
+    names = ["plate", "public", "tempering"]
+    return {"numpyro": function, **keys_of(posterior, {"public": PUBLIC}, names)}
 
 
 def read(model, source, folder: Path) -> Model:
@@ -33,15 +84,17 @@ def read(model, source, folder: Path) -> Model:
     # NumPyro is not imported by jobs that do not need it.
     from dpjax.numpyro import fisher_information, initial_position, posterior, sample
 
-    check_keys(model, "[model]", ["numpyro", "plate"], ["public", "tempering"])
+    known = keys()
+    check_keys(model, "[model]", known)
     function = _function(model["numpyro"], folder, "[model] numpyro")
     read_records, outline, example = _source(source, folder)
+    shapes = {name: np.shape(values) for name, values in outline.items()}
     made_up = posterior(
         function,
         outline,
         plate=model["plate"],
         public={k: _array(v) for k, v in model.get("public", {}).items()},
-        tempering=model.get("tempering", 1.0),
+        tempering=model.get("tempering", known["tempering"].default),
         example=example,
     )
 
@@ -53,6 +106,12 @@ def read(model, source, folder: Path) -> Model:
 
     def load():
         records = read_records()
+        found = {name: np.shape(values) for name, values in records.items()}
+        if found != shapes:
+            raise ValueError(
+                f"the arrays of [data] have the shapes {found}, but num_records, "
+                f"columns or example say {shapes}"
+            )
         for name, values in records.items():
             check_numbers(f"the array {name!r} of [data]", values)
         arrays = jax.tree.map(jnp.asarray, records)
@@ -70,18 +129,21 @@ def read(model, source, folder: Path) -> Model:
 
 def _source(source, folder: Path):
     """A function that reads the records, records of their shapes, and a design."""
-    keys = ["file", "columns"] if "file" in source else ["function", "example"]
-    check_keys(source, "[data] (of a file or a function)", ["num_records", *keys])
-    num_records = check_count("[data] num_records", source["num_records"])
+    known = FILE if "file" in source else FUNCTION
+    check_keys(source, "[data] (of a file or a function)", known)
+    num_records = source["num_records"]
     if "file" in source:
         columns, path = source["columns"], folder / source["file"]
         tables.check(columns)
         outline, design = tables.zeros(columns, num_records), tables.example(columns)
         return lambda: tables.read(path, columns, num_records), outline, design
     load = _function(source["function"], folder, "[data] function")
-    example = _function(source["example"], folder, "[data] example")()
+    made_up = _function(source["example"], folder, "[data] example")
+    example = files.readable(
+        "[data] example", lambda: {k: np.asarray(v)[:] for k, v in made_up().items()}
+    )
     outline = {
-        name: np.broadcast_to(value[0], (num_records, *value.shape[1:]))
+        name: np.broadcast_to(value[:1], (num_records, *value.shape[1:]))
         for name, value in example.items()
     }
 
@@ -102,8 +164,8 @@ def _function(text, folder: Path, where: str) -> Callable:
         )
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    loader, module = spec.loader, importlib.util.module_from_spec(spec)
+    files.readable(path, lambda: loader.exec_module(module))
     if not callable(getattr(module, name, None)):
         raise ConfigError(f"{where}: {path} has no function {name!r}")
     return getattr(module, name)

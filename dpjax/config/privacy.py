@@ -1,11 +1,30 @@
-"""The table ``[privacy]``: see `dpjax.config.job`."""
+"""The table ``[privacy]``."""
 
 from pathlib import Path
 
-from dpjax.config.keys import check_keys, choice
+from dpjax.config.keys import NUMBER, TEXT, Key, check_keys, one_of
 from dpjax.privacy import Budget, NeighboringRelation
 
-__all__ = ["read"]
+__all__ = ["KEYS", "read"]
+
+KEYS = {
+    "epsilon": Key(NUMBER, "What the run may spend, up to 500."),
+    "delta": Key(NUMBER, "Below 1 / n for n records."),
+    "neighboring_relation": Key(
+        one_of(("ADD_OR_REMOVE_ONE", "REPLACE_ONE")),
+        "Which data sets count as neighbours. Under ``ADD_OR_REMOVE_ONE`` the number "
+        "of records is secret: ``sgld``, ``sghmc``, ``sgnht`` and a ``published`` "
+        "``dpvi`` need a ``nominal_num_records``, and NumPyro models, whose ``[data]`` "
+        "state the number, are refused.",
+        "REPLACE_ONE",
+    ),
+    "ledger": Key(
+        TEXT,
+        "A file that the runs on one data set share, beside the configuration like the "
+        "data; by default ``ledger.jsonl`` in the folder of the results.",
+        None,
+    ),
+}
 
 
 def read(table, folder: Path) -> tuple[Budget, Path | None]:
@@ -16,12 +35,8 @@ def read(table, folder: Path) -> tuple[Budget, Path | None]:
     ConfigError
         If there are unknown or invalid keys.
     """
-    optional = ("neighboring_relation", "ledger")
-    check_keys(table, "[privacy]", ("epsilon", "delta"), optional)
-    relation = choice(
-        table.get("neighboring_relation", "REPLACE_ONE"),
-        NeighboringRelation.__members__,
-        "[privacy] neighboring_relation",
-    )
+    check_keys(table, "[privacy]", KEYS)
+    default = KEYS["neighboring_relation"].default
+    relation = table.get("neighboring_relation", default)
     budget = Budget(table["epsilon"], table["delta"], NeighboringRelation[relation])
     return budget, folder / table["ledger"] if "ledger" in table else None

@@ -1,4 +1,4 @@
-"""The table ``[run]``: see `dpjax.config.job`."""
+"""The table ``[run]``."""
 
 from typing import Any, NamedTuple
 
@@ -8,12 +8,47 @@ import numpy as np
 
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
-from dpjax.config.keys import ConfigError, check_keys, without
+from dpjax.config.keys import (
+    NUMBER,
+    NUMBERS,
+    SEED,
+    ConfigError,
+    Key,
+    check_keys,
+    count_to,
+    either,
+    keys_of,
+    without,
+)
 from dpjax.config.model import Model
 from dpjax.privacy import Budget
-from dpjax.privacy.validate import check_count
+from dpjax.runner.run import run
 
-__all__ = ["Run", "calibrated", "read", "read_without_algorithm"]
+__all__ = ["KEYS", "START", "Run", "calibrated", "read", "read_without_algorithm"]
+
+KEYS = {
+    **keys_of(
+        run,
+        {"num_chains": count_to(100_000)},
+        ["num_chains", "num_steps", "thinning", "warmup_fraction"],
+    ),
+    "unsafe_seed": Key(
+        SEED,
+        "Makes a job on generated or public data reproducible: whoever knows the seed "
+        "can undo the privacy. Without it, randomness is the operating system's "
+        "entropy.",
+        None,
+    ),
+}
+START = {
+    "start": Key(
+        either(NUMBER, NUMBERS),
+        "The initial position; one number stands for all components. Chains on a "
+        "NumPyro model start at `dpjax.numpyro.initial_position`, without ``start`` "
+        "and ``start_sd``.",
+    ),
+    "start_sd": Key(NUMBER, "Standard deviation of the chains' starts about it.", 0.0),
+}
 
 
 class Run(NamedTuple):
@@ -62,19 +97,17 @@ def read(table, model: Model) -> Run:
     ConfigError
         If there are unknown or invalid keys.
     """
-    optional = ["num_steps", "thinning", "warmup_fraction", "unsafe_seed"]
-    required = ["num_chains"]
-    if model.initial_position_fn is None:
-        required, optional = [*required, "start"], [*optional, "start_sd"]
-    check_keys(table, "[run]", required, optional)
-    num_chains = check_count("[run] num_chains", table["num_chains"])
+    has_start = model.initial_position_fn is not None
+    check_keys(table, "[run]", KEYS if has_start else KEYS | START)
+    num_chains = table["num_chains"]
     if model.initial_position_fn is None:
         start = np.asarray(table["start"], float)
         start = np.full(model.dim, start) if start.ndim == 0 else start
         if start.shape != (model.dim,):
             raise ConfigError(f"[run] start must be a list of {model.dim} numbers")
         jitter = np.random.default_rng(0).normal(size=(num_chains, model.dim))
-        positions = jnp.asarray(start + table.get("start_sd", 0.0) * jitter)
+        start_sd = table.get("start_sd", START["start_sd"].default)
+        positions = jnp.asarray(start + start_sd * jitter)
     else:
         positions = model.initial_position_fn(num_chains)
         start = jax.tree.map(lambda leaf: leaf[0], positions)
@@ -90,8 +123,8 @@ def read_without_algorithm(table) -> Run:
     ConfigError
         If there are unknown or invalid keys.
     """
-    optional = ("num_steps", "thinning", "unsafe_seed")
-    check_keys(table, "[run] without [algorithm]", ("num_chains",), optional)
+    known = without(KEYS, "warmup_fraction")
+    check_keys(table, "[run] without [algorithm]", known)
     return Run(_options(table))
 
 

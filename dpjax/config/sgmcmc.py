@@ -1,23 +1,62 @@
-"""The table ``[algorithm]`` of stochastic gradient MCMC: see `dpjax.config.job`."""
+"""The table ``[algorithm]`` of stochastic gradient MCMC."""
 
 import functools
 
 import optax
 
 from dpjax import privacy
-from dpjax.config.keys import check_keys, keywords, named
+from dpjax.config.keys import (
+    NUMBER,
+    TABLE,
+    Key,
+    check_keys,
+    either,
+    keys_of,
+    named,
+    without,
+)
 from dpjax.config.model import Model
 from dpjax.config.run import Run, calibrated
 from dpjax.sgmcmc import schedules, sghmc, sgld, sgnht
 
-__all__ = ["SAMPLERS", "read"]
+__all__ = ["SAMPLERS", "SCHEDULES", "keys", "read"]
 
 SAMPLERS = {"sgld": sgld, "sghmc": sghmc, "sgnht": sgnht}
-SCHEDULES = {
-    "power_decay": (schedules.power_decay, ("exponent",)),
-    "cosine_decay": (optax.cosine_decay_schedule, ("decay_steps", "alpha")),
+
+STEP_SIZE = Key(
+    either(NUMBER, TABLE),
+    "A number, or the table of a schedule. By default, and without an ``init_value``, "
+    "the first step is as long as the budget pays for with ``num_steps``.",
+    None,
+)
+INIT_VALUE = Key(NUMBER, "Size of the first step: see ``step_size``.", None)
+FUNCTIONS = {
+    "power_decay": schedules.power_decay,
+    "cosine_decay": optax.cosine_decay_schedule,
 }
-"""Schedules by name, with the keys that they take beside ``init_value``."""
+COSINE = keys_of(FUNCTIONS["cosine_decay"], {"alpha": NUMBER}, ["decay_steps", "alpha"])
+SCHEDULES = {
+    "power_decay": {
+        "init_value": INIT_VALUE,
+        **keys_of(FUNCTIONS["power_decay"], names=["exponent"]),
+    },
+    "cosine_decay": {
+        "init_value": INIT_VALUE,
+        "decay_steps": COSINE["decay_steps"]._replace(
+            meaning="After how many steps the step size is constant."
+        ),
+        "alpha": COSINE["alpha"]._replace(
+            meaning="The share of the first step size that it then has."
+        ),
+    },
+}
+"""By schedule, the keys of ``step_size`` beside ``schedule``."""
+
+
+def keys(name: str) -> dict[str, Key]:
+    """The keys beside ``name``."""
+    found = keys_of(SAMPLERS[name].as_top_level_api)
+    return {"step_size": STEP_SIZE, **without(found, "dim")}
 
 
 def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
@@ -29,9 +68,7 @@ def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
         If there are unknown or invalid keys.
     """
     sampler = SAMPLERS[name]
-    required, optional = keywords(sampler.as_top_level_api)
-    required = [key for key in required if key != "dim"]
-    check_keys(table, "[algorithm]", required, ["step_size", *optional])
+    check_keys(table, "[algorithm]", keys(name))
     options = {**table, "dim": model.dim}
     step_size_fn = _step_size_fn(table.get("step_size", {}))
     if isinstance(step_size_fn, functools.partial):
@@ -47,9 +84,9 @@ def _step_size_fn(value):
     if not value:
         return functools.partial(float)
     where = "[algorithm] step_size"
-    name, settings = named(value, "schedule", tuple(SCHEDULES), where)
-    schedule, keys = SCHEDULES[name]
-    check_keys(settings, where, optional=["init_value", *keys])
+    name, settings = named(value, "schedule", SCHEDULES, where)
+    check_keys(settings, where, SCHEDULES[name])
+    schedule = FUNCTIONS[name]
     if "init_value" in settings:
         return schedule(**settings)
     return functools.partial(schedule, **settings)

@@ -16,6 +16,8 @@ Nothing is fitted to the data, and a record's encoding depends on that record al
 
 import csv
 import gzip
+import math
+import reprlib
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +28,12 @@ __all__ = ["check", "example", "read", "zeros"]
 
 EXAMPLE_RECORDS = 1000
 """Number of records that `example` makes up."""
+
+HUGE = 1e30
+"""Size of the largest number that is read; float32 holds some 1e38."""
+
+MAX_SHAPE = 10**6
+"""Numbers in one record of an array."""
 
 
 def check(columns: dict) -> None:
@@ -40,23 +48,32 @@ def check(columns: dict) -> None:
         raise ValueError("columns must be a table of arrays and the columns of each")
     for array, parts in columns.items():
         is_list = isinstance(parts, list)
-        for part in parts if is_list else [parts]:
-            match part:
-                case str():
-                    is_good = True
-                case {"column": str(), "range": [low, high], **rest}:
-                    is_good = low < high and not rest
-                case {"column": str(), "categories": [*values], **rest}:
-                    is_good = len(set(map(str, values))) == len(values) > 1 and not rest
-                case {"column": str(), "shape": [*_], **rest}:
-                    is_good = not (is_list or rest)
-                case _:
-                    is_good = False
-            if not is_good:
+        # An empty list is not a list of columns.
+        for part in (parts or [None]) if is_list else [parts]:
+            if not _is_column(part, is_list):
                 raise ValueError(
                     f"columns.{array} must be a column's name, a table of column and "
-                    f"one of range, categories, shape, or a list of these, got {part!r}"
+                    "one of range (two numbers, the lower one first), categories (two "
+                    "or more, all different), shape (whole numbers from 1, of a "
+                    f"product up to {MAX_SHAPE:,}), or a list of these, got "
+                    f"{reprlib.repr(part)}"
                 )
+
+
+def _is_column(part, is_in_list: bool) -> bool:
+    match part:
+        case str():
+            return True
+        case {"column": str(), "range": [low, high], **rest} if not rest:
+            is_number = all(type(value) in (int, float) for value in (low, high))
+            return is_number and -HUGE <= low < high <= HUGE
+        case {"column": str(), "categories": [*values], **rest} if not rest:
+            are_plain = all(type(value) in (str, int, float) for value in values)
+            return are_plain and len(set(map(str, values))) == len(values) > 1
+        case {"column": str(), "shape": [*sizes], **rest} if not rest:
+            are_sizes = all(type(size) is int and size > 0 for size in sizes)
+            return are_sizes and math.prod(sizes) <= MAX_SHAPE and not is_in_list
+    return False
 
 
 def read(path: Path, columns: dict, num_records: int) -> dict[str, np.ndarray]:
@@ -92,6 +109,10 @@ def read(path: Path, columns: dict, num_records: int) -> dict[str, np.ndarray]:
                 f"{where} has {len(np.atleast_1d(values))} records, but num_records is "
                 f"{num_records}: state their number, which is treated as public"
             )
+        if list(values.shape[1:]) != list(rule.get("shape", [])):
+            raise ValueError(
+                f"{where} has records of shape {values.shape[1:]}: say so with shape"
+            )
         if "categories" in rule:
             codes = {str(value): code for code, value in enumerate(rule["categories"])}
             texts = files.readable(where, lambda: values.astype(str))
@@ -101,26 +122,26 @@ def read(path: Path, columns: dict, num_records: int) -> dict[str, np.ndarray]:
         numbers = _numbers(values)
         if numbers is None:
             raise ValueError(
-                f"{where} holds what is no number: give its categories, or leave out "
-                "records with missing values"
+                f"{where} holds what is no number, or one above {HUGE:g}: give its "
+                "categories, or leave out records with missing values"
             )
         if "range" in rule:
             low, high = rule["range"]
             return np.clip(2 * (numbers - low) / (high - low) - 1, -1, 1)
-        if list(numbers.shape[1:]) != list(rule.get("shape", [])):
-            raise ValueError(
-                f"{where} has records of shape {numbers.shape[1:]}: say so with shape"
-            )
         return numbers
 
     return _arrays(columns, encode)
 
 
 def _numbers(values) -> np.ndarray | None:
+    """Finite numbers, or None. NumPy would take dates and complex numbers too."""
+    if values.dtype.kind not in "biufUSO":
+        return None
     try:
-        return values.astype(float)
+        numbers = values.astype(float)
     except (TypeError, ValueError):
         return None
+    return numbers if np.all(np.abs(numbers) <= HUGE) else None
 
 
 def zeros(columns: dict, num_records: int) -> dict[str, np.ndarray]:
@@ -217,5 +238,6 @@ def _rows(path, kind):
 
 
 def _npz(path):
-    with np.load(path) as arrays:
+    # NumPy leaves a file open that it cannot read.
+    with open(path, "rb") as file, np.load(file) as arrays:
         return dict(arrays)

@@ -14,6 +14,15 @@ __all__ = ["power_decay"]
 def power_decay(init_value: float, exponent: float = 1 / 3) -> Callable:
     """The schedule ``init_value * (count + 1)^-exponent``, with counts from 0.
 
+    Parameters
+    ----------
+    init_value
+        The first step size.
+    exponent
+        How fast step sizes fall.
+
+    Notes
+    -----
     Li et al. 2019 take a bound on the mean square error of averages over the chain from
     Teh, Thiery and Vollmer 2016. The exponent 1/3 minimises this bound.
     """

@@ -48,7 +48,9 @@ def as_top_level_api(
     Parameters
     ----------
     posterior, step_size, dim, l2_clip_norm, sampling_prob, temperature
-        As in `dpjax.sgld`, and so is `nominal_num_records`.
+        As in `dpjax.sgld`.
+    nominal_num_records
+        As in `dpjax.sgld`.
     friction
         alpha in (0, 1]: the share of the velocity that a step loses.
     noise_multiplier

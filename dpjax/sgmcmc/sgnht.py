@@ -67,7 +67,9 @@ def as_top_level_api(
     Parameters
     ----------
     posterior, step_size, dim, l2_clip_norm, sampling_prob, temperature
-        As in `dpjax.sgld`, and so is `nominal_num_records`.
+        As in `dpjax.sgld`.
+    nominal_num_records
+        As in `dpjax.sgld`.
     friction
         A in (0, 1]: where alpha starts. It is also the friction that would balance the
         noise of `dpjax.sghmc`.

@@ -111,7 +111,7 @@ def test_the_folder_gives_the_noise_aware_posterior(tmp_path, monkeypatch):
         (dict(learning_rate=0.1), "unknown key 'learning_rate'"),
         (dict(distance=-1.0), "distance must be positive"),
         (dict(distance={"location": 1.0}), "job: "),
-        (dict(distance="far"), "job: "),
+        (dict(distance="far"), "distance must be a number"),
     ],
 )
 def test_bad_steps_raise(optimizer, message):
