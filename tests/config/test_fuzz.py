@@ -296,6 +296,29 @@ COLUMNS = {
     "x": [{"column": "age", "range": [0, 50]}, "score"],
     "group": {"column": "region", "categories": ["N", "S"]},
 }
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"range": [math.nan, 1.0]},
+        {"range": [-math.inf, math.inf]},
+        {"range": ["a", "b"]},
+        {"range": [False, True]},
+        {"categories": [["a"], "b"]},
+        {"shape": [-1]},
+        {"shape": ["3"]},
+        {"shape": [10**9]},
+    ],
+    ids=str,
+)
+def test_rules_that_fit_no_column_are_refused(rule):
+    with pytest.raises(ValueError, match="must be a column's name"):
+        tables.check({"x": {"column": "age", **rule}})
+    with pytest.raises(ValueError, match="must be a column's name"):
+        tables.check({"x": []})
+
+
 CSV = b"age,region,score\n" + b"".join(
     b"%d,%s,%.2f\n" % (20 + i, b"NS"[i % 2 :][:1], i / 7) for i in range(12)
 )

@@ -113,6 +113,18 @@ def test_functions_stand_in_for_a_file(folder):
     assert jax.tree.structure(posterior) == jax.tree.structure(job.outline)
 
 
+def test_a_function_that_returns_other_shapes_is_refused(folder):
+    """One record less than ``num_records`` says."""
+    source = TOML[TOML.index("file =") : TOML.index("[privacy]")]
+    functions = 'function = "data.py:fewer"\nexample = "model.py:example"\n'
+    (folder / "job.toml").write_text(TOML.replace(source, functions))
+    fewer = "def fewer(num_records):\n    return records(num_records - 1)\n"
+    (folder / "data.py").write_text(f"{MODEL}\n{fewer}")
+    job = config.load(folder / "job.toml")
+    with pytest.raises(ValueError, match=r"the shapes .*2999.* say .*3000"):
+        job.load()
+
+
 def test_records_are_encoded_by_public_rules(folder):
     job = config.load(folder / "job.toml")
     data = job.load()[0].data
