@@ -69,7 +69,9 @@ def main(arguments=None) -> int:
                 print(cost_table(job))
             elif options.command == "audit":
                 given = {name: getattr(options, name) for name in AUDIT_OPTIONS}
-                found = audited(job, **{k: v for k, v in given.items() if v is not None})
+                found = audited(
+                    job, **{k: v for k, v in given.items() if v is not None}
+                )
                 print(found)
                 return int(found.is_refuted)
             else:
