@@ -52,6 +52,7 @@ def test_guides(table, guide):
     assert job.algorithm_fn.keywords["guide"] == guide
 
 
+@pytest.mark.thorough
 def test_run_writes_draws_from_the_fit(tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(TOML)

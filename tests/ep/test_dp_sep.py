@@ -369,6 +369,7 @@ def test_em_statistics_are_within_their_clip():
     assert np.isclose(privacy.epsilon(kernel.privacy(100, AR), 1e-5), 1.0, rtol=0.01)
 
 
+@pytest.mark.thorough
 def test_em_records_are_no_further_apart_than_charged(monkeypatch):
     """Cells that single records add, among them records beyond R and far apart."""
     rng = np.random.default_rng(3)

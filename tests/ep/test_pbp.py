@@ -29,6 +29,7 @@ def test_positions_come_apart_and_predict():
     assert np.isclose(network.predict(position, FEATURES), expected, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_moments_of_the_output_are_those_of_draws():
     mean, variance = moments(0.2)
     draws = Diagonal((SIZE,)).sample(
@@ -48,6 +49,7 @@ def test_certain_weights_give_a_certain_output():
     assert np.isclose(spread, 0, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_sites_are_finite_and_reject_what_is_impossible():
     family = Diagonal((SIZE,))
     for scale, target in ((1e-4, 0.5), (1.0, 0.5), (1.0, 50.0)):

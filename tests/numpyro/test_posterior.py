@@ -83,6 +83,7 @@ def test_values_of_the_data_are_not_looked_at():
     assert target.num_records == RECORDS
 
 
+@pytest.mark.thorough
 def test_draws_are_constrained_and_keep_what_reads_no_data():
     target = adapted("hierarchical")
     start = target.model.draw(jax.random.key(0))
