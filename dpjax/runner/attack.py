@@ -101,11 +101,11 @@ class Attack(NamedTuple):
         return self.found > self.claimed
 
     def __str__(self) -> str:
-        verdict = (
-            "REFUTED: the kernel releases more than it is charged for."
-            if self.is_refuted
-            else "The claim survives this attack, which does not prove it."
-        )
+        verdict = "The claim survives this attack, which does not prove it."
+        if self.is_refuted:
+            verdict = "REFUTED: the kernel releases more than it is charged for."
+        elif self.found == 0:
+            verdict = "The attack found nothing; it may need more steps or trials."
         return (
             f"{self.num_steps} times the first step of one chain, on "
             f"{self.num_records} made-up records ({self.neighboring_relation.name})\n"
@@ -347,7 +347,8 @@ def _features(start, state, info) -> jax.Array:
     """What a step from the position `start` released, in one vector; all is public."""
     moved = jax.tree.map(jnp.subtract, state.position, start)
     leaves = jax.tree.leaves((moved, info))
-    return jnp.concatenate([jnp.ravel(leaf).astype(float) for leaf in leaves])
+    numbers = [jnp.ravel(leaf).astype(float) for leaf in leaves]
+    return jnp.nan_to_num(jnp.concatenate(numbers))
 
 
 @functools.partial(jax.jit, static_argnums=(0, 3))
