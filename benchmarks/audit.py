@@ -9,6 +9,7 @@ another model: so an adversary may choose which way a record pulls, and how stro
 
 import argparse
 import functools
+import textwrap
 import time
 
 import jax
@@ -114,25 +115,31 @@ def audited(name: str, **options) -> attacks.Attack:
     return attacks.attack(algorithm_fn, posterior, position, **options)
 
 
+def heading(num_trials: int, seed: int) -> str:
+    """What stands above the rows."""
+    text = (
+        f"`python -m benchmarks.audit --trials {num_trials} --seed {seed}`, JAX "
+        f"{jax.__version__}, {jax.default_backend()}. Neighbours differ in one "
+        "substituted record. `claimed` is what the accountant says of so many first "
+        "steps of one chain, `audited` a lower bound on what they cost, both at delta "
+        f"= {attacks.DELTA}; a bound is false with chance {attacks.SIGNIFICANCE:g}. A "
+        "bound above the claim would refute it, a bound below proves nothing: the "
+        "attack sees the outputs only, not the proposals, momenta and samples that a "
+        "kernel keeps to itself, and what it certifies is limited by its trials."
+    )
+    return (
+        f"# Claimed and audited costs of all kernels\n\n{textwrap.fill(text, 92)}\n\n"
+        "| kernel | steps | records | claimed | audited | audited / claimed | trials "
+        "on either data set | seed | seconds |\n|---|---|---|---|---|---|---|---|---|"
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trials", type=int, default=8192)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    print(
-        "# Claimed and audited costs of all kernels\n\n"
-        f"`python -m benchmarks.audit --trials {options.trials} --seed {options.seed}`,"
-        f" JAX {jax.__version__}, {jax.default_backend()}. Neighbours differ in one "
-        "substituted record. `claimed` is what\nthe accountant says of so many first "
-        "steps of one chain, `audited` a lower bound on what they\ncost, both at delta "
-        f"= {attacks.DELTA}; a bound is false with chance {attacks.SIGNIFICANCE:g}. "
-        "A bound above the claim would refute\nit, a bound below proves nothing: the "
-        "attack sees the outputs only, not the proposals, momenta\nand samples that "
-        "a kernel keeps to itself, and what it certifies is limited by its trials.\n\n"
-        "| kernel | steps | records | claimed | audited | audited / claimed | trials "
-        "on either data set | seed | seconds |\n|---|---|---|---|---|---|---|---|---|",
-        flush=True,
-    )
+    print(heading(options.trials, options.seed), flush=True)
     for name in KERNELS:
         start = time.perf_counter()
         found = audited(name, num_trials=options.trials, seed=options.seed)
