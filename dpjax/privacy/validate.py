@@ -34,12 +34,15 @@ def check_real(name: str, value, *, low: float, high: float) -> float:
         raise ValueError(
             f"{name} must be a real number, got {value!r}; pass a Python float"
         )
-    # An integer may be larger than any float.
-    if not low <= value <= high:  # pyright: ignore[reportOperatorIssue]
+    try:
+        number = float(value)
+    except OverflowError:  # An integer may be larger than any float.
+        number = math.inf
+    if not low <= number <= high:
         raise ValueError(
             f"{name} must be finite and between {low:g} and {high:g}, got {value!r}"
         )
-    return float(value)
+    return number
 
 
 def check_epsilon(value) -> float:

@@ -189,7 +189,7 @@ TABLE = [(10, 40, 2.49), (50, 40, 5.39), (100, 40, 7.58), (100, 100, 11.9)]
 
 @pytest.mark.parametrize(
     ("batch", "epochs", "sigma"),
-    tiered(TABLE, TABLE[2:]),
+    tiered(TABLE, TABLE[3:]),
 )
 def test_noise_for_epsilon_one_is_the_table(means, batch, epochs, sigma):
     def events(value):
@@ -276,6 +276,7 @@ def test_a_published_site_carries_the_stated_noise():
     assert stats.kstest(moved, "norm").pvalue > 1e-7
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kernel", tiered([dp_sep, dp_sep_published], [dp_sep]))
 def test_one_record_moves_a_step_by_its_clip(kernel, means):
     """Without noise, theta differs by at most the sensitivity on neighbouring data."""
@@ -344,6 +345,7 @@ def test_em_finds_the_clusters():
     assert np.allclose(spread, 0.25 * np.eye(2), atol=0.05)
 
 
+@pytest.mark.thorough
 def test_em_statistics_are_within_their_clip():
     """If |x| <= R, nothing is clipped, and without noise the counts add up to n."""
     _, records = clusters()

@@ -186,6 +186,7 @@ def test_wrong_kinetic_energies_are_detected(monkeypatch, make_target, change):
     assert smallest_pvalue(target, positions) < FALSE_ALARM
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "inverse_mass_matrix",
     [

@@ -69,6 +69,7 @@ def sampled(num_chains, method, bar=False, warmup=10, draws=30, kernel=None):
     return mcmc
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("num_chains", "method", "bar"),
     tiered(

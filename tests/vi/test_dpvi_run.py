@@ -62,6 +62,7 @@ def go(posterior, num_steps=60, **changes):
     )
 
 
+@pytest.mark.thorough
 def test_trace_is_what_the_optimiser_did(posterior):
     run = go(posterior)
     parameters, gradient, _ = run.infos
