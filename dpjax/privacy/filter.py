@@ -44,16 +44,20 @@ GAUSSIAN_SHARE = 0.9
 class AdaptiveRule:
     """How runs add up, of which each is chosen in view of the outputs before it.
 
-    A first run is a list that was fixed before any output, so it costs what the
+    The events of a first run were fixed before any output, so that run costs what the
     accountant says. A second run is accepted only if the sum over both stays below the
-    filter's constant, and so on. This is sound: if the first run alone exceeds the
-    constant, which its events decide, nothing is accepted after it.
+    filter's constant, and so on. This is sound in both cases: if the first run alone
+    exceeds the constant, no run is accepted after it and the accountant's bound holds;
+    if it does not, all runs together stay below the constant.
 
-    While all events are Gaussian the filter is that of mu^2, which loses nothing, and
-    afterwards that of one Renyi order. The outputs may decide which of the two it comes
-    to, so each has a share of delta: an output belongs to one case or the other, and
-    the process that halts where its own filter is exceeded gives it the same
-    probability.
+    While all events are Gaussian, the filter is that of mu^2, which loses nothing.
+    After the first event of another kind, it is that of one Renyi order. Whether such
+    an event comes may depend on the outputs, so each of the two cases has a share of
+    delta. This is sound because every sequence of outputs belongs to one case. In the
+    Gaussian case it has the probability that it would have if only Gaussian events
+    were accepted, in the other case the probability that it would have under the
+    Renyi filter alone. Each of these two processes keeps epsilon at its share of delta,
+    and the two shares add.
 
     Parameters
     ----------
@@ -102,9 +106,9 @@ class AdaptiveRule:
         """
         if len(runs) == 1:
             return accountant.delta(runs[0], epsilon)
-        return accountant.with_error(
-            self._ideal_delta(_joined(runs), epsilon), _joined(runs), epsilon
-        )
+        events = _joined(runs)
+        ideal = self._ideal_delta(events, epsilon)
+        return accountant.with_error(ideal, events, epsilon)
 
     def epsilon(self, runs, delta: float) -> float:
         """Epsilon at which everything together is (epsilon, delta)-DP.

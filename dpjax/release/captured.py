@@ -24,7 +24,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from dpjax.posterior import Posterior
 from dpjax.release import taint
 
-__all__ = ["Records", "captured", "check_functions"]
+__all__ = ["Records", "captured", "check_functions", "constants"]
 
 LIBRARIES = frozenset(
     {"blackjax", "chex", "dpjax", "flax", "jax", "jaxlib", "numpy", "numpyro"}
@@ -34,8 +34,9 @@ LIBRARIES = frozenset(
 """Packages whose globals and classes hold no records of the user."""
 
 SIGNIFICANT_DIGITS = 5
-"""A number that so many digits do not tell is one of the data if it equals one. A
-number that they tell, such as 0.5, is in many data sets by chance."""
+"""Decimal digits of a number that could be typed by hand, such as 0.5, which many data
+sets hold by chance. A number with more digits is *unmistakable*: if the data hold it,
+it was probably taken from them."""
 
 MIN_RUN = 8
 """Entries in a row that are not equal by chance. Of unmistakable numbers, two are
@@ -164,7 +165,7 @@ def check_functions(posterior: Posterior, positions) -> None:
         program = jax.make_jaxpr(lambda *given, f=function: f(*given))(*arguments)
         held += [
             (f"a constant of shape {np.shape(value)}", value)
-            for value in _constants(program)
+            for value in constants(program)
         ]
         for name, why in records.secrets(held):
             raise ValueError(
@@ -275,7 +276,7 @@ def _is_of_library(value) -> bool:
     return (getattr(value, "__module__", None) or "").partition(".")[0] in LIBRARIES
 
 
-def _constants(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
+def constants(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
     """Constants of a traced program and of the programs inside it."""
     if isinstance(program, ClosedJaxpr):
         yield from program.consts
@@ -284,7 +285,7 @@ def _constants(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
         yield from (atom.val for atom in eqn.invars if isinstance(atom, Literal))
         for part in jax.tree.leaves(eqn.params, is_leaf=taint.is_program):
             if taint.is_program(part):
-                yield from _constants(part)
+                yield from constants(part)
 
 
 def _numbers(value) -> np.ndarray:
@@ -305,7 +306,11 @@ def _blocks(leaf) -> Iterator[np.ndarray]:
 
 
 def _unmistakable(array: np.ndarray, dtype) -> np.ndarray:
-    """Numbers of an array that a few digits do not tell, sorted and in `dtype`."""
+    """The unmistakable numbers of an array, sorted and in `dtype`.
+
+    These are the numbers that differ from what `SIGNIFICANT_DIGITS` decimal digits of
+    them say.
+    """
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return np.zeros(0, dtype)
     numbers = np.unique(array.astype(dtype))

@@ -20,10 +20,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr
 
 from dpjax.algorithm import Transition
 from dpjax.posterior import Posterior
+from dpjax.release.captured import constants
 from dpjax.release.self_test import check_arithmetic
 from dpjax.runner.check import check_loop, check_start
 from dpjax.runner.hashes import digest
@@ -264,25 +265,9 @@ def trace(
 def _identity(program: ClosedJaxpr) -> str:
     # A function among the parameters is printed with its address in this process.
     text = re.sub("0x[0-9a-f]+", "", str(program))
-    return hashlib.sha256(text.encode() + digest(list(_constants(program)))).hexdigest()
-
-
-def _constants(program):
-    """Values inside a program, which its text leaves out or shortens."""
-    if isinstance(program, ClosedJaxpr):
-        yield from map(_plain, program.consts)
-        program = program.jaxpr
-    for eqn in program.eqns:
-        yield from (
-            _plain(atom.val) for atom in eqn.invars if isinstance(atom, Literal)
-        )
-        for value in jax.tree.leaves(eqn.params, is_leaf=_is_program):
-            if _is_program(value):
-                yield from _constants(value)
-
-
-def _is_program(value) -> bool:
-    return isinstance(value, (ClosedJaxpr, Jaxpr))
+    # The text leaves constants out, or shortens them.
+    values = [_plain(value) for value in constants(program)]
+    return hashlib.sha256(text.encode() + digest(values)).hexdigest()
 
 
 def _plain(value):
