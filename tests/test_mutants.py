@@ -372,7 +372,7 @@ MUTANTS = {
         test_captured.test_a_global_is_found, {},
     ),
     "literals are not searched": (
-        captured, "_constants", lambda program: iter(()),
+        captured, "constants", lambda program: iter(()),
         test_captured.test_a_number_of_the_data_that_became_a_literal_is_found, {},
     ),
     "views of the data are not known": (
