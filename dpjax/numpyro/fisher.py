@@ -14,7 +14,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jax.scipy.linalg import solve_triangular
 
 from dpjax import fisher
 from dpjax.numpyro.adapter import model_of
@@ -24,10 +23,9 @@ from dpjax.posterior import Posterior
 __all__ = [
     "fisher_information",
     "initial_position",
-    "local_fisher_information",
     "prior_precision",
     "prior_sd",
-    "whitening",
+    "record_information",
 ]
 
 MIN_PRIOR_PRECISION = 0.1
@@ -94,7 +92,7 @@ def fisher_information(
     model = model_of(posterior)
     if position is None:
         position = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), model.prior_draws)
-    of_records = _of_records(
+    of_records = record_information(
         posterior,
         num_simulated=num_simulated,
         seed=seed,
@@ -102,16 +100,6 @@ def fisher_information(
     )
     precision = np.asarray(jax.jit(prior_precision(model))(position))
     return lambda at: of_records(at) + precision.astype(jnp.result_type(float))
-
-
-def local_fisher_information(posterior: Posterior) -> Callable[[Any], jax.Array]:
-    """`fisher_information` whose prior precision is taken at each position as well.
-
-    It must not be differentiated: eigenvectors are not smooth where eigenvalues meet.
-    """
-    of_records = _of_records(posterior)
-    precision = prior_precision(model_of(posterior))
-    return lambda position: of_records(position) + precision(position)
 
 
 def prior_sd(model: Model) -> np.ndarray:
@@ -136,23 +124,8 @@ def prior_precision(model: Model) -> Callable[[Any], jax.Array]:
     return precision
 
 
-def whitening(fisher_information: Callable[[Any], jax.Array], position):
-    """W of shape ``(d, d)`` with W W^T = G^-1, and the function z -> position + W z.
-
-    G is the information at `position`, so the length of z is in units of posterior
-    standard deviations.
-    """
-    flat, unravel = ravel_pytree(position)
-    root = jnp.linalg.cholesky(fisher_information(position)).astype(flat.dtype)
-    stretch = solve_triangular(root, jnp.eye(flat.size, dtype=flat.dtype), lower=True).T
-
-    def at(z):
-        return unravel(flat + jnp.matmul(stretch, z, precision="highest"))
-
-    return stretch, at
-
-
-def _of_records(posterior, **options):
+def record_information(posterior: Posterior, **options):
+    """`fisher_information` without the prior's precision; the options are its own."""
     model = model_of(posterior)
     for site, name in model.observed.items():
         if name is None:

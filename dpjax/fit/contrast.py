@@ -1,0 +1,103 @@
+"""What a record adds to a release: bounded functions of its scores, of mean zero.
+
+The score of a record is the gradient of its log-likelihood. Clipped scores have a mean
+that depends on the law of the covariates, so they estimate something else than the
+parameters. Here a record's score h_0 is compared with the scores h_j that it would have
+had with other observations, which have the chances w_j given its covariates
+(`dpjax.fit.scores`). If the model holds, the difference has mean zero whatever the clip
+norm and the covariates: the conditionally unbiased estimators of bounded influence of
+Kuensch, Stefanski and Carroll (1989).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from dpjax.fit.scores import Scores
+
+__all__ = ["clipped", "contrast", "difference", "norms", "packed", "unpacked"]
+
+CENTRINGS = 6
+"""Steps of the fixed point for the centre of the clipped scores."""
+
+
+def norms(vectors: jax.Array) -> jax.Array:
+    """Euclidean norms over the last axis, at least a tiny number."""
+    return jnp.sqrt(jnp.maximum(jnp.sum(vectors**2, axis=-1), 1e-30))
+
+
+def clipped(vectors: jax.Array, bound) -> jax.Array:
+    """Vectors shortened to a norm of at most `bound`."""
+    return vectors * jnp.minimum(1.0, bound / norms(vectors))[..., None]
+
+
+def difference(scores: Scores) -> jax.Array:
+    """Mean of clip_1(h_0 - h_j) over the nodes, for scores in units of the clip norm.
+
+    It needs no centre, so it serves far from the posterior.
+    """
+    apart = scores.observed - scores.nodes
+    return scores.weights @ clipped(apart, 1.0)
+
+
+def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
+    """The clipped and centred score psi of a record, and its expected slope J.
+
+    With b the centre at which the clipped nodes have mean zero, and the sums over
+    nodes,
+
+        e_j = h_j - b,  omega_j = min(1, 1 / |e_j|),  r = sum w omega e,
+        J = phi sum w omega e e^T,  psi = phi clip_1(clip_1(e_0) - r),
+
+    where phi <= 1 bounds the Frobenius norm of J. The same phi on both leaves the
+    solution of sum psi = 0 and its slope consistent.
+
+    Parameters
+    ----------
+    scores
+        In units of the clip norm.
+    slope_bound
+        Bound on the Frobenius norm of J.
+
+    Returns
+    -------
+    psi ``(d,)`` of norm at most one, and J ``(d, d)``, both in units of the clip norm.
+    """
+    nodes, weights = scores.nodes, scores.weights
+
+    def kept(centre):
+        return weights * jnp.minimum(1.0, 1.0 / norms(nodes - centre))
+
+    def centring(_, centre):
+        chances = kept(centre)
+        return chances @ nodes / jnp.sum(chances)
+
+    start = jnp.zeros_like(scores.observed)
+    centre = jax.lax.fori_loop(0, CENTRINGS, centring, start)
+    chances, apart = kept(centre), nodes - centre
+    rest = chances @ apart
+    slope = (apart * chances[:, None]).T @ apart
+    size = jnp.sqrt(jnp.maximum(jnp.sum(slope**2), 1e-30))
+    factor = jnp.minimum(1.0, slope_bound / size)
+    value = clipped(clipped(scores.observed - centre, 1.0) - rest, 1.0)
+    return factor * value, factor * slope
+
+
+def packed(matrix: jax.Array) -> jax.Array:
+    """The lower triangle of a symmetric matrix, with its Frobenius norm.
+
+    Entries off the diagonal are multiplied by sqrt(2).
+    """
+    rows, columns, weights = _triangle(len(matrix), matrix.dtype)
+    return matrix[rows, columns] * weights
+
+
+def unpacked(vector: jax.Array, dim: int) -> jax.Array:
+    """The symmetric ``(dim, dim)`` matrix of a `packed` vector."""
+    rows, columns, weights = _triangle(dim, vector.dtype)
+    lower = jnp.zeros((dim, dim), vector.dtype).at[rows, columns].set(vector / weights)
+    return lower + jnp.tril(lower, -1).T
+
+
+def _triangle(dim: int, dtype):
+    rows, columns = jnp.tril_indices(dim)
+    return rows, columns, jnp.where(rows == columns, 1.0, 2**0.5).astype(dtype)

@@ -1,0 +1,496 @@
+"""A posterior from a few released scores and one released slope.
+
+The model says how a record's observations are drawn given its covariates. The law of
+the covariates is unknown. Every release is a Gaussian sum (`dpjax.release`) of what
+`dpjax.fit.contrast` makes of a record's scores, in the units of a `dpjax.fit.frame`.
+
+1. *Search* from the centre of the prior to the bulk of the posterior, in phases of
+   small steps. Each phase ends at the mean of the second half of its steps. There one
+   release of the curvature corrects the frame.
+2. *Clip norm*. A histogram of the lengths of the scores that the records might have had
+   gives the clip norm at which clipping and noise together lose least.
+3. *Slope* J, the sum of the records' expected slopes.
+4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far. With
+   the slope, all of them count at z_3.
+
+`Released` is what is released; `dpjax.fit.score_draws` draws from what it implies.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from dp_accounting import NeighboringRelation
+from jax.flatten_util import ravel_pytree
+
+from dpjax.algorithm import Algorithm, Transition
+from dpjax.fit import contrast
+from dpjax.fit.frame import Frame, frame
+from dpjax.fit.scores import Scores
+from dpjax.posterior import Posterior
+from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
+from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.nominal import check_nominal, nominal_size
+
+__all__ = ["FitState", "Released", "ScoreModel", "score_fit"]
+
+PHASES = ((20, 0.1, 0.3), (8, 0.05, 0.2), (6, 0.03, 0.2))
+"""Of the search: number of steps; noise of a step, in standard deviations of the
+posterior given one record; noise of the curvature's eigenvalues, in units of the
+frame."""
+
+MAX_STEP_SHARE, MAX_CURVATURE_SHARE = 0.004, 0.03
+HISTOGRAM_SHARE, SLOPE_SHARE, SCORE_SHARES = 0.003, 0.1, (0.1, 0.3, 0.6)
+"""Shares of the budget. Those of the scores are of what the other releases leave."""
+
+RATE, MAX_STEP, MAX_MOVE = 0.5, 0.25, 0.3
+"""Share of Newton's step that the search takes; the longest step, in standard
+deviations of the posterior given one record; and the farthest that a step moves a
+component, in standard deviations of the prior."""
+
+CURVATURE_CLIP, SLOPE_CLIP = 3.0, 2.5
+"""Clip norms of a record's curvature and slope, over about what they are."""
+
+LENGTH_EDGES = np.concatenate([[0.0], np.geomspace(0.2, 8.0, 20), [np.inf]])
+CLIP_NORMS = np.geomspace(0.3, 5.0, 57)
+"""Bins of the lengths of scores, and clip norms to choose from, over the root mean
+square length of a record's score."""
+
+MIN_EIGENVALUE = 0.2
+"""Least eigenvalue of the slope, over their mean."""
+
+KEY_WORDS = 2
+"""Random words of the key from which the records get keys of their own."""
+
+
+class Released(NamedTuple):
+    """What a fit released, in the coordinates y = T^-1 (z - position) of its frame.
+
+    position
+        Where the scores were released last, flattened, ``(d,)``.
+    stretch
+        T, ``(d, d)``.
+    is_measured
+        The columns of T along which the records were asked, ``(d,)``.
+    score
+        All scores, carried to `position`, without the prior's, ``(d,)``.
+    shift
+        J^-1 times the mean of the scores where they were released, ``(d,)``.
+    slope
+        J, ``(d, d)``: minus the derivative of the score.
+    score_noise_sd, slope_noise_sd
+        Sd of the noise on a component of `score`, and on a diagonal entry of `slope`.
+    clip_norm
+        The clip norm over the root mean square length of a record's score.
+    inefficiency
+        Variance of the score over its slope: one without clipping.
+    """
+
+    position: jax.Array
+    stretch: jax.Array
+    is_measured: jax.Array
+    score: jax.Array
+    shift: jax.Array
+    slope: jax.Array
+    score_noise_sd: jax.Array
+    slope_noise_sd: jax.Array
+    clip_norm: jax.Array
+    inefficiency: jax.Array
+
+
+class FitState(NamedTuple):
+    """Public: the position."""
+
+    position: Any
+
+
+@dataclass(frozen=True)
+class ScoreModel:
+    """What a fit asks of a model. All of it is public but what `scores_fn` returns.
+
+    scores_fn
+        ``(position, record, rng_key) -> Scores``; see `dpjax.fit.scores`.
+    information
+        ``position -> (d, d)``: the expected Fisher information of all records, as
+        `dpjax.fisher.fisher_information` gives it.
+    prior_precision
+        ``position -> (d, d)``, positive definite.
+    prior_sd
+        Sds of the flattened position a priori, ``(d,)``.
+    """
+
+    scores_fn: Callable
+    information: Callable[[Any], jax.Array]
+    prior_precision: Callable[[Any], jax.Array]
+    prior_sd: np.ndarray
+
+
+class _Noises(NamedTuple):
+    """Noise multipliers of all releases, fixed before the data are read."""
+
+    steps: list[np.ndarray]
+    curvatures: np.ndarray
+    histogram: float
+    slope: float
+    scores: np.ndarray
+
+
+def _noises(dim: int, effective: float, noise_multiplier: float) -> _Noises:
+    """The noise for `effective` = T n records.
+
+    A release of the share f of the budget has noise 1 / sqrt(f) times that of a release
+    which spends all of it.
+    """
+    counts, step_noise, eigenvalue_noise = np.transpose(PHASES)
+    steps = (dim * noise_multiplier / (effective * step_noise)) ** 2
+    size = CURVATURE_CLIP * dim * (math.sqrt(2 * dim) + 1) * noise_multiplier
+    curvatures = (size / (effective * eigenvalue_noise)) ** 2
+    least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
+    steps = np.clip(steps, least, MAX_STEP_SHARE)
+    curvatures = np.clip(curvatures, least, MAX_CURVATURE_SHARE)
+    rest = 1 - counts @ steps - sum(curvatures) - HISTOGRAM_SHARE - SLOPE_SHARE
+
+    def noise(share):
+        return noise_multiplier / np.sqrt(share)
+
+    return _Noises(
+        [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
+        noise(curvatures),
+        noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
+        noise(SLOPE_SHARE),
+        noise(rest * np.array(SCORE_SHARES)),
+    )
+
+
+def score_fit(
+    posterior: Posterior,
+    model: ScoreModel,
+    *,
+    noise_multiplier: float,
+    nominal_num_records: int | None = None,
+) -> Algorithm:
+    """Release what the data say about the parameters, in one step.
+
+    Parameters
+    ----------
+    posterior
+        The prior and the data.
+    model
+        How records are drawn, and the scale of the prior.
+    noise_multiplier
+        Sd over clip norm of a release that would spend the whole budget.
+    nominal_num_records
+        As in `dpjax.sgld`.
+
+    Returns
+    -------
+    Algorithm
+        Of one step, from the centre of the prior. Its info is what it `Released`.
+
+    Notes
+    -----
+    *Formal guarantees.* The step releases Gaussian sums over all records of vectors
+    whose norms are bounded by one, and functions of these sums. Their number and their
+    noise are fixed. Each vector depends on one record, on earlier releases and on
+    random numbers that do not depend on the data.
+    """
+    num_records = nominal_size(posterior, nominal_num_records)
+    dim = len(model.prior_sd)
+    noises = _noises(dim, posterior.tempering * num_records, noise_multiplier)
+    vector = GaussianSum(1.0, None)
+    histogram = GaussianSum(1.0, None, diameter=math.sqrt(2))
+    triangle, num_bins = dim * (dim + 1) // 2, len(LENGTH_EDGES) - 1
+    releases = [
+        *((vector, dim, noise) for noise in np.concatenate(noises.steps)),
+        *((vector, triangle, noise) for noise in noises.curvatures),
+        (histogram, num_bins, noises.histogram),
+        (vector, triangle, noises.slope),
+        *((vector, dim, noise) for noise in noises.scores),
+    ]
+    num_words = sum(
+        KEY_WORDS + kind.num_words(size, posterior.num_records)
+        for kind, size, _ in releases
+    )
+
+    def init(position, rng_key=None):
+        return FitState(jax.tree.map(jnp.asarray, position))
+
+    def move(words, state, memory):
+        fit = _Fit(posterior, model, num_records, words, state.position)
+        with jax.enable_x64(True):
+            z, correction = fit.search(vector, noises)
+            found = fit.release(vector, histogram, noises, z, correction)
+        return FitState(fit.unravel(found.position)), found, memory
+
+    def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
+        check_nominal(nominal_num_records, neighboring_relation)
+        return [
+            (kind.event(size, neighboring_relation, float(noise)), num_steps)
+            for kind, size, noise in releases
+        ]
+
+    def stay(state):
+        position, _ = ravel_pytree(state.position)
+        with jax.enable_x64(True):
+            number, vector, matrix = jnp.zeros(()), jnp.zeros(dim), jnp.zeros((dim, dim))
+            measured = jnp.zeros(dim, bool)
+        nothing = matrix, measured, vector, vector, matrix, *4 * [number]
+        return Released(jnp.zeros_like(position), *nothing)
+
+    transition = Transition(lambda state: num_words, move, stay)
+    return Algorithm.of(init, transition, privacy)
+
+
+class _Fit:
+    """The releases of one fit, in turn, and what is computed between them."""
+
+    def __init__(self, posterior, model, num_records, words, position):
+        self.posterior, self.model, self.words = posterior, model, words
+        self.start, self.unravel = ravel_pytree(position)
+        self.dim, self.dtype = self.start.size, self.start.dtype
+        self.tempering = posterior.tempering
+        self.is_wide = jax.config.jax_enable_x64
+        self.effective = posterior.tempering * num_records
+
+    def take(self, release, size, count=1):
+        """The words of the next `count` releases, ``(count, words)``."""
+        length = KEY_WORDS + release.num_words(size, self.posterior.num_records)
+        taken, self.words = jnp.split(self.words, [count * length])
+        return taken.reshape(count, length)
+
+    def ask(self, release, words, noise, contribution_fn):
+        """Release the noisy sum of what each record contributes."""
+        key = jax.random.wrap_key_data(words[:KEY_WORDS], impl="threefry2x32")
+        return release(
+            words[KEY_WORDS:],
+            self.posterior,
+            contribution_fn,
+            noise_multiplier=jnp.asarray(noise),
+            rng_key=key,
+        )
+
+    def frame_at(self, z, correction) -> Frame:
+        with self.precision():
+            position = self.unravel(z)
+            found = self.model.information(position), self.model.prior_precision(position)
+        information, prior = (matrix.astype(jnp.float64) for matrix in found)
+        return frame(information, prior, correction)
+
+    def precision(self):
+        """The context in which functions of the model are called: the user's own."""
+        return jax.enable_x64(self.is_wide)
+
+    def unit(self, axes: Frame):
+        """Root mean square length of one record's score in this frame."""
+        return jnp.sqrt(axes.effective_dim / self.effective)
+
+    def scores_at(self, z, axes: Frame, unit):
+        """``(record, key) -> Scores`` in the measured directions, over `unit`."""
+        position = self.unravel(z)
+        columns = jnp.where(axes.is_measured, axes.stretch / unit, 0)
+        columns = columns.astype(self.dtype)
+
+        def scores(record, rng_key):
+            with self.precision():
+                found = self.model.scores_fn(position, record, rng_key)
+            return Scores(
+                found.observed @ columns, found.nodes @ columns, found.weights
+            )
+
+        return scores
+
+    def prior_score(self, z, axes: Frame):
+        logprior_fn = self.posterior.logprior_fn
+        with self.precision():
+            gradient = jax.grad(lambda at: logprior_fn(self.unravel(at)))(z)
+        return axes.stretch.T @ gradient
+
+    def moved(self, z, axes: Frame, step):
+        """z after a step in units of the frame, within the limits of a step."""
+        longest = MAX_STEP * math.sqrt(self.effective)
+        step = step * jnp.minimum(1.0, longest / contrast.norms(step))
+        limit = MAX_MOVE * self.model.prior_sd
+        jump = jnp.clip(axes.stretch @ step, -limit, limit)
+        return (z + jump).astype(self.dtype)
+
+    def search(self, release, noises: _Noises):
+        """Where the bulk is, and the correction of the frame."""
+        z, correction = self.start, jnp.eye(self.dim)
+        for steps, noise in zip(noises.steps, noises.curvatures, strict=True):
+
+            def step(z, given, correction=correction):
+                words, noise = given
+                axes = self.frame_at(z, correction)
+                unit = self.unit(axes)
+                scores = self.scores_at(z, axes, unit)
+                score = unit * self.tempering * self.ask(
+                    release,
+                    words,
+                    noise,
+                    lambda *record: contrast.difference(scores(*record)),
+                )
+                score += self.prior_score(z, axes)
+                z = self.moved(z, axes, RATE * score)
+                return z, z
+
+            words = self.take(release, self.dim, len(steps))
+            z, path = jax.lax.scan(step, z, (words, jnp.asarray(steps)))
+            z = jnp.mean(path[len(path) // 2 :], axis=0)
+            correction = self.curvature(release, noise, z, correction)
+        return z, correction
+
+    def curvature(self, release, noise, z, correction):
+        """The correction of the frame at z, where noise does not explain it."""
+        axes = self.frame_at(z, correction)
+        scores = self.scores_at(z, axes, self.unit(axes))
+
+        def contribution(*record):
+            found = scores(*record)
+            vectors = jnp.concatenate([found.observed[None], found.nodes])
+            chances = jnp.append(0.8 * found.weights, jnp.array(0.2, self.dtype))
+            chances = jnp.roll(chances, 1) * jnp.minimum(1, 2 / contrast.norms(vectors))
+            matrix = (vectors * chances[:, None]).T @ vectors
+            return contrast.packed(matrix) / CURVATURE_CLIP
+
+        found = self.matrix(release, noise, contribution)
+        unit = self.tempering * CURVATURE_CLIP * self.unit(axes) ** 2
+        measured = jnp.outer(axes.is_measured, axes.is_measured)
+        matrix = jnp.where(measured, unit * found, 0) + jnp.diag(1 - axes.data_share)
+        rank = jnp.sum(axes.is_measured)
+        noise_sd = unit * noise * (jnp.sqrt(2.0 * rank) + 1)
+        values, vectors = jnp.linalg.eigh(matrix)
+        is_news = jnp.abs(values - 1) > noise_sd
+        values = jnp.where(is_news, jnp.maximum(values, noise_sd), 1)
+        return axes.corrected((vectors * values) @ vectors.T)
+
+    def matrix(self, release, noise, contribution_fn):
+        """The noisy sum of symmetric matrices that come `contrast.packed`."""
+        words = self.take(release, self.dim * (self.dim + 1) // 2)[0]
+        found = self.ask(release, words, noise, contribution_fn)
+        return contrast.unpacked(found, self.dim)
+
+    def clip_norm(self, release, noises: _Noises, z, axes: Frame):
+        """The clip norm over `unit`, and the inefficiency that it leaves."""
+        scores = self.scores_at(z, axes, self.unit(axes))
+        edges = jnp.asarray(LENGTH_EDGES[1:-1], self.dtype)
+
+        def contribution(*record):
+            found = scores(*record)
+            bins = jnp.searchsorted(edges, contrast.norms(found.nodes))
+            empty = jnp.zeros(len(LENGTH_EDGES) - 1, self.dtype)
+            return empty.at[bins].add(found.weights)
+
+        words = self.take(release, len(LENGTH_EDGES) - 1)[0]
+        counts = self.ask(release, words, noises.histogram, contribution)
+        counts = jnp.where(counts > 2 * noises.histogram, counts, 0)
+        inner = np.sqrt(LENGTH_EDGES[1:-2] * LENGTH_EDGES[2:-1])
+        lengths = np.concatenate([LENGTH_EDGES[1:2] / 2, inner, LENGTH_EDGES[-2:-1]])
+        # Where noise hides all counts, lengths are taken to be about one.
+        typical = jnp.arange(len(lengths)) == int(np.argmin(np.abs(lengths - 1)))
+        counts = jnp.where(jnp.any(counts > 0), counts, typical)
+        squares = counts / jnp.sum(counts) * lengths**2
+        total = jnp.sum(squares)
+        kept = jnp.asarray(np.minimum(1, CLIP_NORMS[:, None] / lengths))
+        efficiency, variance = kept @ squares / total, kept**2 @ squares / total
+        noise = CLIP_NORMS * self.unit(axes) / math.sqrt(sum(noises.scores**-2.0))
+        noise = self.tempering * noise**2 / jnp.maximum(total, 0.3)
+        loss = ((variance + noise) / efficiency**2).astype(jnp.float32)
+        # JAX 0.10 compiles no wider argmin than this where x64 is off.
+        best = jax.lax.argmin(loss, 0, jnp.int32)
+        kept, variance = efficiency[best], (variance / efficiency)[best]
+        # A tempered posterior is that of fewer records, but clipping loses as much.
+        inefficiency = (1 - self.tempering) * kept + self.tempering * variance
+        return jnp.asarray(CLIP_NORMS)[best], inefficiency
+
+    def slope(self, release, noise, z, axes: Frame, clip_norm):
+        """J in units of the frame, regular, and the noise's sd on its diagonal."""
+        unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
+        scores = self.scores_at(z, axes, unit)
+
+        def contribution(*record):
+            found = contrast.contrast(scores(*record), bound.astype(self.dtype))[1]
+            return contrast.packed(found) / bound.astype(self.dtype)
+
+        unit = self.tempering * unit**2 * bound
+        found = unit * self.matrix(release, noise, contribution)
+        return regular(found, unit * noise, axes.is_measured), unit * noise
+
+    def release(self, vector, histogram, noises: _Noises, z, correction) -> Released:
+        """Clip norm, slope and scores, from where the search has ended."""
+        axes = self.frame_at(z, correction)
+        clip_norm, inefficiency = self.clip_norm(histogram, noises, z, axes)
+        slope, slope_noise_sd = self.slope(vector, noises.slope, z, axes, clip_norm)
+        unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
+        back = jnp.linalg.inv(axes.stretch)
+
+        def next_score(carry, given):
+            z, total, score, carried = carry
+            words, noise = given
+            scores = self.scores_at(z, axes, unit)
+
+            def contribution(*record):
+                return contrast.contrast(scores(*record), bound.astype(self.dtype))[0]
+
+            found = self.ask(vector, words, noise, contribution)
+            found = jnp.where(axes.is_measured, self.tempering * unit * found, 0)
+            weight, place = noise**-2.0, slope @ (back @ z)
+            total += weight
+            score += weight * found
+            carried += weight * place
+            here = (score + carried) / total - place
+            whole = slope + jnp.diag(1 - axes.data_share)
+            step = jnp.linalg.solve(whole, here + self.prior_score(z, axes))
+            moved = self.moved(z, axes, step)
+            return (moved, total, score, carried), (z, here, score / total)
+
+        words = self.take(vector, self.dim, len(noises.scores))
+        zero = jnp.zeros(self.dim)
+        start = z, jnp.zeros(()), zero, zero
+        given = words, jnp.asarray(noises.scores)
+        (_, total, _, _), found = jax.lax.scan(next_score, start, given)
+        position, score, mean_score = (leaf[-1] for leaf in found)
+        unasked = jnp.diag(jnp.where(axes.is_measured, 0.0, 1.0))
+        return Released(
+            position,
+            axes.stretch,
+            axes.is_measured,
+            score,
+            jnp.linalg.solve(slope + unasked, mean_score),
+            slope,
+            self.tempering * unit / jnp.sqrt(total),
+            slope_noise_sd,
+            clip_norm,
+            inefficiency,
+        )
+
+
+def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
+    """A released slope, shrunk towards a multiple of the identity and made positive.
+
+    The multiple is the mean eigenvalue of the measured block. The share of the
+    deviation from it that noise explains is taken off.
+
+    Parameters
+    ----------
+    matrix
+        Symmetric, ``(d, d)``, float64.
+    noise_sd
+        Sd of the noise on a diagonal entry; off the diagonal it is less by sqrt(2).
+    is_measured
+        ``(d,)``. Rows and columns of other directions become zero.
+    """
+    block = jnp.outer(is_measured, is_measured)
+    unit = jnp.diag(is_measured.astype(matrix.dtype))
+    rank = jnp.maximum(jnp.sum(is_measured), 1)
+    mean = jnp.sum(matrix * unit) / rank
+    apart = jnp.where(block, matrix, 0.0) - mean * unit
+    noise = noise_sd**2 * (rank * (rank + 1) / 2 - 1)
+    kept = jnp.maximum(0.0, 1 - noise / jnp.maximum(jnp.sum(apart**2), 1e-30))
+    values, vectors = jnp.linalg.eigh(mean * jnp.eye(len(matrix)) + kept * apart)
+    least = MIN_EIGENVALUE * jnp.maximum(mean, MIN_EIGENVALUE)
+    found = (vectors * jnp.maximum(values, least)) @ vectors.T
+    return jnp.where(block, found, 0.0)

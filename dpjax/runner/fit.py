@@ -1,0 +1,136 @@
+"""Fits: one step that spends a budget, then as many independent draws as wanted."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from dpjax import privacy
+from dpjax.algorithm import Algorithm
+from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count
+from dpjax.runner.hashes import digest
+from dpjax.runner.results import Run
+from dpjax.runner.run import run
+
+__all__ = ["Fit", "fit"]
+
+NOISE_MULTIPLIERS = 1e-2, 2.0**11
+"""Between these lies the noise multiplier that spends a budget."""
+
+
+@dataclass(frozen=True)
+class Fit(Run):
+    """Independent draws from the posterior that a few releases imply.
+
+    The effective sample size of the draws is their number. What noise adds to the
+    posterior's width is part of theirs.
+
+    released
+        All that the draws follow from.
+    known
+        What the draws know; it prints as a sentence.
+    """
+
+    released: Any = None
+    known: Any = None
+
+    def to_arviz(self, component_names: list[str] | None = None):
+        """As `Run.to_arviz`; what the draws know is in the attributes as well."""
+        found = super().to_arviz(component_names)
+        found.attrs.update(self.known._asdict())
+        return found
+
+
+def fit(
+    algorithm_fn: Callable[..., Algorithm],
+    draws_fn: Callable,
+    posterior: Posterior,
+    *,
+    initial_position: Any,
+    budget: privacy.Budget,
+    num_draws: int,
+    num_chains: int,
+    verbose: bool = True,
+    **options,
+) -> Fit:
+    """Spend a budget on a fit, and draw from what it released.
+
+    Parameters
+    ----------
+    algorithm_fn
+        ``(posterior, noise_multiplier=...) -> Algorithm`` of one step, whose cost falls
+        with the noise multiplier.
+    draws_fn
+        ``(posterior, released, rng_key, num_draws, like) -> (positions, known)``.
+    posterior, budget, verbose, options
+        As in `dpjax.run`: the options are its ledger, checkpoint and unsafe key.
+    initial_position
+        Where the fit starts: one position, chosen without looking at the data.
+    num_draws, num_chains
+        The draws come as `num_chains` chains of `num_draws` draws each, all of them
+        independent.
+
+    Raises
+    ------
+    ValueError, TypeError, BudgetError, CheckpointError
+        As in `dpjax.run`.
+    """
+    num_draws = check_count("num_draws", num_draws)
+    num_chains = check_count("num_chains", num_chains)
+    noise_multiplier = least_noise(algorithm_fn, posterior, budget)
+    found = run(
+        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier),
+        posterior,
+        1,
+        initial_position=jax.tree.map(lambda leaf: leaf[None], initial_position),
+        num_chains=1,
+        budget=budget,
+        warmup_fraction=0.0,
+        verbose=verbose,
+        **options,
+    )
+    released = jax.tree.map(lambda leaf: leaf[0, 0], found.infos)
+    # Draws follow from what was released, so a resumed fit repeats them.
+    seed = int.from_bytes(digest(released)[:4], "little")
+    positions, known = draws_fn(
+        posterior,
+        released,
+        jax.random.key(seed),
+        num_chains * num_draws,
+        initial_position,
+    )
+    if verbose:
+        print(known)
+
+    def chains(leaf):
+        return np.reshape(leaf, (num_chains, num_draws, *leaf.shape[1:]))
+
+    positions = posterior.constrain(jax.tree.map(chains, positions))
+    statement = found.statement
+    return Fit(positions, None, statement, released=released, known=known)
+
+
+def least_noise(algorithm_fn, posterior, budget: privacy.Budget) -> float:
+    """The noise multiplier at which one step spends the budget.
+
+    Raises
+    ------
+    BudgetError
+        If the budget does not pay for any.
+    """
+
+    def cost(noise_multiplier):
+        algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
+        return algorithm.privacy(1, budget.neighboring_relation)
+
+    return privacy.calibrate(
+        cost,
+        num_steps=1,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
+        bracket=NOISE_MULTIPLIERS,
+    )
