@@ -16,8 +16,8 @@ FILES = {
 RANKS = [
     "random", "posterior", "algorithm", "acceptance", "evaluation",
     "privacy", "bounds", "release", "proposals", "models", "datasets", "fisher",
-    "mcmc", "sgmcmc", "vi", "ep", "adaptation", "runner", "fit", "numpyro", "comparisons",
-    "config", "cli", "__init__",
+    "mcmc", "sgmcmc", "vi", "ep", "adaptation", "runner", "fit", "numpyro",
+    "comparisons", "config", "cli", "__init__",
 ]  # fmt: skip
 # The rooms of kernels: these never import each other, but what they share.
 KERNELS = {"mcmc", "sgmcmc", "vi", "ep"}

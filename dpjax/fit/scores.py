@@ -1,19 +1,26 @@
 """Gradients of a record's log-likelihood, as observed and as it might have been."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-__all__ = ["Scores", "scores_at"]
+from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count
+
+__all__ = ["NUM_REDRAWS", "Scores", "redrawn_scores", "scores_of"]
+
+NUM_REDRAWS = 16
+"""Default number of observations that are drawn anew for a record."""
 
 
 class Scores(NamedTuple):
     """What one record says of a position, and what it could have said.
 
-    Under the model, given the record's covariates, either the weighted mean of `nodes`
-    is zero, or the observed score is one of `nodes` and exchangeable with the others.
+    Under the model, given the record's covariates, the weighted mean of `nodes` is
+    zero, or the observed score is one of `nodes` and exchangeable with the others.
 
     observed
         Gradient of the log-likelihood of the record, ``(d,)``, over the flattened
@@ -29,17 +36,80 @@ class Scores(NamedTuple):
     weights: jax.Array
 
 
-def scores_at(loglikelihood_fn, position, record: Any, others: Any) -> tuple:
-    """Gradients at one record, ``(d,)``, and at `others` along an axis, ``(K, d)``."""
+def scores_of(
+    loglikelihood_fn: Callable, position, record, others, weights=None
+) -> Scores:
+    """Scores of a record whose observations could have been those of `others`.
+
+    Parameters
+    ----------
+    loglikelihood_fn
+        ``(position, record) -> scalar``.
+    position, record
+        Where the gradients are taken, and the record as observed.
+    others
+        Pytree like `record`, with K records along the leading axis.
+    weights
+        Probabilities of the others, ``(K,)``. None if they were drawn from the model;
+        then the record is one more node, and all have the same weight.
+    """
     flat, unravel = ravel_pytree(position)
 
     def score(record):
         return jax.grad(lambda x: loglikelihood_fn(unravel(x), record))(flat)
 
     everything = jax.tree.map(
-        lambda one, more: jnp.concatenate([one[None], more.astype(one.dtype)]),
+        lambda one, more: jnp.concatenate([jnp.asarray(one)[None], more]),
         record,
         others,
     )
     scores = jax.vmap(score)(everything)
-    return scores[0], scores[1:]
+    if weights is None:
+        return Scores(scores[0], scores, jnp.full(len(scores), 1 / len(scores)))
+    return Scores(scores[0], scores[1:], weights.astype(scores.dtype))
+
+
+def redrawn_scores(
+    posterior: Posterior,
+    simulate_fn: Callable[[jax.Array, Any, Any], Any],
+    num_redraws: int = NUM_REDRAWS,
+) -> Callable[[Any, Any, jax.Array], Scores]:
+    """Scores of any posterior whose observations can be drawn from its model.
+
+    Parameters
+    ----------
+    posterior
+        Supplies the log-likelihood, but no data.
+    simulate_fn
+        ``(rng_key, position, record) -> record``: the record with its observations
+        drawn from the model at the position, and its covariates as they are.
+    num_redraws
+        K. The slope of clipped scores is about .7 of the exact one for K = 2, .8 for
+        4, .94 for 16 and .98 for 64.
+
+    Returns
+    -------
+    Callable
+        ``(position, record, rng_key) -> Scores`` with K + 1 nodes, of which the record
+        as observed is the first: under the model they are exchangeable, so their mean
+        is zero whatever K.
+
+    Raises
+    ------
+    ValueError
+        If `num_redraws` is not positive.
+
+    Notes
+    -----
+    *Formal guarantees.* The scores are a function of the record, the position and the
+    key alone.
+    """
+    num_redraws = check_count("num_redraws", num_redraws)
+    loglikelihood_fn = posterior.loglikelihood_fn
+
+    def scores_fn(position, record, rng_key):
+        keys = jax.random.split(rng_key, num_redraws)
+        others = jax.vmap(lambda key: simulate_fn(key, position, record))(keys)
+        return scores_of(loglikelihood_fn, position, record, others)
+
+    return scores_fn

@@ -12,6 +12,7 @@ import numpy as np
 
 from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
+from dpjax.numpyro.nodes import conditional_scores
 from dpjax.posterior import Posterior, check_numbers
 from dpjax.release.captured import check_functions
 
@@ -37,6 +38,8 @@ def posterior(
     public: Mapping[str, Any] | None = None,
     example: Mapping[str, Any] | None = None,
     tempering: float = 1.0,
+    simulate_fn: Callable | None = None,
+    score_nodes: Callable | None = None,
 ) -> ModelPosterior:
     """The posterior of a NumPyro model whose records lie in one plate.
 
@@ -62,6 +65,16 @@ def posterior(
         no finite density otherwise.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
+    simulate_fn
+        ``(rng_key, latents, record) -> record``, for a model whose observations cannot
+        be drawn site by site, such as one with a `numpyro.factor`: a record with the
+        covariates of the given one, and with observations drawn from the model.
+        `latents` are those of one draw, in the units of the model. A record is a dict
+        of the arrays of `data` without their leading axis.
+    score_nodes
+        ``(latents, record) -> (records, weights)``, in place of `simulate_fn`: all that
+        could have been observed, K records along a leading axis, and their
+        probabilities, ``(K,)``.
 
     Returns
     -------
@@ -76,7 +89,8 @@ def posterior(
     ValueError
         If the model's log density is not a prior plus a sum over records, or if this
         cannot be decided: see `dpjax.numpyro.refusals`; or if the model holds records
-        other than as its arguments: see `dpjax.release.captured`.
+        other than as its arguments: see `dpjax.release.captured`; or if what
+        `simulate_fn` or `score_nodes` makes up does not follow the likelihood.
 
     Notes
     -----
@@ -91,6 +105,8 @@ def posterior(
         raise ValueError(f"{sorted(both)} are in data and in public; choose one")
     if not all(isinstance(name, str) and name for name in (*data, *public)):
         raise ValueError("data and public are named by the arguments of the model")
+    if simulate_fn is not None and score_nodes is not None:
+        raise ValueError("simulate_fn and score_nodes do the same: pass one of them")
     if not data:
         raise ValueError("data holds no arrays: name those of the model's arguments")
     arrays = {name: _as_array(name, value) for name, value in data.items()}
@@ -99,8 +115,17 @@ def posterior(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, public
     )
     unspecified = frozenset(arrays) - frozenset(given)
-    adapted = Model(model, plate, constants, _made_up(arrays, given), unspecified)
-    refusals.warn_of_captured(model)
+    adapted = Model(
+        model,
+        plate,
+        constants,
+        _made_up(arrays, given),
+        unspecified,
+        simulate_fn=simulate_fn,
+        score_nodes=score_nodes,
+    )
+    for function in filter(None, (model, simulate_fn, score_nodes)):
+        refusals.warn_of_captured(function)
     position = _look(adapted)
     if not refusals.is_finite(adapted, position):
         example = _made_up(arrays, given, only_integers=True)
@@ -121,6 +146,8 @@ def posterior(
         model=adapted,
     )
     check_functions(posterior, jax.tree.map(lambda leaf: leaf[None], position))
+    if simulate_fn is not None or score_nodes is not None:
+        conditional_scores(adapted)
     return posterior
 
 
@@ -204,4 +231,6 @@ def _observed(model: Model, position, reads):
                 return name if len(reads["values"][site]) == 1 else None
         return None
 
-    return {k: name_of(k, value) for k, value in values(model.one_example).items()}
+    found = values(model.one_example)
+    order = [name for name in model.trace(model.one_example, position)[0]]
+    return {name: name_of(name, found[name]) for name in order if name in found}

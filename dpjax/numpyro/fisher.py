@@ -18,6 +18,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax import fisher
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.model import Model
+from dpjax.numpyro.nodes import check_drawable, generated
 from dpjax.posterior import Posterior
 
 __all__ = [
@@ -127,14 +128,8 @@ def prior_precision(model: Model) -> Callable[[Any], jax.Array]:
 def record_information(posterior: Posterior, **options):
     """`fisher_information` without the prior's precision; the options are its own."""
     model = model_of(posterior)
-    for site, name in model.observed.items():
-        if name is None:
-            raise ValueError(
-                f"site {site!r} observes a function of the data, or is a factor: its "
-                "records cannot be simulated. Pass a simulate_fn of your own to "
-                "dpjax.fisher.fisher_information"
-            )
-    if inputs := sorted(model.unspecified - set(model.observed.values())):
+    check_drawable(model)
+    if inputs := sorted(model.unspecified - generated(model)):
         raise ValueError(
             f"the model does not generate {inputs}: pass a public design of them to "
             "dpjax.numpyro.posterior as example=, values made up from their public "

@@ -35,7 +35,6 @@ NUM_PRIOR_DRAWS = 1000
 class Rows(Messenger):
     """A handler that undoes subsampling and makes the plate of the records `rows` long.
 
-    With `unobserved`, the observed sites inside that plate are drawn from the model.
     Once the model has run, the handler holds what it met:
 
     plates
@@ -48,9 +47,9 @@ class Rows(Messenger):
         Factor by which NumPyro scales sites in the plate of the records.
     """
 
-    def __init__(self, fn, plate: str, rows: int, unobserved: bool = False):
+    def __init__(self, fn, plate: str, rows: int):
         super().__init__(fn)
-        self.plate, self.rows, self.unobserved = plate, rows, unobserved
+        self.plate, self.rows = plate, rows
         self.plates, self.types = [], {}
         self.subsamples, self.scale = False, 1.0
 
@@ -67,13 +66,6 @@ class Rows(Messenger):
         elif msg["type"] == "subsample":
             # Plates subsample the value only if it has an event_dim.
             msg["kwargs"]["event_dim"] = None
-        elif (
-            self.unobserved
-            and msg["type"] == "sample"
-            and msg["is_observed"]
-            and in_plate(msg, self.plate)
-        ):
-            msg["value"], msg["is_observed"] = None, False
 
 
 def in_plate(site, plate: str) -> bool:
@@ -99,6 +91,8 @@ class Model:
         The name is None if a site observes a function of the data.
     deterministics
         Names of the deterministic sites that read no data.
+    simulate_fn, score_nodes
+        As given to `dpjax.numpyro.posterior`.
     """
 
     function: Callable
@@ -108,6 +102,8 @@ class Model:
     unspecified: frozenset[str] = field(repr=False)
     observed: dict[str, str | None] = field(default_factory=dict, repr=False)
     deterministics: tuple[str, ...] = field(default=(), repr=False)
+    simulate_fn: Callable | None = field(default=None, repr=False)
+    score_nodes: Callable | None = field(default=None, repr=False)
 
     @property
     def one_example(self) -> dict[str, jax.Array]:
@@ -124,7 +120,7 @@ class Model:
         """Number of components of the flattened unconstrained position."""
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.outline))
 
-    def trace(self, records, position=None, rng_key=None, unobserved=False):
+    def trace(self, records, position=None, rng_key=None):
         """Run the model on `records`.
 
         Latents take their values from `position` or, without one, from the prior.
@@ -134,7 +130,7 @@ class Model:
         The sites; the log-determinants of the latents' transforms, by site; and the
         `Rows` handler.
         """
-        rows = Rows(self.function, self.plate, _num_rows(records), unobserved)
+        rows = Rows(self.function, self.plate, _num_rows(records))
         model, log_dets = rows, {}
         if position is not None:
 
@@ -211,13 +207,28 @@ class Model:
 
     def observe_anew(self, rng_key, position, record) -> dict[str, Any]:
         """The record with its observations drawn from the model at `position`."""
-        rows = jax.tree.map(_as_row, record)
-        sites, _, _ = self.trace(rows, position, rng_key, unobserved=True)
+        if self.simulate_fn is not None:
+            drawn = self.simulate_fn(rng_key, self.constrain(position), record)
+            return _in_form(drawn, record, (), "simulate_fn")
+        if self.score_nodes is not None:
+            nodes, weights = self.given_nodes(position, record)
+            chosen = jax.random.choice(rng_key, len(weights), p=weights)
+            return jax.tree.map(lambda leaf: leaf[chosen], nodes)
         drawn = dict(record)
-        for site, name in self.observed.items():
-            value = jnp.reshape(sites[site]["value"], jnp.shape(record[name]))
+        keys = jax.random.split(rng_key, len(self.observed))
+        for key, (site, name) in zip(keys, self.observed.items(), strict=True):
+            # The laws of later sites may read this observation.
+            rows = jax.tree.map(_as_row, drawn)
+            value = self.trace(rows, position)[0][site]["fn"].sample(key)
+            value = jnp.reshape(value, jnp.shape(record[name]))
             drawn[name] = value.astype(record[name].dtype)
         return drawn
+
+    def given_nodes(self, position, record) -> tuple[dict[str, Any], jax.Array]:
+        """The records of `score_nodes`, ``(K, ...)``, and their weights, ``(K,)``."""
+        assert self.score_nodes is not None
+        nodes, weights = self.score_nodes(self.constrain(position), record)
+        return _in_form(nodes, record, weights.shape, "score_nodes"), weights
 
 
 @functools.lru_cache(maxsize=8)
@@ -225,6 +236,18 @@ def _prior_draws(model: Model) -> dict[str, jax.Array]:
     with jax.ensure_compile_time_eval():
         keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
         return jax.jit(jax.vmap(model.draw))(keys)
+
+
+def _in_form(found, record, leading: tuple[int, ...], source: str):
+    """What a function of the user returned, in the types of the record."""
+    wanted = {name: (*leading, *jnp.shape(leaf)) for name, leaf in record.items()}
+    shapes = {name: jnp.shape(leaf) for name, leaf in found.items()}
+    if shapes != wanted:
+        raise ValueError(
+            f"{source} must return the record that it is given with other observations"
+            f", by name in the shapes {wanted}, got {shapes}"
+        )
+    return {k: jnp.asarray(found[k]).astype(leaf.dtype) for k, leaf in record.items()}
 
 
 def _as_row(leaf):

@@ -1,0 +1,212 @@
+"""Values of a scalar observation and their weights: a quadrature rule for its law.
+
+- A small finite support is enumerated (`support`).
+- Counts have the nodes floor(y(s)), with weights proportional to p(y) y'(s), where s is
+  0, ..., K - 1 plus U. Where the law is narrow, y' is one: its values are enumerated.
+- A law with a quantile function has the nodes icdf(Phi(t)), with weights proportional
+  to phi(t), where t is -5 + (k + U) 10 / K. Where that function has no closed form,
+  y(t) approximates it, and the weights are proportional to p(y) y'(t).
+- Mixtures and zero-inflated laws have the nodes of their parts.
+
+With U uniform on [0, 1), a weighted sum of any function is an unbiased estimate of its
+expectation, but for the normalisation of the weights and the tails beyond the nodes.
+"""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax.scipy.special import gammaln, log_ndtr, ndtr
+from numpyro.distributions.discrete import HurdleProbs, ZeroInflatedProbs
+from numpyro.distributions.mixtures import MixtureGeneral, MixtureSameFamily
+
+__all__ = ["core", "spread", "support"]
+
+NUM_NODES, HALF_WIDTH = 16, 5.0
+"""Nodes of a continuous law, and the bound on |t|."""
+
+NUM_COUNTS, COUNTS_WIDTH, GROWTH = 32, 4.5, 0.4
+"""Nodes of a law on counts; the bound on the normal deviates that they cover; and the
+largest step over the count at which it is made."""
+
+MIN_ROOT_STEP = 1e-6
+"""Step of the cube root of a count where all counts are nodes."""
+
+MIN_SHAPE = 4.0
+"""Least shape for which the cube root of a gamma variable is about normal."""
+
+
+def core(law) -> Any:
+    """The law without masks, repetitions and regrouped dimensions."""
+    while isinstance(
+        law, dist.MaskedDistribution | dist.ExpandedDistribution | dist.Independent
+    ):
+        law = law.base_dist
+    return law
+
+
+def support(law) -> np.ndarray | None:
+    """Values of one entry of a law with a small finite support."""
+    law = core(law)
+    if isinstance(law, ZeroInflatedProbs | HurdleProbs):
+        inner = support(law.base_dist)
+        return None if inner is None else np.union1d(inner, [0])
+    if isinstance(law, MixtureSameFamily):
+        return support(law.component_distribution)
+    if not law.has_enumerate_support or law.event_shape:
+        return None
+    try:
+        return np.unique(law.enumerate_support(expand=False))
+    except NotImplementedError:
+        return None
+
+
+def spread(law: Any, shift):
+    """Values ``(K, *batch_shape)`` of a scalar law and their weights."""
+    if isinstance(law, dist.ExpandedDistribution):
+        values, weights = spread(law.base_dist, shift)
+        return _expanded(values, law.batch_shape), _expanded(weights, law.batch_shape)
+    if isinstance(law, dist.MaskedDistribution | dist.Independent):
+        return spread(law.base_dist, shift)
+    if isinstance(law, MixtureSameFamily):
+        parts = spread(law.component_distribution, shift)
+        values, weights = (jnp.moveaxis(part, -1, 0) for part in parts)
+        weights *= _probs(law)[:, None]
+        shape = -1, *law.batch_shape
+        return values.reshape(shape), weights.reshape(shape)
+    if isinstance(law, MixtureGeneral):
+        parts = [spread(part, shift) for part in law.component_distributions]
+        weights = [w * p for (_, w), p in zip(parts, _probs(law), strict=True)]
+        return jnp.concatenate([v for v, _ in parts]), jnp.concatenate(weights)
+    if isinstance(law, ZeroInflatedProbs | HurdleProbs):
+        values, weights = spread(law.base_dist, shift)
+        if isinstance(law, HurdleProbs):
+            weights = _normalised(jnp.where(values == 0, 0.0, weights))
+        gate = jnp.broadcast_to(jnp.asarray(law.gate), law.batch_shape)[None]
+        values = jnp.concatenate([jnp.zeros_like(values[:1]), values])
+        return values, jnp.concatenate([gate, (1 - gate) * weights])
+    if isinstance(law, dist.TransformedDistribution):
+        values, weights = spread(law.base_dist, shift)
+        for transform in law.transforms:
+            values = transform(values)
+        return values, weights
+    if law.support.is_discrete:
+        return _spread_counts(law, shift)
+    return _spread_reals(law, shift)
+
+
+def _probs(mixture):
+    """Probabilities of the parts of a mixture, along the leading axis."""
+    return jnp.moveaxis(jnp.asarray(mixture.mixing_distribution.probs), -1, 0)
+
+
+def _expanded(x, batch_shape):
+    """An array ``(K, ...)`` with the rest broadcast to `batch_shape`."""
+    shape = len(x), *(1,) * (len(batch_shape) + 1 - x.ndim), *x.shape[1:]
+    return jnp.broadcast_to(x.reshape(shape), (len(x), *batch_shape))
+
+
+def _normalised(weights):
+    return weights / jnp.sum(weights, axis=0)
+
+
+def _spread_reals(law, shift):
+    t = 2 * HALF_WIDTH * ((jnp.arange(NUM_NODES) + shift) / NUM_NODES - 0.5)
+    t = t.reshape(-1, *(1,) * len(law.batch_shape))
+    t = jnp.broadcast_to(t, (NUM_NODES, *law.batch_shape))
+    for kind, quantile in QUANTILES.items():
+        if isinstance(law, kind):
+            at_law = functools.partial(quantile, law)
+            values, slopes = jax.jvp(at_law, (t,), (jnp.ones_like(t),))
+            weights = jnp.exp(law.log_prob(values)) * slopes
+            return values, _normalised(jnp.where(jnp.isfinite(weights), weights, 0.0))
+    return law.icdf(ndtr(t)), _normalised(jnp.exp(-(t**2) / 2))
+
+
+def _log_gamma_quantile(shape, t):
+    """About the logarithm of the gamma law's quantile at Phi(t).
+
+    Wilson and Hilferty (1931) for large shapes, else the quantile of the law with the
+    distribution function (1 - exp(-r y))^shape, whose lower tail is the gamma law's if
+    r = Gamma(shape + 1)^(-1 / shape) (Gupta and Kundu 1999).
+    """
+    large = jnp.maximum(shape, MIN_SHAPE)
+    root = 1 - 1 / (9 * large) + t / (3 * jnp.sqrt(large))
+    small = jnp.minimum(shape, MIN_SHAPE)
+    grown = jnp.log(-jax.nn.log1mexp(-log_ndtr(t) / small))
+    return jnp.where(
+        shape < MIN_SHAPE,
+        grown + gammaln(small + 1) / small,
+        jnp.log(large) + 3 * jnp.log(root),
+    )
+
+
+def _gamma(law, t):
+    return jnp.exp(_log_gamma_quantile(law.concentration, t)) / law.rate
+
+
+def _beta(law, t):
+    """A quotient of gamma quantiles; it spreads wider than the law."""
+    one = _log_gamma_quantile(law.concentration1, t)
+    zero = _log_gamma_quantile(law.concentration0, -t)
+    return jax.nn.sigmoid(one - zero)
+
+
+def _student(law, t):
+    """Wallace (1959), equation 1.2: a bounded number of sds from the quantile."""
+    t = t * (8 * law.df + 3) / (8 * law.df + 1)
+    square = jnp.maximum(t**2, 1e-12) / law.df
+    return law.loc + law.scale * t * jnp.sqrt(jnp.expm1(square) / square)
+
+
+def _weibull(law, t):
+    return law.scale * (-log_ndtr(-t)) ** (1 / law.concentration)
+
+
+QUANTILES = {
+    dist.Gamma: _gamma,
+    dist.Beta: _beta,
+    dist.StudentT: _student,
+    dist.Weibull: _weibull,
+}
+"""``{law: (law, t) -> y}``: about the quantile at Phi(t), increasing and smooth."""
+
+
+def _spread_counts(law, shift):
+    """Nodes floor(y(s)) with weights p(y) y'(s), y' = max(1, min(g y, 3 a y^(2/3))).
+
+    The cube root of a count is about normal (Wilson and Hilferty 1931), so steps of a
+    in cube roots suit the law. Near zero they may be too long for an overdispersed one,
+    hence g.
+    """
+    mean, sd = law.mean, jnp.sqrt(law.variance)
+    spread = sd / mean
+
+    def quantile(t):
+        return mean * jnp.maximum(1 - spread**2 / 9 + spread * t / 3, 0.0) ** 3
+
+    lower, upper = jnp.floor(quantile(-COUNTS_WIDTH)), quantile(COUNTS_WIDTH)
+    root_step = 2 * COUNTS_WIDTH / NUM_COUNTS * jnp.cbrt(mean) * spread / 3
+    root_step = jnp.where(upper - lower < NUM_COUNTS, MIN_ROOT_STEP, root_step)
+    # Up to `first`, y' is one; up to `second`, it is y g.
+    first = jnp.maximum(1 / GROWTH, (3 * root_step) ** -1.5)
+    second = jnp.maximum(first, (3 * root_step / GROWTH) ** 3)
+    end = first + jnp.log(second / first) / GROWTH
+
+    def inverse(y):
+        middle = jnp.log(jnp.clip(y, first, second) / first) / GROWTH
+        roots = jnp.cbrt(jnp.maximum(y, second)) - jnp.cbrt(second)
+        return jnp.minimum(y, first) + middle + roots / root_step
+
+    steps = jnp.arange(NUM_COUNTS).reshape(-1, *(1,) * len(law.batch_shape)) + shift
+    s = inverse(lower) + steps
+    middle = first * jnp.exp(GROWTH * (jnp.minimum(s, end) - first))
+    beyond = (jnp.cbrt(second) + root_step * (s - end)) ** 3
+    y = jnp.where(s < first, s, jnp.where(s < end, middle, beyond))
+    slopes = jnp.minimum(GROWTH * y, 3 * root_step * jnp.cbrt(y) ** 2)
+    values = jnp.floor(y)
+    weights = jnp.exp(law.log_prob(values)) * jnp.maximum(slopes, 1.0)
+    return values, _normalised(jnp.where(law.support(values), weights, 0.0))
