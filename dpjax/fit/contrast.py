@@ -14,29 +14,32 @@ import jax.numpy as jnp
 
 from dpjax.fit.scores import Scores
 
-__all__ = ["clipped", "contrast", "difference", "norms", "packed", "unpacked"]
+__all__ = ["contrast", "difference", "length", "packed", "unpacked"]
 
 CENTRINGS = 6
 """Steps of the fixed point for the centre of the clipped scores."""
 
 
-def norms(vectors: jax.Array) -> jax.Array:
-    """Euclidean norms over the last axis, at least a tiny number."""
-    return jnp.sqrt(jnp.maximum(jnp.sum(vectors**2, axis=-1), 1e-30))
+def length(coefficients: jax.Array, directions: jax.Array) -> jax.Array:
+    """Euclidean norms of ``coefficients @ directions`` over the last axis.
 
-
-def clipped(vectors: jax.Array, bound) -> jax.Array:
-    """Vectors shortened to a norm of at most `bound`."""
-    return vectors * jnp.minimum(1.0, bound / norms(vectors))[..., None]
+    Norms are at least a tiny number. Only products of the p directions with each other
+    are needed, not the vectors.
+    """
+    products = jnp.matmul(directions, directions.T, precision="highest")
+    squares = jnp.sum((coefficients @ products) * coefficients, axis=-1)
+    return jnp.sqrt(jnp.maximum(squares, 1e-30))
 
 
 def difference(scores: Scores) -> jax.Array:
-    """Mean of clip_1(h_0 - h_j) over the nodes, for scores in units of the clip norm.
+    """Mean of clip_1(h_0 - h_j) over the nodes, ``(d,)``.
 
-    It needs no centre, so it serves far from the posterior.
+    The scores are in units of the clip norm. This contrast needs no centre, so it
+    serves far from the posterior.
     """
     apart = scores.observed - scores.nodes
-    return scores.weights @ clipped(apart, 1.0)
+    shrink = jnp.minimum(1.0, 1.0 / length(apart, scores.directions))
+    return (scores.weights * shrink) @ apart @ scores.directions
 
 
 def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
@@ -62,10 +65,14 @@ def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
     -------
     psi ``(d,)`` of norm at most one, and J ``(d, d)``, both in units of the clip norm.
     """
-    nodes, weights = scores.nodes, scores.weights
+    nodes, directions = scores.nodes, scores.directions
+
+    def clipped(vector):
+        return vector * jnp.minimum(1.0, 1.0 / length(vector, directions))
 
     def kept(centre):
-        return weights * jnp.minimum(1.0, 1.0 / norms(nodes - centre))
+        shrink = jnp.minimum(1.0, 1.0 / length(nodes - centre, directions))
+        return scores.weights * shrink
 
     def centring(_, centre):
         chances = kept(centre)
@@ -75,10 +82,10 @@ def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
     centre = jax.lax.fori_loop(0, CENTRINGS, centring, start)
     chances, apart = kept(centre), nodes - centre
     rest = chances @ apart
-    slope = (apart * chances[:, None]).T @ apart
+    slope = directions.T @ ((apart * chances[:, None]).T @ apart) @ directions
     size = jnp.sqrt(jnp.maximum(jnp.sum(slope**2), 1e-30))
     factor = jnp.minimum(1.0, slope_bound / size)
-    value = clipped(clipped(scores.observed - centre, 1.0) - rest, 1.0)
+    value = clipped(clipped(scores.observed - centre) - rest) @ directions
     return factor * value, factor * slope
 
 

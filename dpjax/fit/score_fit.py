@@ -30,7 +30,6 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import contrast
 from dpjax.fit.frame import Frame, frame
-from dpjax.fit.scores import Scores
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
@@ -297,9 +296,8 @@ class _Fit:
         def scores(record, rng_key):
             with self.precision():
                 found = self.model.scores_fn(position, record, rng_key)
-            return Scores(
-                found.observed @ columns, found.nodes @ columns, found.weights
-            )
+            found = jax.lax.optimization_barrier(found)
+            return found._replace(directions=found.directions @ columns)
 
         return scores
 
@@ -312,7 +310,7 @@ class _Fit:
     def moved(self, z, axes: Frame, step):
         """z after a step in units of the frame, within the limits of a step."""
         longest = MAX_STEP * math.sqrt(self.effective)
-        step = step * jnp.minimum(1.0, longest / contrast.norms(step))
+        step = step * jnp.minimum(1.0, longest / (jnp.linalg.norm(step) + 1e-30))
         limit = MAX_MOVE * self.model.prior_sd
         jump = jnp.clip(axes.stretch @ step, -limit, limit)
         return (z + jump).astype(self.dtype)
@@ -350,10 +348,12 @@ class _Fit:
 
         def contribution(*record):
             found = scores(*record)
-            vectors = jnp.concatenate([found.observed[None], found.nodes])
+            vectors = jnp.concatenate([found.nodes, found.observed[None]])
             chances = jnp.append(0.8 * found.weights, jnp.array(0.2, self.dtype))
-            chances = jnp.roll(chances, 1) * jnp.minimum(1, 2 / contrast.norms(vectors))
+            lengths = contrast.length(vectors, found.directions)
+            chances = chances * jnp.minimum(1, 2 / lengths)
             matrix = (vectors * chances[:, None]).T @ vectors
+            matrix = found.directions.T @ matrix @ found.directions
             return contrast.packed(matrix) / CURVATURE_CLIP
 
         found = self.matrix(release, noise, contribution)
@@ -380,7 +380,8 @@ class _Fit:
 
         def contribution(*record):
             found = scores(*record)
-            bins = jnp.searchsorted(edges, contrast.norms(found.nodes))
+            lengths = contrast.length(found.nodes, found.directions)
+            bins = jnp.searchsorted(edges, lengths)
             empty = jnp.zeros(len(LENGTH_EDGES) - 1, self.dtype)
             return empty.at[bins].add(found.weights)
 

@@ -22,18 +22,27 @@ class Scores(NamedTuple):
     Under the model, given the record's covariates, the weighted mean of `nodes` is
     zero, or the observed score is one of `nodes` and exchangeable with the others.
 
+    Gradients of log-likelihoods over the flattened position are combinations of p
+    directions, such as one direction for each parameter of the record's law.
+
     observed
-        Gradient of the log-likelihood of the record, ``(d,)``, over the flattened
-        position.
+        Coefficients of the gradient of the record as observed, ``(p,)``.
     nodes
-        The gradients with other observations, ``(K, d)``.
+        Those of the gradients with other observations, ``(K, p)``.
     weights
         Probabilities of the nodes, ``(K,)``. They sum to one.
+    directions
+        ``(p, d)``: the gradients are ``observed @ directions``, ``nodes @ directions``.
     """
 
     observed: jax.Array
     nodes: jax.Array
     weights: jax.Array
+    directions: jax.Array
+
+    def gradients(self) -> tuple[jax.Array, jax.Array]:
+        """The gradients ``(d,)`` as observed and ``(K, d)`` at the nodes."""
+        return self.observed @ self.directions, self.nodes @ self.directions
 
 
 def scores_of(
@@ -64,9 +73,10 @@ def scores_of(
         others,
     )
     scores = jax.vmap(score)(everything)
+    nodes, directions = scores[1:], jnp.eye(flat.size, dtype=flat.dtype)
     if weights is None:
-        return Scores(scores[0], scores, jnp.full(len(scores), 1 / len(scores)))
-    return Scores(scores[0], scores[1:], weights.astype(scores.dtype))
+        nodes, weights = scores, jnp.full(len(scores), 1 / len(scores))
+    return Scores(scores[0], nodes, weights.astype(scores.dtype), directions)
 
 
 def redrawn_scores(

@@ -149,9 +149,12 @@ def _by_chain_rule(model, is_varied, nodes_fn, position, record, rng_key) -> Sco
     # A node of chance zero may have a score that is not finite.
     usable = jnp.all(jnp.isfinite(scores), axis=1)
     scores = jnp.where(usable[:, None], scores, 0.0)
-    gradients = jnp.matmul(scores, jacobian, precision="highest")
-    weights = jnp.where(usable[-len(weights) :], weights, 0.0).astype(gradients.dtype)
-    return Scores(gradients[0], gradients[-len(weights) :], weights / jnp.sum(weights))
+    if size > flat.size:
+        scores = jnp.matmul(scores, jacobian, precision="highest")
+        jacobian = jnp.eye(flat.size, dtype=flat.dtype)
+    weights = jnp.where(usable[-len(weights) :], weights, 0.0).astype(scores.dtype)
+    weights = weights / jnp.sum(weights)
+    return Scores(scores[0], scores[-len(weights) :], weights, jacobian)
 
 
 def _enumerated(everything, laws, rng_key):
@@ -289,7 +292,8 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
     )
 
     def moments(position, record, rng_key):
-        observed, nodes, weights = scores_fn(position, record, rng_key)
+        scores = scores_fn(position, record, rng_key)
+        (observed, nodes), weights = scores.gradients(), scores.weights
         mean, square = weights @ nodes, weights @ nodes**2
         if is_exchangeable:
             count = len(weights)
