@@ -40,6 +40,7 @@ from dpjax.privacy.validate import check_count
 from dpjax.proposals import Move, Proposal
 from dpjax.random import variates
 from dpjax.release import clip_bounds
+from dpjax.release.gaussian import WORDS_PER_COORDINATE
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
 
@@ -117,7 +118,7 @@ def _leapfrog(
                 "numerical error is charged: pass an inverse_mass_matrix of that size, "
                 "such as ones"
             )
-        return dim + 1 + points * (sample_words + 2 * dim)
+        return dim + 1 + points * (sample_words + WORDS_PER_COORDINATE * dim)
 
     def propose(words, position, walk, step_size):
         start, unravel = ravel_pytree(position)

@@ -8,7 +8,15 @@ from jax.scipy.special import ndtri
 from dpjax.release.exact_sums import GRID
 from dpjax.release.taint import released
 
-__all__ = ["MAX_NOISE_MULTIPLIER", "TOTAL_VARIATION", "add_noise"]
+__all__ = [
+    "MAX_NOISE_MULTIPLIER",
+    "TOTAL_VARIATION",
+    "WORDS_PER_COORDINATE",
+    "add_noise",
+]
+
+WORDS_PER_COORDINATE = 2
+"""Uniform uint32 words that `add_noise` needs for each coordinate."""
 
 MAX_NOISE_MULTIPLIER = 2.0**15
 """Largest noise multiplier for which the numerical error is known."""
@@ -24,7 +32,7 @@ def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multipli
     Parameters
     ----------
     words
-        Two uniform uint32 words a coordinate, ``(2 * size,)``.
+        Uniform uint32, ``(WORDS_PER_COORDINATE * size,)``.
     integers
         Float64 integers ``(size,)`` in units of the grid, from `vector_sum`.
     unit
@@ -49,7 +57,7 @@ def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multipli
         noise_sd = noise_multiplier * GRID
         floor, log2 = (jnp.floor, jnp.log2) if is_array else (np.floor, np.log2)
         spacing = 2.0 ** floor(log2(noise_sd / 16))
-        first, second = words.reshape(2, -1)
+        first, second = words.reshape(WORDS_PER_COORDINATE, -1)
         # 63 bits of magnitude below one half, and a sign.
         high = first.astype(jnp.float64) * 2.0**-33
         low = (second >> 1).astype(jnp.float64) * 2.0**-64

@@ -65,7 +65,8 @@ class GaussianSum:
 
     def num_words(self, size: int, num_records: int) -> int:
         """Uniform words for one release of `size` numbers."""
-        return batches.num_poisson_words(self.sampling_prob, num_records) + 2 * size
+        sample_words = batches.num_poisson_words(self.sampling_prob, num_records)
+        return sample_words + gaussian.WORDS_PER_COORDINATE * size
 
     def __call__(
         self,
@@ -100,7 +101,8 @@ class GaussianSum:
         """
         shape = vector_sums.shape_of(posterior, contribution_fn, rng_key)
         flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, shape))
-        sample, sample_words = None, len(words) - 2 * flat.size
+        sample = None
+        sample_words = len(words) - gaussian.WORDS_PER_COORDINATE * flat.size
         if self.sampling_prob < 1:
             sample = batches.poisson(
                 words[:sample_words], self.sampling_prob, posterior.num_records
