@@ -19,10 +19,10 @@ from jax.scipy.special import ndtr
 from scipy import special
 
 __all__ = [
+    "FAILURE_PROB",
     "MAX_BATCH_VARIANCE",
     "TEST_CORRECTION",
     "TEST_NOISE_VARIANCE",
-    "TOTAL_VARIATION",
     "Acceptance",
     "barker",
     "barker_test",
@@ -31,17 +31,18 @@ __all__ = [
     "probability",
 ]
 
-TOTAL_VARIATION = 2e-15
-"""Bound on |P(bit = 1) - c a(l)| of the bit that `dpjax.release.accept_bit` draws.
+FAILURE_PROB = 4e-15
+"""Chance with which `dpjax.release.accept_bit` draws a fair coin and not the ideal bit.
 
-It covers three roundings: of a(l) in float64, which is tested against 50 digits; of the
-63-bit threshold; and of the log ratio, whose relative error of 2^-53 moves a(l) by at
-most sup |l a'(l)| 2^-53.
+Half of it bounds four errors of the bit's chance together: of a(l) in float64, which is
+tested against 50 digits; of the 63-bit threshold; of the log ratio, whose last rounding
+changes it by a factor of at most 1 + 2^-53 and moves a(l) by up to sup |l a'(l)| 2^-53;
+and of a minibatch, by the total variation between its law and the ideal one.
 """
 
 MAX_NOISE_SD = 64.0
 """Largest standard deviation s of the penalty's noise, nats. The rounding of the log
-ratio moves a(l) by up to 0.2 s 2^-53, which `TOTAL_VARIATION` covers up to this s."""
+ratio moves a(l) by up to 0.2 s 2^-53, which `FAILURE_PROB` covers up to this s."""
 
 TEST_NOISE_VARIANCE = 2.0
 """Variance of the Gaussian part of the logistic noise in Barker's test on a batch."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dpjax import acceptance
-from dpjax.acceptance import TOTAL_VARIATION
+from dpjax.acceptance import FAILURE_PROB
+from dpjax.random import batches
 from dpjax.release import accept_bit
 
 NOISE = [0.05, 0.5, 1, 2, 5, 8.7, 10, 15.3, 63.7, acceptance.MAX_NOISE_SD]
@@ -30,11 +31,12 @@ def grid(noise_sd):
 
 
 @functools.cache
-def reference(family, noise_sd):
-    """a(l) and 1 - a(l) on the grid, 50 digits."""
+def reference(family, noise_sd, factor=1):
+    """a(l) and 1 - a(l) where l is on the grid times the factor, 50 digits."""
     table = []
     with mpmath.workdps(50):
-        for value in map(mpmath.mpf, grid(noise_sd).tolist()):
+        for ratio in grid(noise_sd).tolist():
+            value = mpmath.mpf(ratio) * factor
             if family == "barker":
                 pair = 1 / (1 + mpmath.exp(-value)), 1 / (1 + mpmath.exp(value))
             elif family == "metropolis":
@@ -59,14 +61,46 @@ def traced(family, noise_sd, log_ratio):
         return np.asarray(acceptance.probability(family, log_ratio, noise_sd))
 
 
+def least_share(family, noise_sd, threshold_of):
+    """The least chance of an outcome that is drawn over the ideal one, less one.
+
+    The ideal one is that of a log ratio which is the grid's after one rounding. Batches
+    may fail too, so a chance that is drawn is less by `batches.FAILURE_PROB`.
+    """
+    with jax.enable_x64(True):
+        log_ratio = jnp.asarray(grid(noise_sd), jnp.float64)
+        chance = acceptance.probability(family, log_ratio, noise_sd)
+        thresholds = np.asarray(threshold_of(log_ratio, chance)).tolist()
+    shares = []
+    with mpmath.workdps(50):
+        for factor in (1 - mpmath.mpf(2) ** -53, 1 + mpmath.mpf(2) ** -53):
+            ideal = reference(family, noise_sd, factor)
+            for threshold, pair in zip(thresholds, ideal, strict=True):
+                accepted = mpmath.mpf(threshold) / 2**63
+                for drawn, exact in zip((accepted, 1 - accepted), pair, strict=True):
+                    if exact > 1e-40:
+                        shares.append((drawn - batches.FAILURE_PROB) / exact - 1)
+        return min(shares)
+
+
 @pytest.mark.parametrize(("family", "noise_sd"), CASES)
-def test_probability_keeps_the_certificate(family, noise_sd):
-    found = traced(family, noise_sd, grid(noise_sd)).tolist()
-    exact = [accept for accept, _ in reference(family, noise_sd)]
-    error = max(abs(mpmath.mpf(f) - e) for f, e in zip(found, exact, strict=True))
-    # The rounded ratio and the threshold, certified with it, take the rest.
-    moved = 0.2 * (noise_sd or 2) + 0.5
-    assert float(error) + (moved + 1) * 2.0**-53 <= TOTAL_VARIATION
+def test_no_outcome_has_less_than_its_share(family, noise_sd):
+    assert least_share(family, noise_sd, accept_bit.threshold) >= -FAILURE_PROB
+
+
+def test_a_chance_that_is_only_rounded_misses_outcomes():
+    """Without the fair coin an outcome of chance 2^-64 never comes."""
+
+    def plain(log_ratio, chance):
+        return jnp.floor(chance * 2.0**63).astype(jnp.uint64)
+
+    assert least_share("barker", 0.0, plain) < -0.99
+    assert least_share("penalty", 2.0, plain) < -0.99
+
+
+@pytest.mark.parametrize("family", ["barker", "metropolis"])
+def test_the_failures_charged_are_not_twice_too_many(family):
+    assert least_share(family, 0.0, accept_bit.threshold) < -FAILURE_PROB / 2
 
 
 @pytest.mark.parametrize(("family", "noise_sd"), CASES)
@@ -121,10 +155,11 @@ def test_draw_has_the_probability(family, noise_sd, ratio):
     ("words", "ratio", "expected"),
     [
         ((0, 0), -np.inf, False),
-        ((0, 0), -800.0, False),
-        ((0, 0), -40.0, True),
+        ((0, 0), -1e300, True),
+        ((0, 2**15), -800.0, True),
+        ((0, 2**15 + 2**13), -800.0, False),
         ((WORDS, WORDS), np.inf, True),
-        ((WORDS, WORDS), 800.0, True),
+        ((WORDS, WORDS), 1e300, False),
         ((WORDS, WORDS), 30.0, False),
         # One half is 2^62 of 2^63: strictly below is accepted.
         ((2**31 - 1, WORDS), 0.0, True),

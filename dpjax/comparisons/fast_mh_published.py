@@ -189,7 +189,7 @@ def as_top_level_api(
             test = of_all if reads_all else of_minibatch
             accept = acceptance.penalty(_value(test.noise_sd, bound))
         if reads_all:
-            sensitivity = clip_bounds.sensitivity(bound, neighboring_relation)
+            sensitivity = clip_bounds.log_ratio_sensitivity(bound, neighboring_relation)
             return [(AcceptBit(accept, sensitivity), 1)]
         event = poisson_step.event(
             posterior, accept, largest, expected_batch_size, neighboring_relation

@@ -59,9 +59,9 @@ def as_top_level_api(
     Notes
     -----
     *Formal guarantees.* A step releases one bit that is 1 with probability
-    c / (1 + e^-l). The sensitivity of l is ``tempering * sensitivity(clip_bound,
-    relation)``: two tempered clip bounds under substitution of one record, one under
-    its addition or removal.
+    c / (1 + e^-l). The sensitivity of l is two tempered clip bounds under substitution
+    of one record, one under its addition or removal, and the rounding of l: see
+    `dpjax.release.clip_bounds.log_ratio_sensitivity`.
     """
     clip_bound = clip_bounds.of(clip_bound)
     bound = clip_bound.largest(proposal.longest(step_size))
@@ -77,8 +77,9 @@ def as_top_level_api(
     )
 
     def events(neighboring_relation):
-        sensitivity = clip_bounds.sensitivity(bound, neighboring_relation)
-        return [(AcceptBit(accept, posterior.tempering * sensitivity), 1)]
+        tempered = posterior.tempering * bound
+        sensitivity = clip_bounds.log_ratio_sensitivity(tempered, neighboring_relation)
+        return [(AcceptBit(accept, sensitivity), 1)]
 
     return mh.algorithm(transition, proposal, events)
 

@@ -253,8 +253,9 @@ def as_top_level_api(
         if release is None:
             raise ValueError("Hamiltonian Monte Carlo without clipping is not private")
         if is_barker:
-            sensitivity = clip_bounds.sensitivity(clip_bound.at(None), relation)
-            bit = AcceptBit(acceptance.barker(), posterior.tempering * sensitivity)
+            bound = posterior.tempering * clip_bound.at(None)
+            sensitivity = clip_bounds.log_ratio_sensitivity(bound, relation)
+            bit = AcceptBit(acceptance.barker(), sensitivity)
         else:
             bit = mh.penalty_event(
                 posterior, test_noise_multiplier, clip_bound, None, relation

@@ -238,8 +238,9 @@ def penalty_event(
     bound = clip_bound.largest(distance)
     if bound is None:
         multiplier = test_noise_multiplier * 2.0
-        multiplier /= clip_bounds.sensitivity(1.0, neighboring_relation)
-        return GaussianRelease(multiplier, acceptance.TOTAL_VARIATION)
-    sensitivity = clip_bounds.sensitivity(bound, neighboring_relation)
+        multiplier /= clip_bounds.log_ratio_sensitivity(1.0, neighboring_relation)
+        return GaussianRelease(multiplier, acceptance.FAILURE_PROB)
+    tempered = posterior.tempering * bound
+    sensitivity = clip_bounds.log_ratio_sensitivity(tempered, neighboring_relation)
     noise_sd = penalty_noise_sd(posterior, test_noise_multiplier, bound)
-    return AcceptBit(acceptance.penalty(noise_sd), posterior.tempering * sensitivity)
+    return AcceptBit(acceptance.penalty(noise_sd), sensitivity)

@@ -94,7 +94,7 @@ def as_top_level_api(
         if test_noise_multiplier == 0:
             raise ValueError("without noise the penalty method is not private")
         if largest is None:
-            return GaussianRelease(test_noise_multiplier, acceptance.TOTAL_VARIATION)
+            return GaussianRelease(test_noise_multiplier, acceptance.FAILURE_PROB)
         sensitivity = _sensitivity(posterior, batch_size, largest)
         accept = acceptance.penalty(test_noise_multiplier * sensitivity)
         return AcceptBit(accept, sensitivity)

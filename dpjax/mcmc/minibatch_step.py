@@ -75,12 +75,13 @@ def algorithm(
         )
         public = mh.public_log_ratio(posterior, state, proposed)
         with jax.enable_x64(True):
+            log_ratio = scale * mean + public.astype(jnp.float64)
             chance = probability(
-                scale * mean + public.astype(jnp.float64),
+                log_ratio,
                 scale**2 * variance / batch_size,
                 jnp.asarray(bound, jnp.float64),
             )
-        is_accepted = accept_bit.bit(bit_words, chance)
+        is_accepted = accept_bit.bit(bit_words, log_ratio, chance)
         return *mh.move_if(is_accepted, state, proposed), memory
 
     def events(neighboring_relation):

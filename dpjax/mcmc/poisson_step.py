@@ -15,7 +15,7 @@ from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 from scipy import stats
 
-from dpjax import acceptance, proposals
+from dpjax import proposals
 from dpjax.acceptance import Acceptance
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.mcmc import metropolis_hastings as mh
@@ -167,7 +167,8 @@ def transition(
         )
         public = mh.public_log_ratio(posterior, state, proposed)
         with jax.enable_x64(True):
-            log_ratio = estimate + public.astype(jnp.float64)
+            # Public numbers first: then one rounding, of the sum, depends on the data.
+            log_ratio = num_records * centre + public.astype(jnp.float64) + estimate
             log_ratio = jnp.where(proposed.distance <= reach, log_ratio, -jnp.inf)
             sd = noise_sd(half_range)
         is_accepted = accept_bit.draw(bit_words, family, log_ratio, sd)
@@ -217,9 +218,6 @@ def event(
 ) -> PoissonAcceptBit:
     """What the accept bit of one step releases.
 
-    Its total variation is that of drawing the bit, and that of drawing the arrivals,
-    whose number is cut off at the capacity.
-
     Parameters
     ----------
     clip_bound
@@ -244,5 +242,4 @@ def event(
         )
     bound = posterior.tempering * clip_bound
     odds = 1 + posterior.num_records * bound / expected_batch_size
-    total_variation = acceptance.TOTAL_VARIATION + batches.TOTAL_VARIATION
-    return PoissonAcceptBit(accept, bound, odds, total_variation)
+    return PoissonAcceptBit(accept, bound, odds)

@@ -19,15 +19,26 @@ listed:
 - ``"best"`` is the smallest of the methods that apply and take seconds. ``"exact"`` is
   tried up to 5000 bits: it allows about a tenth more steps than ``"rdp"``.
 
-A release in floating point differs from the ideal one by a total variation TV that its
-event states. If N releases are ideally (eps, delta)-private, then they are
-(eps, delta + (1 + e^eps) N TV)-private in floating point. Every answer includes that.
+*Floating point.* An event states how a release in floating point differs from the ideal
+one: its law is P' = (1 - f) Q + f J, where f is the failure probability, J is any law,
+and Q is within factors e^-r and e^r of the ideal law P at every outcome, r the relative
+error. The laws of releases that are chosen adaptively have the same form, with the sums
+of the f and of the r, because no release fails with a probability of at most the sum.
+So if P is (eps, delta)-private, then for neighbouring data D, E and every event S
+
+    P'_D(S) <= (1 - f) e^r P_D(S) + f
+            <= (1 - f) e^r (e^eps P_E(S) + delta) + f
+            <= e^(eps + 2 r) P'_E(S) + e^r delta + f.
+
+Every answer includes r and f. Neither is multiplied by e^eps, as the total variation
+between P' and P would be. So epsilon may be large.
 """
 
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable
 from functools import partial
+from typing import NamedTuple
 
 from dpjax.privacy import composition
 from dpjax.privacy.bits import total_variation
@@ -35,15 +46,14 @@ from dpjax.privacy.events import Event, check_events, repeat
 from dpjax.privacy.validate import check_delta, check_epsilon, check_real
 
 __all__ = [
+    "NumericalError",
     "best_method",
     "delta",
     "epsilon",
     "largest",
     "least_delta",
     "max_steps",
-    "numerical_delta",
     "numerical_error",
-    "with_error",
 ]
 
 MAX_STEPS = 10**12
@@ -116,9 +126,12 @@ def least_delta(events, epsilon: float, method: str, names: Container[str]) -> f
 
     It is 1 if there are none.
     """
-    bounds = composition.bounds(events, method, names)
-    ideal = min((bound.delta(epsilon) for _, bound in bounds), default=1.0)
-    return with_error(ideal, events, epsilon)
+
+    def ideal(epsilon: float) -> float:
+        bounds = composition.bounds(events, method, names)
+        return min((bound.delta(epsilon) for _, bound in bounds), default=1.0)
+
+    return numerical_error(events).delta(ideal, epsilon)
 
 
 def max_steps(
@@ -195,60 +208,55 @@ def largest(fits: Callable[[int], bool], guess: int = 0) -> int:
     return bisect_left(range(high), True, low + 1, key=lambda n: not fits(n)) - 1
 
 
-def numerical_error(events) -> float:
-    """Sum of the total variations of floating-point releases from the ideal ones.
+class NumericalError(NamedTuple):
+    """How releases in floating point differ from the ideal ones, all together.
+
+    failure_prob
+        Sum of their failure probabilities.
+    relative_error
+        Sum of their relative errors, nats.
+    """
+
+    failure_prob: float
+    relative_error: float
+
+    def delta(self, ideal: Callable[[float], float], epsilon: float) -> float:
+        """delta(epsilon) in floating point, given that of ideal releases, at most 1."""
+        left = epsilon - 2 * self.relative_error
+        # delta(left) <= delta(0) + 1 - e^left where `left` is negative.
+        delta = ideal(max(left, 0.0)) + max(-left, 0.0)
+        return min(1.0, math.exp(self.relative_error) * delta + self.failure_prob)
+
+    def delta_left(self, delta: float) -> float:
+        """What is left of `delta` for ideal releases; not positive if nothing is."""
+        return math.exp(-self.relative_error) * (delta - self.failure_prob)
+
+
+def numerical_error(events) -> NumericalError:
+    """The sums over floating-point releases.
 
     Method "tv" charges the error of the bits without a finite Renyi divergence
-    together with their ideal total variation, so this sum leaves them out.
+    together with their ideal total variation, so these sums leave them out.
     """
-    return sum(
-        count * event.total_variation
+    bounded = [
+        (event, count)
         for event, count in events
         if total_variation.variation(event) is None
+    ]
+    return NumericalError(
+        sum(count * event.failure_prob for event, count in bounded),
+        sum(count * event.relative_error for event, count in bounded),
     )
-
-
-def numerical_delta(error: float, epsilon: float) -> float:
-    """delta that a `numerical_error` adds to the delta of ideal releases."""
-    if error == 0:
-        return 0.0
-    if epsilon > 700:
-        return math.inf
-    return (1 + math.exp(epsilon)) * error
-
-
-def with_error(ideal: float, events, epsilon: float) -> float:
-    """The delta of `events` in floating point, of that of ideal releases."""
-    return min(1.0, ideal + numerical_delta(numerical_error(events), epsilon))
 
 
 def _epsilons(events, delta: float, method: str) -> dict[str, float]:
     """Epsilon by the name of each method, with the numerical error."""
     delta, events = check_delta(delta), check_events(events)
     error = numerical_error(events)
+    left = error.delta_left(delta)
     return {
-        name: _epsilon_with_error(bound, delta, error)
+        name: bound.epsilon(left) + 2 * error.relative_error
+        if left >= 1e-100
+        else math.inf
         for name, bound in composition.bounds(events, method)
     }
-
-
-def _epsilon_with_error(bound: composition.Bound, delta: float, error: float) -> float:
-    """An epsilon with bound.delta(epsilon) + numerical_delta(error, epsilon) <= delta.
-
-    The numerical delta at a trial epsilon is paid first, and the ideal releases get
-    what is left. If their epsilon is below the trial, it is the answer, as the
-    numerical delta grows with epsilon. Each trial is the last answer plus a slack. The
-    slack is as small as possible, lest what `max_steps` allows come out above its
-    budget.
-    """
-    value, slack = bound.epsilon(delta), 1e-13
-    for _ in range(100):
-        trial = value * (1 + slack) + slack
-        slack = min(2 * slack, 1e-6)
-        left = delta - numerical_delta(error, trial)
-        if not left >= 1e-100:
-            return math.inf
-        value = bound.epsilon(left)
-        if value <= trial:
-            return value
-    return math.inf

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from dp_accounting import NeighboringRelation
 
-from dpjax.acceptance import TOTAL_VARIATION, Acceptance
+from dpjax.acceptance import FAILURE_PROB, Acceptance
 from dpjax.privacy.validate import check_count, check_real, check_relation
 
 __all__ = [
@@ -37,13 +37,17 @@ class Event:
     ----------
     json_type
         Name of the class in JSON.
-    total_variation
-        Distance in [0, 1] between what is released in floating point and the ideal
-        release that the other fields describe.
+    failure_prob
+        Chance in [0, 1] that what is released in floating point has nothing to do with
+        the ideal release that the other fields describe.
+    relative_error
+        Otherwise the probabilities of what is released are those of the ideal release
+        up to factors between e^-relative_error and e^relative_error. Nats, in [0, 1].
     """
 
     json_type: ClassVar[str]
-    total_variation: float
+    failure_prob: float
+    relative_error: float = 0.0
 
     def __init_subclass__(cls, json_type: str):
         cls.json_type = json_type
@@ -85,8 +89,8 @@ class GaussianRelease(Event, json_type="gaussian"):
     ----------
     noise_multiplier
         Noise standard deviation over L2 sensitivity, in [1e-50, 1e50].
-    total_variation
-        Distance in [0, 1] between what is released in floating point and the ideal.
+    failure_prob, relative_error
+        What floating point makes of it: see `Event`.
 
     Raises
     ------
@@ -95,7 +99,8 @@ class GaussianRelease(Event, json_type="gaussian"):
     """
 
     noise_multiplier: float
-    total_variation: float = 0.0
+    failure_prob: float = 0.0
+    relative_error: float = 0.0
 
     @property
     def gaussian(self) -> "GaussianRelease":
@@ -125,7 +130,7 @@ class AcceptBit(Event, json_type="accept_bit"):
 
     acceptance: Acceptance
     sensitivity: float
-    total_variation: ClassVar[float] = TOTAL_VARIATION
+    failure_prob: ClassVar[float] = FAILURE_PROB
 
     @property
     def gaussian(self) -> GaussianRelease | None:
@@ -162,8 +167,6 @@ class PoissonAcceptBit(Event, json_type="poisson_accept_bit"):
         R = max b/a > 1. With n records of the same H, and on average `lambda` draws in
         a step where every v is 0, R is 1 + n H / lambda. H, R and the centre must be
         public.
-    total_variation
-        Distance in [0, 1] between the bit drawn in floating point and the ideal one.
 
     Raises
     ------
@@ -174,7 +177,7 @@ class PoissonAcceptBit(Event, json_type="poisson_accept_bit"):
     acceptance: Acceptance
     bound: float
     max_odds: float
-    total_variation: float = TOTAL_VARIATION
+    failure_prob: ClassVar[float] = FAILURE_PROB
 
     @property
     def sensitivity(self) -> float:
@@ -206,7 +209,7 @@ class BarkerTest(Event, json_type="barker_test"):
     """
 
     batch_size: int
-    total_variation: ClassVar[float] = TOTAL_VARIATION
+    failure_prob: ClassVar[float] = FAILURE_PROB
 
     def __str__(self):
         return f"Barker test on {self.batch_size} records"
@@ -226,8 +229,8 @@ class PoissonGaussianRelease(Event, json_type="poisson_gaussian"):
         Chance of each record, independently of the others, in (0, 1].
     neighboring_relation
         ADD_OR_REMOVE_ONE or REPLACE_ONE.
-    total_variation
-        Distance in [0, 1] between what is released in floating point and the ideal.
+    failure_prob, relative_error
+        What floating point makes of it: see `Event`.
 
     Raises
     ------
@@ -238,7 +241,8 @@ class PoissonGaussianRelease(Event, json_type="poisson_gaussian"):
     noise_multiplier: float
     sampling_prob: float
     neighboring_relation: NeighboringRelation
-    total_variation: float = 0.0
+    failure_prob: float = 0.0
+    relative_error: float = 0.0
 
     @property
     def gaussian(self) -> GaussianRelease | None:
@@ -289,9 +293,14 @@ class FixedBatch(Event, json_type="fixed_batch"):
             )
 
     @property
-    def total_variation(self) -> float:
-        """Total variation of the event on the batch."""
-        return self.event.total_variation
+    def failure_prob(self) -> float:
+        """That of the event on the batch."""
+        return self.event.failure_prob
+
+    @property
+    def relative_error(self) -> float:
+        """That of the event on the batch."""
+        return self.event.relative_error
 
     @property
     def gaussian(self) -> GaussianRelease | None:
@@ -334,13 +343,14 @@ _CHECKS = {
     "batch_size": check_count,
     "bound": partial(check_real, low=1e-50, high=1e50),
     "event": _check_batch_event,
+    "failure_prob": partial(check_real, low=0.0, high=1.0),
     "max_odds": partial(check_real, low=1 + 2**-52, high=1e50),
     "neighboring_relation": check_relation,
     "noise_multiplier": partial(check_real, low=1e-50, high=1e50),
     "num_records": check_count,
+    "relative_error": partial(check_real, low=0.0, high=1.0),
     "sampling_prob": partial(check_real, low=1e-50, high=1.0),
     "sensitivity": partial(check_real, low=1e-50, high=1e50),
-    "total_variation": partial(check_real, low=0.0, high=1.0),
 }
 """What checks and converts each field, whatever event it belongs to."""
 

@@ -107,8 +107,8 @@ class AdaptiveRule:
         if len(runs) == 1:
             return accountant.delta(runs[0], epsilon)
         events = _joined(runs)
-        ideal = self._ideal_delta(events, epsilon)
-        return accountant.with_error(ideal, events, epsilon)
+        error = accountant.numerical_error(events)
+        return error.delta(partial(self._ideal_delta, events), epsilon)
 
     def epsilon(self, runs, delta: float) -> float:
         """Epsilon at which everything together is (epsilon, delta)-DP.
@@ -221,16 +221,16 @@ class RdpFilter:
         List of (event, count). The fixed order is the best one for composing such
         steps.
     max_steps
-        Number of typical steps whose numerical error is taken off `delta` in advance.
-        A step whose numerical error would exceed that is refused.
+        Number of typical steps whose numerical error is taken off the budget in
+        advance. A step whose numerical error would exceed that is refused.
 
     Raises
     ------
     ValueError
         If an argument is invalid.
     BudgetError
-        If `delta` does not cover the numerical error of `max_steps`, or no order gives
-        the budget.
+        If the budget does not cover the numerical error of `max_steps`, or no order
+        gives the budget.
     """
 
     def __init__(
@@ -239,23 +239,24 @@ class RdpFilter:
         self.epsilon, self.delta = check_epsilon(epsilon), check_delta(delta)
         self.max_steps = check_count("max_steps", max_steps)
         typical_step = check_events(typical_step)
-        self._max_error = self.max_steps * accountant.numerical_error(typical_step)
-        reserve = accountant.numerical_delta(self._max_error, self.epsilon)
-        self._delta = self.delta - reserve
-        if not self._delta > 0:
+        reserve = accountant.numerical_error(repeat(typical_step, self.max_steps))
+        self._reserve, self._delta = reserve, reserve.delta_left(self.delta)
+        left = self.epsilon - 2 * reserve.relative_error
+        if not (self._delta > 0 and left > 0):
             raise BudgetError(
-                f"{self.max_steps} steps in floating point add {reserve:.1e} to "
-                f"delta, more than {self.delta:.1e}; lower max_steps or epsilon, or "
-                "raise delta"
+                f"{self.max_steps} steps in floating point take "
+                f"{reserve.failure_prob:.1e} of delta and "
+                f"{2 * reserve.relative_error:.1e} of epsilon, more than there are; "
+                "lower max_steps or raise the budget"
             )
-        self.order, limit = _best_order(typical_step, self.epsilon, self._delta)
+        self.order, limit = _best_order(typical_step, left, self._delta)
         if not limit > 0:
             raise BudgetError(
                 f"no Renyi order gives ({self.epsilon}, {self.delta}); raise either"
             )
         self._limit = limit * (1 - 1e-9)
         self._spent = 0.0
-        self._error = 0.0
+        self._error = np.zeros(2)
 
     def spend(self, events) -> bool:
         """Charge a step if it fits.
@@ -279,9 +280,10 @@ class RdpFilter:
         cost = sum(
             count * _renyi(_rounded_up(event), self.order) for event, count in events
         )
-        error = self._error + accountant.numerical_error(events)
+        error = np.add(self._error, accountant.numerical_error(events))
         spent = self._spent + cost
-        if not (spent <= self._limit and error <= self._max_error * (1 + 1e-9)):
+        is_reserved = np.all(error <= np.array(self._reserve) * (1 + 1e-9))
+        if not (spent <= self._limit and is_reserved):
             return False
         self._spent, self._error = spent, error
         return True
@@ -294,9 +296,10 @@ class RdpFilter:
         """
         if self._spent == 0:
             return 0.0
-        return conversions.rdp_epsilon(
+        ideal = conversions.rdp_epsilon(
             np.array([self._spent]), self._delta, np.array([self.order])
         )
+        return ideal + 2 * self._reserve.relative_error
 
 
 def _rounded_up(event):

@@ -17,6 +17,16 @@ records of a batch without replacement. For a large q a coin is tossed for every
 the others. Equivalently there is a Poisson number of arrivals, drawn by inversion as
 well, and each has a uniform record number. That number is word // w with w = 2^32 // n;
 words from n w on would give numbers that no record has, and such arrivals are dropped.
+
+*Failures.* A batch differs from its ideal law where a pool is too small, and where the
+table of counts ends. For an accept bit it is enough that this is improbable, because
+`dpjax.release.accept_bit` allows for an error of the bit's chance. A noisy sum over a
+sample has no such allowance. Let R be what the sample holds of all records but the one
+in which neighbouring data differ. The accountant bounds what is released given the
+worst R, and the law of R does not depend on the data. So the release may count as
+failed for some R of small probability, if the sample has its ideal law given any other
+R. It fails if the other records are fewer than `smallest`, or as many as `largest` or
+more. Otherwise the table has the count, with the one record or without it.
 """
 
 import functools
@@ -33,7 +43,7 @@ from dpjax.random import chacha, counts
 
 __all__ = [
     "ARRIVAL_WORDS",
-    "TOTAL_VARIATION",
+    "FAILURE_PROB",
     "Arrivals",
     "Sample",
     "arrivals",
@@ -44,10 +54,9 @@ __all__ = [
     "without_replacement",
 ]
 
-TOTAL_VARIATION = 2.0**-70
-"""Bound on the total variation between a drawn batch and a uniform subset: the
-probability that the pool holds fewer than B distinct integers. It is 2e6 times smaller
-than `dpjax.acceptance.TOTAL_VARIATION`, which has slack to cover it."""
+FAILURE_PROB = 2.0**-64
+"""Bound on the probability that a batch or a sample fails, and on the total variation
+of arrivals from their ideal law. `dpjax.acceptance.FAILURE_PROB` has room for it."""
 
 MAX_BLOCKS = 10**5
 """Blocks of factors in the bound of `num_words`, of one factor for smaller batches."""
@@ -89,7 +98,7 @@ def num_words(batch_size: int, num_records: int) -> int:
     z = (1 / fails[-1]) ** np.linspace(0, 1, 101)[1:-1]
     log_factors = np.log1p(-fails) - np.log1p(-fails * z[:, None])
     log_bound = np.sum(np.diff(ends) * log_factors, axis=1)
-    surplus = np.min((log_bound - math.log(TOTAL_VARIATION)) / np.log(z))
+    surplus = np.min((log_bound - math.log(FAILURE_PROB / 2)) / np.log(z))
     return batch_size + math.ceil(surplus)
 
 
@@ -113,7 +122,7 @@ def without_replacement(
 
     Notes
     -----
-    *Formal guarantees.* The set is uniform up to `TOTAL_VARIATION`.
+    *Formal guarantees.* The set is uniform up to half of `FAILURE_PROB`.
     """
     count = num_words(batch_size, num_records)
     if words.shape != (count,):
@@ -178,7 +187,7 @@ def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
     Returns
     -------
     Sample
-        Its capacity is public, about ten standard deviations above the mean size.
+        Its capacity is public, some ten standard deviations above the mean size.
 
     Raises
     ------
@@ -187,9 +196,8 @@ def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
 
     Notes
     -----
-    *Formal guarantees.* The sample has its ideal law up to a total variation of
-    2 `TOTAL_VARIATION`: one for sizes outside the table, and one for a pool that holds
-    too few distinct integers.
+    *Formal guarantees.* The sample has its ideal law up to `FAILURE_PROB`: a half for
+    sizes outside the table, and a half for a pool with too few distinct integers.
     """
     if sampling_prob == 1:
         every = jnp.arange(num_records, dtype=jnp.uint32)
@@ -226,7 +234,7 @@ def _counts(sampling_prob: float, num_records: int) -> counts.Table:
     def ratio(k):
         return chance / (1 - chance) * (num_records - k + 1) / k
 
-    return counts.tabulate(mode, ratio, TOTAL_VARIATION / 2)
+    return counts.tabulate(mode, ratio, FAILURE_PROB / 4, spare=1)
 
 
 class Arrivals(NamedTuple):
@@ -264,7 +272,7 @@ def arrivals(words: jax.Array, rate: float, num_records: int) -> Arrivals:
     Notes
     -----
     *Formal guarantees.* The law is the ideal one up to a total variation of
-    `TOTAL_VARIATION`, if the words of ChaCha20 are uniform.
+    `FAILURE_PROB`, if the words of ChaCha20 are uniform.
     """
     numbers, width = _arrivals(rate, num_records)
     size = numbers.largest
@@ -300,6 +308,6 @@ def _arrivals(rate: float, num_records: int) -> tuple[counts.Table, int]:
         )
     exact = Decimal(rate) * 2**32
     table = counts.tabulate(
-        int(mean), lambda k: exact / (width * k), TOTAL_VARIATION / 2
+        int(mean), lambda k: exact / (width * k), FAILURE_PROB / 2, spare=0
     )
     return table, width

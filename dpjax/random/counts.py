@@ -26,8 +26,9 @@ class Table(NamedTuple):
         The range of the counts in the table.
     thresholds
         P(count <= k) in units of 2^-96, for each count k in the table but the largest.
-        Each is given as three uint32 words, the most significant first, in an array
-        ``(3, largest - smallest)``.
+        The probability of every count but the most likely one is rounded up to a whole
+        unit, so it is at least its ideal one. Each threshold is given as three uint32
+        words, the most significant first, in an array ``(3, largest - smallest)``.
     """
 
     smallest: int
@@ -35,8 +36,10 @@ class Table(NamedTuple):
     thresholds: np.ndarray
 
 
-def tabulate(mode: int, ratio: Callable[[int], Decimal], tails: float) -> Table:
-    """Tabulate a law, leaving out tails whose probability is at most `tails`.
+def tabulate(
+    mode: int, ratio: Callable[[int], Decimal], tails: float, spare: int
+) -> Table:
+    """Tabulate a law, leaving out its tails.
 
     Parameters
     ----------
@@ -46,7 +49,11 @@ def tabulate(mode: int, ratio: Callable[[int], Decimal], tails: float) -> Table:
         ``k -> P(count = k) / P(count = k - 1)``, for k >= 1; zero above the largest
         count of a bounded law. It is called while Decimal numbers have 50 digits.
     tails
-        Bound on the probability of both tails together.
+        Bound on the probability of both tails together, if they began `spare` counts
+        earlier.
+    spare
+        How many counts the table goes on for where both tails are that small. It ends
+        earlier at 0, and at the largest count of a bounded law.
 
     Notes
     -----
@@ -58,11 +65,13 @@ def tabulate(mode: int, ratio: Callable[[int], Decimal], tails: float) -> Table:
         negligible = Decimal(tails) / 2
 
         def side(ratios):
-            """Chances in units of the mode's, until the rest is negligible."""
-            chances, chance = [], Decimal(1)
+            """Chances in units of the mode's, to `spare` beyond the negligible."""
+            chances, chance, left = [], Decimal(1), spare
             for r in ratios:
                 if chance * r <= negligible * (1 - r):
-                    break
+                    if not (r and left):
+                        break
+                    left -= 1
                 chance *= r
                 chances.append(chance)
             return chances
@@ -71,8 +80,9 @@ def tabulate(mode: int, ratio: Callable[[int], Decimal], tails: float) -> Table:
         lower = side(1 / ratio(k) for k in range(mode, 0, -1))
         chances = [*reversed(lower), Decimal(1), *higher]
         total = sum(chances)
-        sums = itertools.accumulate(chances[:-1])
-        thresholds = [int(reached / total * 2**96) for reached in sums]
+        cells = [int(chance / total * 2**96) + 1 for chance in chances]
+    cells[len(lower)] += 2**96 - sum(cells)
+    thresholds = itertools.accumulate(cells[:-1])
     words = b"".join(threshold.to_bytes(12, "big") for threshold in thresholds)
     table = np.frombuffer(words, ">u4").astype(np.uint32).reshape(-1, WORDS).T
     return Table(mode - len(lower), mode + len(higher), table)

@@ -19,7 +19,19 @@ from jax.core import Tracer
 
 from dpjax.privacy.validate import check_relation
 
-__all__ = ["ClipBound", "Constant", "Lipschitz", "Range", "of", "sensitivity"]
+__all__ = [
+    "MAX_RECORDS",
+    "ClipBound",
+    "Constant",
+    "Lipschitz",
+    "Range",
+    "log_ratio_sensitivity",
+    "of",
+    "sensitivity",
+]
+
+MAX_RECORDS = 2**30
+"""Records up to which the rounding of a sum of log ratios is accounted for."""
 
 
 class ClipBound:
@@ -163,3 +175,29 @@ def sensitivity(clip_bound: float, neighboring_relation: NeighboringRelation) ->
     relation = check_relation("neighboring_relation", neighboring_relation)
     replaces = relation is NeighboringRelation.REPLACE_ONE
     return 2.0 * clip_bound if replaces else float(clip_bound)
+
+
+def log_ratio_sensitivity(
+    clip_bound: float, neighboring_relation: NeighboringRelation
+) -> float:
+    """How far neighbouring data can move a log ratio of all records, nats.
+
+    Parameters
+    ----------
+    clip_bound
+        b, tempered.
+
+    Raises
+    ------
+    ValueError
+        As for `sensitivity`.
+
+    Notes
+    -----
+    The sum of n clipped ratios is an exact integer. Two factors, the unit of the grid
+    and the tempering, make it a log ratio, and each product rounds by 2^-53 n b at
+    most. So the log ratios of neighbouring data differ by at most 2^-51 n b more than
+    the exact ones. This is charged for `MAX_RECORDS`, lest the charge tell n.
+    """
+    rounding = MAX_RECORDS * 2.0**-51 * clip_bound
+    return sensitivity(clip_bound, neighboring_relation) + rounding

@@ -1,4 +1,16 @@
-"""Gaussian noise for released vectors, on a public lattice."""
+"""Gaussian noise for released vectors, on a public lattice.
+
+The noise is drawn by inversion from 64 bits: a sign, and a magnitude of which the upper
+tail has the probability u, a 63-bit number below one half. Computing the magnitude in
+float64 moves the ends of a lattice cell a little, which multiplies the probability of
+the cell by a factor close to one. Far out, beyond 8 standard deviations, there are few
+numbers u a cell, and none beyond 9. An observer who saw noise there would learn much.
+So if the first 50 bits of u are ones, which happens with probability 2^-50, the
+remaining 13 bits place the magnitude uniformly below 40 standard deviations. Every cell
+then has at least its ideal probability, up to a factor close to one: it has at least
+six of the 2^64 draws from the uniform law, and rounding to 63 bits takes at most two.
+Ideal noise beyond 40 standard deviations has a probability below e^-800.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -9,21 +21,27 @@ from dpjax.release.exact_sums import GRID
 from dpjax.release.taint import released
 
 __all__ = [
+    "FAILURE_PROB",
     "MAX_NOISE_MULTIPLIER",
-    "TOTAL_VARIATION",
+    "RELATIVE_ERROR",
     "WORDS_PER_COORDINATE",
     "add_noise",
 ]
 
-WORDS_PER_COORDINATE = 2
-"""Uniform uint32 words that `add_noise` needs for each coordinate."""
-
 MAX_NOISE_MULTIPLIER = 2.0**15
 """Largest noise multiplier for which the numerical error is known."""
 
-TOTAL_VARIATION = 2.4e-15
-"""Bound on the total variation distance of one released coordinate from ideal Gaussian
-noise rounded to the grid. The noise comes from 64-bit words through float64 ndtri."""
+WORDS_PER_COORDINATE = 2
+"""Uniform uint32 words that `add_noise` needs for each coordinate."""
+
+FAILURE_PROB = 1e-15
+"""Probability of noise from the uniform law, and of what rounding to 63 bits adds."""
+
+RELATIVE_ERROR = 4e-13
+"""Bound on the error in nats of the log probability of a lattice cell, otherwise."""
+
+REACH = 40.0
+"""Standard deviations up to which the uniform law goes."""
 
 
 def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multiplier):
@@ -50,19 +68,26 @@ def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multipli
     -----
     *Formal guarantees.* Rounding N(0, s^2) commutes with an integer shift, so the
     release is post-processing of the Gaussian mechanism with this multiplier, up to
-    `TOTAL_VARIATION` a coordinate, which the accountant adds to delta.
+    `FAILURE_PROB` and `RELATIVE_ERROR` a coordinate: see `dpjax.privacy.accountant`.
     """
     is_array = isinstance(noise_multiplier, jax.Array)
     with jax.enable_x64(True):
         noise_sd = noise_multiplier * GRID
         floor, log2 = (jnp.floor, jnp.log2) if is_array else (np.floor, np.log2)
         spacing = 2.0 ** floor(log2(noise_sd / 16))
-        first, second = words.reshape(WORDS_PER_COORDINATE, -1)
-        # 63 bits of magnitude below one half, and a sign.
-        high = first.astype(jnp.float64) * 2.0**-33
-        low = (second >> 1).astype(jnp.float64) * 2.0**-64
-        magnitude = -ndtri(high + low + 2.0**-65)
-        noise = noise_sd * jnp.where(second & 1, magnitude, -magnitude)
+        noise = noise_sd * _standard_noise(*words.reshape(WORDS_PER_COORDINATE, -1))
         noisy = integers + jnp.floor(noise + 0.5)
         public = released(jnp.floor(noisy / spacing + 0.5)) * (spacing * unit)
     return public.astype(jnp.result_type(float))
+
+
+def _standard_noise(first: jax.Array, second: jax.Array) -> jax.Array:
+    """Noise with standard deviation one, of the first and second words."""
+    high = first.astype(jnp.float64) * 2.0**-33
+    low = (second >> 1).astype(jnp.float64) * 2.0**-64
+    usual = -ndtri(high + low + 2.0**-65)
+    place = (second >> 1) & (2**13 - 1)
+    rare = (place.astype(jnp.float64) + 0.5) * (REACH / 2**13)
+    is_rare = (first == 2**32 - 1) & (second >> 14 == 2**18 - 1)
+    magnitude = jnp.where(is_rare, rare, usual)
+    return jnp.where(second & 1, magnitude, -magnitude)

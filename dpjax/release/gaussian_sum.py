@@ -137,14 +137,19 @@ class GaussianSum:
         noise_multiplier = _checked(noise_multiplier)
         if noise_multiplier == 0:
             raise ValueError("a sum without noise is not private")
-        error = size * gaussian.TOTAL_VARIATION
+        failure = size * gaussian.FAILURE_PROB
+        relative = size * gaussian.RELATIVE_ERROR
         if self.sampling_prob == 1:
             sensitivity = clip_bounds.sensitivity(1.0, neighboring_relation)
             sensitivity = min(sensitivity, self.diameter)
-            return privacy.GaussianRelease(noise_multiplier / sensitivity, error)
-        error += 2 * batches.TOTAL_VARIATION
+            multiplier = noise_multiplier / sensitivity
+            return privacy.GaussianRelease(multiplier, failure, relative)
         return privacy.PoissonGaussianRelease(
-            noise_multiplier, self.sampling_prob, neighboring_relation, error
+            noise_multiplier,
+            self.sampling_prob,
+            neighboring_relation,
+            failure + batches.FAILURE_PROB,
+            relative,
         )
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax.posterior import Posterior
+from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import BLOCK, GRID, exact_sum, sum_over_records, wide
 
 __all__ = ["batch_moments", "log_ratio_sum", "remember"]
@@ -69,15 +70,25 @@ def log_ratio_sum(
     memory
         What `remember` returned at `position`.
 
+    Raises
+    ------
+    ValueError
+        If there are more than 2^30 records.
+
     Returns
     -------
     The untempered sum in nats, a float64 scalar, and what to remember at `proposed`.
 
     Notes
     -----
-    *Formal guarantees.* Sensitivity ``sensitivity(clip_bound, relation)``; nothing is
-    released here.
+    *Formal guarantees.* `clip_bounds.log_ratio_sensitivity` bounds how far neighbouring
+    data move the sum; nothing is released here.
     """
+    if posterior.num_records > MAX_RECORDS:
+        raise ValueError(
+            "the rounding of a log ratio of more than 2^30 records is not accounted "
+            "for: use a kernel on minibatches"
+        )
     if memory is None:
 
         def sums(records):

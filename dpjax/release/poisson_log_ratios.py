@@ -45,7 +45,7 @@ def poisson_log_ratio(
     half_range,
     base_rate: float,
 ) -> jax.Array:
-    """Estimate of the tempered sum of log p(x | proposed) - log p(x | position).
+    """Estimate of the tempered sum of log p(x | proposed) - log p(x | position) - m.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def poisson_log_ratio(
 
     Returns
     -------
-    n m plus the sum of the weights of the records counted, nats, a float64 scalar.
+    The sum of the weights of the records counted, nats, a float64 scalar.
 
     Notes
     -----
@@ -79,7 +79,7 @@ def poisson_log_ratio(
         largest = ratio.size * math.log(rate / base_rate)
         unit = 2.0 ** (math.frexp(largest)[1] - 53)
         cells = jnp.trunc(jnp.where(is_counted, weight, 0.0) / unit)
-        return posterior.num_records * centre + jnp.sum(cells) * unit
+        return jnp.sum(cells) * unit
 
 
 def thinning(ratio, half_range, base_rate, rate) -> tuple[jax.Array, jax.Array]:

@@ -27,7 +27,7 @@ FAST_MATH = re.compile(
 """A flag that lets XLA leave IEEE 754, unless its value is false."""
 
 SPECIAL = 0.0, 1e-40, 0.3, -1.0, 1e4, -1e30, 3e38, np.nan, np.inf, -np.inf
-CHANCES = np.nan, 0.0, 1.0
+LOG_RATIOS = np.nan, -np.inf, np.inf
 NOISE_MULTIPLIER = 1.5
 
 
@@ -66,9 +66,9 @@ def _failures(backend: str, dtype) -> list[str]:
     usual = rng.normal(size=(64, 2)) * np.exp(3 * rng.normal(size=(64, 1)))
     records = np.concatenate([usual, rng.choice(SPECIAL, (64, 2))])
     words = rng.integers(0, 2**32, (64, 2), np.uint32)
-    words[:2] = [[0, 1], [2**32 - 1, 2**32 - 1]]
+    words[:3] = [[0, 1], [0, 1], [2**32 - 1, 2**32 - 1]]
     integers = rng.integers(-GRID, GRID, (300, 2), endpoint=True)
-    arrays = (np.asarray(a, dtype) for a in (records, CHANCES, integers))
+    arrays = (np.asarray(a, dtype) for a in (records, LOG_RATIOS, integers))
     # NumPyro begins chains on several devices inside a trace.
     with jax.ensure_compile_time_eval():
         found = jax.tree.map(np.asarray, jax.jit(_evaluate)(*arrays, words))
@@ -84,7 +84,7 @@ def _failures(backend: str, dtype) -> list[str]:
     return [name for name, is_good in found.items() if not is_good]
 
 
-def _evaluate(records, chances, integers, words):
+def _evaluate(records, ratios, integers, words):
     """Sums over each record alone and over all, accept bits, another sum, and noise."""
 
     def by_components(record):
@@ -107,9 +107,10 @@ def _evaluate(records, chances, integers, words):
             nothing = jnp.zeros(1)
         return gaussian.add_noise(row, nothing, 1.0, NOISE_MULTIPLIER)
 
-    with jax.enable_x64(True):
-        chances = chances.astype(jnp.float64)
-    bits = jax.vmap(accept_bit.bit)(words[: len(CHANCES)], chances)
+    def bit(row, log_ratio):
+        return accept_bit.draw(row, "barker", log_ratio)
+
+    bits = jax.vmap(bit)(words[: len(LOG_RATIOS)], ratios)
     of_each = jax.vmap(lambda record: cells(record[None]))(records)
     total = exact_sum(integers, axis=0)
     return of_each, cells(records), bits, total, jax.vmap(noise)(words)
@@ -126,6 +127,7 @@ def _expected_noise(words) -> np.ndarray:
     """What `gaussian.add_noise` adds to zero, by SciPy."""
     first, second = words.astype(np.float64).T
     half = ndtri(first * 2.0**-33 + np.floor(second / 2) * 2.0**-64 + 2.0**-65)
+    half[(words == 2**32 - 1).all(axis=1)] = gaussian.REACH * (2.0**-14 - 1)
     noise = NOISE_MULTIPLIER * GRID * np.where(words[:, 1] & 1, -half, half)[:, None]
     spacing = 2.0 ** np.floor(np.log2(NOISE_MULTIPLIER * GRID / 16))
     return np.floor(np.floor(noise + 0.5) / spacing + 0.5) * spacing

@@ -228,10 +228,6 @@ def test_proposals_too_far_for_the_capacity_are_rejected(distance, moves):
     assert np.any(bits(keys)) == moves
 
 
-ERROR_OF_A_STEP = acceptance.TOTAL_VARIATION + batches.TOTAL_VARIATION
-"""Total variation of the bit, and of the arrivals, which a table and a capacity cut."""
-
-
 def privacy_settings(clip_bound):
     return dict(clip_bound=clip_bound, expected_batch_size=10.0, step_size=0.25)
 
@@ -282,7 +278,6 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
         acceptance.barker(0.5),
         tempering * bound,
         1 + 40 * tempering * bound / 10,
-        ERROR_OF_A_STEP,
     )
     # lambda + n H draws a step.
     assert rate * 40 == pytest.approx(10 + 40 * event.bound)
@@ -333,9 +328,7 @@ def test_published_steps_cost_what_they_are():
     # The bound is .05 nats, so a step expects 10 + 50 * .05 draws.
     [(free, _)] = published().privacy(1)
     metropolis = acceptance.metropolis()
-    assert free == privacy.PoissonAcceptBit(
-        metropolis, 0.2 * 0.25, 1.25, ERROR_OF_A_STEP
-    )
+    assert free == privacy.PoissonAcceptBit(metropolis, 0.2 * 0.25, 1.25)
     whole = published(max_batch_size=12.0)
     for relation, moved in (
         (Relation.REPLACE_ONE, 0.1),

@@ -213,7 +213,7 @@ def test_growing_clip_bounds_keep_the_ratio_of_noise_to_sensitivity(seen):
 
     posterior = Posterior(no_prior, slope, jnp.zeros((RECORDS, 1)))
     [(event, count)] = make(posterior).privacy(5)
-    release = privacy.GaussianRelease(0.7, acceptance.TOTAL_VARIATION)
+    release = privacy.GaussianRelease(0.7, acceptance.FAILURE_PROB)
     assert (event, count) == (privacy.FixedBatch(release, BATCH, RECORDS), 5)
     for sizes in worst_neighbours():
         for sign in (1, -1):

@@ -1,5 +1,6 @@
 """Composition: reference counts, soundness, monotonicity, failing closed."""
 
+import functools
 import itertools
 import math
 
@@ -60,10 +61,10 @@ def test_printed_epsilons_of_ten_thousand_barker_bits(sensitivity, printed):
     assert privacy.epsilon(events, 1e-5) == pytest.approx(printed, rel=0.005)
 
 
-def test_large_epsilon_is_lost_to_the_numerical_error_of_bits():
-    # Ideal bits would give 14.1; (1 + e^14.1) 1e4 TV is above delta.
+def test_large_epsilon_is_not_lost_to_the_numerical_error_of_bits():
+    # (1 + e^14.1) 1e4 times the failure probability would be above delta.
     events = [(privacy.AcceptBit(BARKER, 0.05), 10_000)]
-    assert privacy.epsilon(events, 1e-5) == math.inf
+    assert privacy.epsilon(events, 1e-5) == pytest.approx(14.1, rel=0.005)
 
 
 def test_best_is_the_smallest_sound_method():
@@ -144,16 +145,71 @@ def test_ten_thousand_steps():
 
 def test_numerical_error_of_bits_is_charged():
     bit = privacy.AcceptBit(BARKER, 1e-3)
-    count, epsilon = 1000, 20.0
-    slack = (1 + math.exp(epsilon)) * (count * acceptance.TOTAL_VARIATION)
-    assert accountant.numerical_delta(count * bit.total_variation, epsilon) == slack
-    assert privacy.delta([(bit, count)], epsilon) == pytest.approx(slack)
+    for epsilon in (20.0, 100.0, 500.0):
+        found = privacy.delta([(bit, 1000)], epsilon)
+        assert found == pytest.approx(1000 * acceptance.FAILURE_PROB, rel=1e-12)
     assert privacy.epsilon([(bit, 10**10)], 1e-6) == math.inf
-    lone = privacy.delta([(bit, 1)], 1e-3)
-    assert lone >= 2 * acceptance.TOTAL_VARIATION
-    assert accountant.numerical_delta(0, 1e9) == 0.0
+    assert privacy.delta([(bit, 1)], 1e-3) >= acceptance.FAILURE_PROB
     gaussian = [(privacy.GaussianRelease(1e4), 1)]
     assert privacy.delta(gaussian, 20.0) == 0.0
+
+
+def test_relative_error_of_releases_is_charged():
+    """Twice the sum of the nats is epsilon that ideal releases do not have."""
+    ideal, share = privacy.GaussianRelease(2.0), 1e-3
+    release = privacy.GaussianRelease(2.0, 1e-9, share)
+    events, count = [(release, 50)], 50
+    for epsilon in (0.5, 3.0, 100.0):
+        delta = privacy.delta([(ideal, count)], epsilon - 2 * count * share)
+        expected = math.exp(count * share) * delta + count * 1e-9
+        assert privacy.delta(events, epsilon) == pytest.approx(expected, rel=1e-9)
+    left = math.exp(-count * share) * (1e-5 - count * 1e-9)
+    expected = privacy.epsilon([(ideal, count)], left) + 2 * count * share
+    assert privacy.epsilon(events, 1e-5) == pytest.approx(expected, rel=1e-9)
+    # Below twice the error, delta grows by what is missing of it.
+    lone = [(privacy.GaussianRelease(2.0, 0.0, share), 1)]
+    expected = math.exp(share) * (privacy.delta([(ideal, 1)], 0.0) + 2 * share)
+    assert privacy.delta(lone, 0.0) == pytest.approx(expected, rel=1e-9)
+
+
+def hockey_stick(pair, epsilon):
+    """delta(epsilon) of two laws on the same outcomes, the larger direction."""
+    gaps = [p - math.exp(epsilon) * q for p, q in (pair, pair[::-1])]
+    return max(np.sum(np.maximum(gap, 0.0)) for gap in gaps)
+
+
+def test_laws_with_these_errors_keep_what_is_claimed():
+    """By brute force: Q moves outcomes against the claim, and J gives the data away."""
+    failure, relative, num_releases = 1e-3, 0.02, 3
+    rng, half_is_too_little = np.random.default_rng(0), 0
+    for _ in range(300):
+        ideal = rng.dirichlet(np.full(4, 0.5), 2)
+        sign = np.where(ideal[0] > ideal[1], 1.0, -1.0)
+        moved = ideal * np.exp(relative / 2 * sign * np.array([[1.0], [-1.0]]))
+        moved /= moved.sum(axis=1, keepdims=True)
+        assert np.all(abs(np.log(moved / ideal)) <= relative)
+        drawn = np.hstack([(1 - failure) * moved, failure * np.eye(2)])
+        one = ideal, drawn
+        ideal, drawn = (functools.reduce(outer, [law] * num_releases) for law in one)
+        epsilon = rng.uniform(0.0, 4.0)
+        error = accountant.NumericalError(
+            num_releases * failure, num_releases * relative
+        )
+        claims = [
+            accountant.NumericalError(*(factor * np.array(error))).delta(
+                functools.partial(hockey_stick, ideal), epsilon
+            )
+            for factor in (1.0, 0.5)
+        ]
+        attained = hockey_stick(drawn, epsilon)
+        assert attained <= claims[0] * (1 + 1e-12)
+        half_is_too_little += attained > claims[1]
+    assert half_is_too_little > 20
+
+
+def outer(first, second):
+    """The laws of two independent releases together."""
+    return np.einsum("di,dj->dij", first, second).reshape(2, -1)
 
 
 def test_epsilon_leaves_room_for_the_numerical_error():

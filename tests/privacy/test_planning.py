@@ -95,11 +95,14 @@ def test_filter_counts_bits():
 
 
 def test_filter_covers_the_numerical_error_of_any_release():
-    step = [*barker(0.02), (privacy.GaussianRelease(1e3, 1e-12), 11)]
-    with pytest.raises(privacy.BudgetError, match="max_steps"):
-        privacy.RdpFilter(**BUDGET, typical_step=step)
-    spent = privacy.RdpFilter(**BUDGET, typical_step=step, max_steps=300)
-    assert sum(spent.spend(step) for _ in range(310)) == 300
+    for errors in ((1e-12, 0.0), (0.0, 1e-6)):
+        step = [*barker(0.02), (privacy.GaussianRelease(1e3, *errors), 11)]
+        with pytest.raises(privacy.BudgetError, match="max_steps"):
+            privacy.RdpFilter(**BUDGET, typical_step=step)
+        spent = privacy.RdpFilter(**BUDGET, typical_step=step, max_steps=300)
+        assert sum(spent.spend(step) for _ in range(310)) == 300
+    # What is reserved is part of what is spent.
+    assert spent.epsilon_spent > 2 * 300 * 11e-6
 
 
 def test_filter_refuses_what_is_not_private():
@@ -113,7 +116,7 @@ def test_filter_refuses_what_is_not_private():
 def test_bad_filters_raise():
     step = barker(0.02)
     with pytest.raises(privacy.BudgetError, match="max_steps"):
-        privacy.RdpFilter(8.0, 1e-6, step, max_steps=10**7)
+        privacy.RdpFilter(8.0, 1e-6, step, max_steps=10**9)
     with pytest.raises(ValueError, match="epsilon"):
         privacy.RdpFilter(math.nan, 1e-6, step)
     with pytest.raises(ValueError, match="delta"):

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 import pytest
-from jax.scipy.special import ndtri
 from scipy import stats
 
 from dpjax.random import chacha, variates
@@ -135,39 +134,120 @@ def test_release_moves_with_the_sum():
     np.testing.assert_array_equal(moved, 3 * 2.0**20)
 
 
-@pytest.mark.parametrize("multiplier", [2.0, gaussian.MAX_NOISE_MULTIPLIER])
-@pytest.mark.parametrize("offset", tiered([0.0, 0.2, 0.7], [0.2]))
-def test_release_total_variation(multiplier, offset):
-    """Exact mass of every lattice cell, by bisection on the 63-bit integer."""
-    # Just below a power of two the lattice is finest: sd / 32.
-    sd = GRID * multiplier * (1 - 2.0**-20)
-    spacing = 2.0 ** np.floor(np.log2(sd / 16))
+def beyond(edges, noise_sd):
+    """How many of 2^63 magnitudes are at least each edge, exactly, by bisection.
 
-    def noise_of(uniform):
-        high = (uniform >> 31).astype(jnp.float64) * 2.0**-33
-        low = (uniform & (2**31 - 1)).astype(jnp.float64) * 2.0**-64
-        return sd * -ndtri(high + low + 2.0**-65)
+    The magnitudes fall with the 63-bit number but for those of the uniform law, which
+    have the largest numbers.
+    """
+    usual = 2**63 - 2**13
 
-    def surplus(edges):
-        """P(noise >= edge) of the sampler less that of the Gaussian, edge > 0."""
+    def magnitude(number):
+        words = (number >> 31).astype(jnp.uint32), (number << 1).astype(jnp.uint32)
+        return -noise_sd * gaussian._standard_noise(*words)
+
+    @jax.jit
+    def counted(edges):
         few = jnp.zeros(len(edges), jnp.int64)
-        many = jnp.full(len(edges), 2**63 - 1, jnp.int64)
-        for _ in range(64):
-            middle = few + (many - few) // 2
-            beyond = noise_of(middle) >= edges
-            few = jnp.where(beyond, middle + 1, few)
-            many = jnp.where(beyond, many, middle)
-        return [
-            mpmath.mpf(count) / 2**64 - mpmath.erfc(edge / sd / mpmath.sqrt(2)) / 2
-            for count, edge in zip(
-                np.asarray(few).tolist(), map(mpmath.mpf, edges.tolist()), strict=True
-            )
-        ]
+        many = jnp.full(len(edges), usual, jnp.int64)
 
-    with jax.enable_x64(True), mpmath.workdps(40):
-        total = 0
-        for start in (offset, 1 - offset):
-            tail = surplus(np.floor((np.arange(290) + start) * spacing) + 0.5)
-            # The last cell, beyond 9 standard deviations, is everything outside.
-            total += sum(abs(a - b) for a, b in itertools.pairwise([*tail, 0]))
-    assert 1e-16 < float(total) / 2 <= gaussian.TOTAL_VARIATION
+        def halve(_, bounds):
+            few, many = bounds
+            middle = few + (many - few) // 2
+            is_beyond = (magnitude(middle) >= edges) & (few < many)
+            return jnp.where(is_beyond, middle + 1, few), jnp.where(
+                is_beyond, many, middle
+            )
+
+        return jax.lax.fori_loop(0, 64, halve, (few, many))[0]
+
+    rare = np.asarray(magnitude(usual + jnp.arange(2**13)))
+    few = np.asarray(counted(edges)).tolist()
+    return [n + int(np.sum(rare >= e)) for n, e in zip(few, edges, strict=True)]
+
+
+def cells(noise_sd, offset):
+    """Chances of lattice cells as drawn and as ideal, up to 40 standard deviations.
+
+    Zero lies the share `offset` into its cell, up to rounding to the grid.
+    """
+    spacing = max(1.0, 2.0 ** np.floor(np.log2(noise_sd / 16)))
+    count = int(gaussian.REACH * noise_sd / spacing)
+    drawn, ideal = [], []
+    for start in (offset, 1 - offset):
+        edges = np.floor((np.arange(count) + start) * spacing) + 0.5
+        with jax.enable_x64(True), mpmath.workdps(60):
+            numbers = [mpmath.mpf(n) / 2**64 for n in beyond(edges, noise_sd)]
+            scale = mpmath.mpf(noise_sd) * mpmath.sqrt(2)
+            tails = [mpmath.erfc(edge / scale) / 2 for edge in edges.tolist()]
+            for found, beyond_edge in ((drawn, numbers), (ideal, tails)):
+                found += [a - b for a, b in itertools.pairwise(beyond_edge)]
+                found.append(beyond_edge[0])
+    # The last entry of each half is what is missing to 1/2 in the cell of zero.
+    half = len(drawn) // 2
+    for found in drawn, ideal:
+        middle = 1 - found.pop(half - 1) - found.pop()
+        found.append(middle)
+    return drawn, ideal
+
+
+NOISE_SDS = {
+    "finest lattice": 2.0 * GRID * (1 - 2.0**-20),
+    "coarsest lattice": 2.0 * GRID,
+    "loudest": gaussian.MAX_NOISE_MULTIPLIER * GRID * (1 - 2.0**-20),
+    "lattice of the grid": 20.3,
+    "cells of a standard deviation": 1.0,
+}
+
+
+@pytest.mark.parametrize("name", tiered(NOISE_SDS, ["finest lattice"]))
+@pytest.mark.parametrize("offset", tiered([0.01, 0.2, 0.7], [0.2]))
+def test_every_cell_of_the_lattice_has_its_chance(name, offset):
+    """The two inequalities by which the accountant defines an event's errors."""
+    drawn, ideal = cells(NOISE_SDS[name], offset)
+    with mpmath.workdps(40):
+        relative = mpmath.mpf(gaussian.RELATIVE_ERROR)
+        lacking = max(
+            mpmath.log(i / d) for i, d in zip(ideal, drawn, strict=True) if i > 0
+        )
+        # The other half of the bound is for what other devices make of logarithms.
+        assert 0 <= lacking <= relative / 2
+        usual = (1 - mpmath.mpf(gaussian.FAILURE_PROB)) * mpmath.exp(relative)
+        surplus = sum(max(0, d - usual * i) for i, d in zip(ideal, drawn, strict=True))
+        assert gaussian.FAILURE_PROB / 2 < surplus <= gaussian.FAILURE_PROB
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((0, 0), -9.155293773112453),
+        ((0, 1), 9.155293773112453),
+        ((0, 2), -9.0366),
+        ((2**31, 0), -0.6744897501960817),
+        ((2**32 - 1, 2**32 - 2), -(40 - 20 * 2.0**-13)),
+        ((2**32 - 1, 2**32 - 1), 40 - 20 * 2.0**-13),
+        ((2**32 - 1, (2**18 - 1) << 14), -20 * 2.0**-13),
+        ((2**32 - 1, (2**18 - 1) << 14 | 2 << 1), -20 * 2.0**-13 * 5),
+        ((2**32 - 1, (2**18 - 1) << 14 | 2**13), -(20 + 20 * 2.0**-13)),
+        # One bit less than the fifty ones: the smallest usual magnitudes.
+        ((2**32 - 1, 2**32 - 1 - 2**14), 0.0),
+        ((2**32 - 2, 2**32 - 1), 0.0),
+        ((2**32 - 1, 2**31 - 1), 0.0),
+    ],
+)
+def test_single_words(words, expected):
+    with jax.enable_x64(True):
+        found = gaussian._standard_noise(*jnp.array(words, jnp.uint32))
+        assert found.dtype == jnp.float64
+    assert float(found) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+
+
+def test_single_bits():
+    """Numbers with one bit set, by SciPy's quantiles. The last bit is the sign."""
+    numbers = [2**bit for bit in range(64)]
+    words = np.array([divmod(number, 2**32) for number in numbers], np.uint32).T
+    with jax.enable_x64(True):
+        found = gaussian._standard_noise(*jnp.asarray(words))
+    tails = np.array([(number // 2 + 0.5) / 2**64 for number in numbers])
+    expected = np.where(np.arange(64) == 0, 1, -1) * stats.norm.isf(tails)
+    np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-14)

@@ -61,12 +61,13 @@ def test_mean_over_q_is_the_clipped_sum_of_all_records():
     [(Relation.REPLACE_ONE, 2.0), (Relation.ADD_OR_REMOVE_ONE, 1.0)],
 )
 def test_events(relation, sensitivity):
-    error = 5 * gaussian.TOTAL_VARIATION
+    failure, relative = 5 * gaussian.FAILURE_PROB, 5 * gaussian.RELATIVE_ERROR
     whole = GaussianSum(3.0, 2.0).event(5, relation)
-    assert whole == privacy.GaussianRelease(2.0 / sensitivity, error)
-    error += 2 * batches.TOTAL_VARIATION
+    assert whole == privacy.GaussianRelease(2.0 / sensitivity, failure, relative)
     sampled = GaussianSum(3.0, 2.0, 0.25).event(5, relation)
-    assert sampled == privacy.PoissonGaussianRelease(2.0, 0.25, relation, error)
+    assert sampled == privacy.PoissonGaussianRelease(
+        2.0, 0.25, relation, failure + batches.FAILURE_PROB, relative
+    )
 
 
 def test_sampling_prob_is_rounded_up():

@@ -64,9 +64,9 @@ def coarse(function, words, integers, *rest):
     return function(words >> 16 << 16, integers, *rest)
 
 
-def undefined(function, words, chance):
+def undefined(function, words, log_ratio, chance):
     with jax.enable_x64(True):
-        return function(words, jnp.where(jnp.isnan(chance), 1.0, chance))
+        return function(words, log_ratio, jnp.where(jnp.isnan(chance), 1.0, chance))
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_noise_is_as_loud_as_it_is_charged(name):
     assert event.noise_multiplier == pytest.approx(MULTIPLIERS[name], rel=1e-5)
     assert event.noise_multiplier < MULTIPLIERS[name]
     assert event.sampling_prob == CHANCE
-    assert event.total_variation > 0
+    assert event.failure_prob > 0
 
 
 def test_the_accountant_agrees_with_step_size_bounds():

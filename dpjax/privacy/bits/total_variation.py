@@ -42,8 +42,8 @@ def variation(event: Event) -> float | None:
 
     Returns
     -------
-    A number in [0, 1] that includes the numerical error of the bit, or None. A fixed
-    batch of B of n records has B/n of the total variation of its event, because a
+    A number in [0, 1] that includes the failure probability of the bit, or None. A
+    fixed batch of B of n records has B/n of the total variation of its event, because a
     record that the batch leaves out changes nothing.
     """
     match event:
@@ -57,7 +57,7 @@ def variation(event: Event) -> float | None:
             ideal = -math.expm1(-event.bound) - math.expm1(-largest_fall(event))
         case _:
             return None
-    return min(1.0, event.acceptance.laziness * ideal + 2 * event.total_variation)
+    return min(1.0, event.acceptance.laziness * ideal + event.failure_prob)
 
 
 def compose(events: Iterable[tuple[Event, int]]) -> float:
