@@ -26,8 +26,9 @@ from dp_accounting import NeighboringRelation
 import dpjax
 from dpjax.numpyro import MCMCKernel
 from dpjax.privacy import AdaptiveRule, accountant
-from dpjax.random import batches, chacha
+from dpjax.random import batches, chacha, counts
 from dpjax.release import (
+    accept_bit,
     captured,
     clip_bounds,
     exact_sums,
@@ -38,9 +39,10 @@ from dpjax.release import (
     vector_sums,
 )
 from dpjax.runner import checkpoint, ledger, program
-from tests.mcmc import test_minibatch_privacy
+from tests import test_acceptance
+from tests.mcmc import test_minibatch_privacy, test_privacy
 from tests.numpyro import test_kernel
-from tests.privacy import test_accountant, test_relations
+from tests.privacy import test_accountant, test_large_epsilon, test_relations
 from tests.random import test_batches
 from tests.release import (
     test_captured,
@@ -128,8 +130,19 @@ def of_a_fixed_plan(rule, runs, epsilon):
     return accountant.delta([pair for run in runs for pair in run], epsilon)
 
 
-def without_the_numerical_error(ideal, events, epsilon):
-    return ideal
+def halved(name, error=accountant.numerical_error):
+    """Events whose error of this name counts half."""
+
+    def mutant(events):
+        found = error(events)
+        return found._replace(**{name: getattr(found, name) / 2})
+
+    return mutant
+
+
+def as_computed(log_ratio, chance):
+    with jax.enable_x64(True):
+        return jnp.floor(jnp.nan_to_num(chance) * 2.0**63).astype(jnp.uint64)
 
 
 # Programs, checkpoints and randomness.
@@ -263,9 +276,37 @@ MUTANTS = {
         AdaptiveRule, "delta", of_a_fixed_plan,
         test_run.test_a_later_run_is_charged_as_chosen_in_view_of_the_first, {},
     ),
-    "the numerical error is left out": (
-        accountant, "with_error", without_the_numerical_error,
+    "half of the failures are charged": (
+        accountant, "numerical_error", halved("failure_prob"),
         test_accountant.test_numerical_error_of_bits_is_charged, {},
+    ),
+    "half of the relative error is charged": (
+        accountant, "numerical_error", halved("relative_error"),
+        test_accountant.test_relative_error_of_releases_is_charged, {},
+    ),
+    "coordinates are charged for half their error": (
+        gaussian, "RELATIVE_ERROR", gaussian.RELATIVE_ERROR / 2,
+        test_large_epsilon.test_every_step_is_charged_for_its_rounding,
+        dict(name="sgld"),
+    ),
+    "a bit has the chance that was computed": (
+        accept_bit, "threshold", as_computed,
+        test_acceptance.test_edges_of_the_threshold,
+        dict(words=(0, 0), ratio=-1e300, expected=True),
+    ),
+    "log ratios round for nothing": (
+        clip_bounds, "MAX_RECORDS", 2**24,
+        test_privacy.test_rounding_of_log_ratios_is_charged, {},
+    ),
+    "noise ends at nine standard deviations": (
+        gaussian, "REACH", 9.0,
+        test_gaussian_noise.test_single_words,
+        dict(words=(2**32 - 1, 2**32 - 1), expected=40 - 20 * 2.0**-13),
+    ),
+    "chances of counts are rounded down": (
+        counts, "math", types.SimpleNamespace(ceil=math.floor),
+        test_batches.test_sizes_have_the_binomial_law,
+        dict(sampling_prob=0.01, num_records=3000),
     ),
     "MCMC's steps are not counted": (
         MCMCKernel, "_take", unlimited,

@@ -5,6 +5,7 @@ and so do the ratios of neighbouring chances. Nothing here reads data.
 """
 
 import itertools
+import math
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from typing import NamedTuple
@@ -80,7 +81,7 @@ def tabulate(
         lower = side(1 / ratio(k) for k in range(mode, 0, -1))
         chances = [*reversed(lower), Decimal(1), *higher]
         total = sum(chances)
-        cells = [int(chance / total * 2**96) + 1 for chance in chances]
+        cells = [math.ceil(chance / total * 2**96) for chance in chances]
     cells[len(lower)] += 2**96 - sum(cells)
     thresholds = itertools.accumulate(cells[:-1])
     words = b"".join(threshold.to_bytes(12, "big") for threshold in thresholds)

@@ -335,7 +335,8 @@ def test_published_steps_cost_what_they_are():
         (Relation.ADD_OR_REMOVE_ONE, 0.05),
     ):
         [(event, _)] = whole.privacy(1, relation)
-        assert event == privacy.AcceptBit(metropolis, moved)
+        assert event.acceptance == metropolis
+        assert moved < event.sensitivity < moved * (1 + 1e-6)
     [(event, _)] = published(epsilon=0.5).privacy(1)
     inner_epsilon, inner_delta = 0.5 * 50 / (6 * 20), 1e-3 * 50 / (2 * 20)
     multiplier = np.sqrt(2 * np.log(1.25 / inner_delta)) / inner_epsilon

@@ -95,7 +95,9 @@ def rdp_delta(curve: np.ndarray, epsilon: float, orders=ORDERS) -> float:
     1e-16. So divergences are rounded up to 1e-15.
     """
     curve = np.maximum(_check_curve(curve), 1e-15)
-    found = rdp_privacy_accountant.compute_delta(list(orders), list(curve), epsilon)
+    # The product of a high order and a huge divergence may be infinite.
+    with np.errstate(over="ignore"):
+        found = rdp_privacy_accountant.compute_delta(list(orders), list(curve), epsilon)
     return _check_number(found[0])
 
 
