@@ -23,7 +23,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.fit.score_fit import Released
 from dpjax.posterior import Posterior
 
-__all__ = ["Known", "draws", "known"]
+__all__ = ["Known", "draws"]
 
 NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 20, 0.3, 6
 """Of every draw's chain, in standard deviations of the normal law it starts from."""
@@ -41,7 +41,7 @@ class Known(NamedTuple):
     position_error
         Root mean square distance, in posterior standard deviations, by which noise
         moves the centre of the draws.
-    data, prior, noise
+    records, prior, noise
         Shares of the draws' variance that go with what the records say, with the prior
         and with noise. They add to one.
     num_directions
@@ -49,7 +49,7 @@ class Known(NamedTuple):
     """
 
     position_error: float
-    data: float
+    records: float
     prior: float
     noise: float
     num_directions: int
@@ -57,9 +57,9 @@ class Known(NamedTuple):
     def __str__(self):
         return (
             f"{self.num_directions} directions were asked; noise moves the centre by "
-            f"{self.position_error:.2g} posterior sds; of the width the records account "
-            f"for {self.data:.0%}, the prior for {self.prior:.0%}, noise for "
-            f"{self.noise:.0%}"
+            f"{self.position_error:.2g} posterior sds; of the width the records "
+            f"account for {self.records:.0%}, the prior for {self.prior:.0%}, noise "
+            f"for {self.noise:.0%}"
         )
 
 
@@ -153,9 +153,7 @@ def _likelihood(released: Released, noise: np.ndarray) -> _Likelihood:
     """The likelihood of y, given the covariance of what noise adds to the score."""
     asked = np.ix_(released.is_measured, released.is_measured)
     slope = released.slope[asked]
-    inner = slope @ np.linalg.solve(
-        released.inefficiency * slope + noise[asked], slope
-    )
+    inner = slope @ np.linalg.solve(released.inefficiency * slope + noise[asked], slope)
     precision, centre = np.zeros_like(released.slope), np.zeros_like(released.score)
     precision[asked] = (inner + inner.T) / 2
     score = released.score[released.is_measured]
@@ -193,7 +191,7 @@ def _known(released: Released, law: _Normal) -> Known:
     error = np.trace(np.linalg.solve(without, moves @ noise @ moves.T)) / count
     return Known(
         position_error=float(np.sqrt(error)),
-        data=float(share * (1 - of_prior)),
+        records=float(share * (1 - of_prior)),
         prior=float(share * of_prior),
         noise=float(1 - share),
         num_directions=count,

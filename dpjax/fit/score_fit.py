@@ -235,7 +235,11 @@ def score_fit(
     def stay(state):
         position, _ = ravel_pytree(state.position)
         with jax.enable_x64(True):
-            number, vector, matrix = jnp.zeros(()), jnp.zeros(dim), jnp.zeros((dim, dim))
+            number, vector, matrix = (
+                jnp.zeros(()),
+                jnp.zeros(dim),
+                jnp.zeros((dim, dim)),
+            )
             measured = jnp.zeros(dim, bool)
         nothing = matrix, measured, vector, vector, matrix, *4 * [number]
         return Released(jnp.zeros_like(position), *nothing)
@@ -275,7 +279,10 @@ class _Fit:
     def frame_at(self, z, correction) -> Frame:
         with self.precision():
             position = self.unravel(z)
-            found = self.model.information(position), self.model.prior_precision(position)
+            found = (
+                self.model.information(position),
+                self.model.prior_precision(position),
+            )
         information, prior = (matrix.astype(jnp.float64) for matrix in found)
         return frame(information, prior, correction)
 
@@ -325,11 +332,15 @@ class _Fit:
                 axes = self.frame_at(z, correction)
                 unit = self.unit(axes)
                 scores = self.scores_at(z, axes, unit)
-                score = unit * self.tempering * self.ask(
-                    release,
-                    words,
-                    noise,
-                    lambda *record: contrast.difference(scores(*record)),
+                score = (
+                    unit
+                    * self.tempering
+                    * self.ask(
+                        release,
+                        words,
+                        noise,
+                        lambda *record: contrast.difference(scores(*record)),
+                    )
                 )
                 score += self.prior_score(z, axes)
                 z = self.moved(z, axes, RATE * score)

@@ -177,7 +177,9 @@ def _walk(
     first = second = None
     if unsafe_key is not None:
         first, second = jax.random.split(unsafe_key)
-    files = [checkpoint and f"{os.fspath(checkpoint)}.{name}" for name in ("fit", "walk")]
+    files = [
+        checkpoint and f"{os.fspath(checkpoint)}.{name}" for name in ("fit", "walk")
+    ]
     share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
     noise_multiplier = least_noise(fit_algorithm, posterior, share)
     spent = fit_algorithm(posterior, noise_multiplier=noise_multiplier).privacy(
@@ -206,8 +208,8 @@ def _walk(
             variance = LAZINESS / 2 * num_steps * length**2 / model_of(posterior).dim
             print(
                 f"the walk: steps of {length:.2g} posterior sds, which take a chain "
-                f"about {math.sqrt(variance):.2g} posterior sds in each direction. Draws "
-                "are in good part those of the fit unless that is well above one"
+                f"about {math.sqrt(variance):.2g} posterior sds in each direction. "
+                "Draws are in good part those of the fit unless that is well above one"
             )
         result = run(
             algorithm_fn,
