@@ -121,7 +121,7 @@ def draws(
     def logdensity(x):
         return logprior(mean + root @ x) - jnp.sum((offset + rows @ x) ** 2) / 2
 
-    kernel = blackjax.hmc(
+    kernel: Any = blackjax.hmc(
         logdensity, STEP_SIZE, jnp.ones_like(mean), NUM_INTEGRATION_STEPS
     )
 
@@ -133,20 +133,22 @@ def draws(
         def step(state, key):
             return kernel.step(key, state)[0], None
 
-        state = kernel.init(jax.random.normal(first, mean.shape, mean.dtype))
-        state, _ = jax.lax.scan(step, state, jax.random.split(second, NUM_STEPS))
-        z = released.position + stretch @ (mean + root @ state.position)
-        return unravel(z)
+        start = jax.random.normal(first, mean.shape, mean.dtype)
+        state, _ = jax.lax.scan(
+            step, kernel.init(start), jax.random.split(second, NUM_STEPS)
+        )
+        return unravel(released.position + stretch @ (mean + root @ state.position))
 
     return draw(jax.random.split(rng_key, num_draws)), _known(released, law)
 
 
 def _noise(released: Released) -> np.ndarray:
     """Covariance of what noise adds to the score."""
-    shift, eye = released.shift, np.eye(len(released.shift))
-    of_slope = released.slope_noise_sd**2 / 2
-    of_slope = of_slope * (shift @ shift * eye + np.outer(shift, shift))
-    return of_slope + released.score_noise_sd**2 * eye
+    shift = np.asarray(released.shift)
+    eye = np.eye(len(shift))
+    far = shift @ shift * eye + np.outer(shift, shift)
+    of_slope = np.square(released.slope_noise_sd) / 2 * far
+    return of_slope + np.square(released.score_noise_sd) * eye
 
 
 def _likelihood(released: Released, noise: np.ndarray) -> _Likelihood:

@@ -256,7 +256,7 @@ class _Fit:
         self.start, self.unravel = ravel_pytree(position)
         self.dim, self.dtype = self.start.size, self.start.dtype
         self.tempering = posterior.tempering
-        self.is_wide = jax.config.jax_enable_x64
+        self.is_wide = jnp.result_type(float) == jnp.float64
         self.effective = posterior.tempering * num_records
 
     def take(self, release, size, count=1):
