@@ -37,7 +37,7 @@ def difference(scores: Scores) -> jax.Array:
     The scores are in units of the clip norm. This contrast needs no centre, so it
     serves far from the posterior.
     """
-    apart = scores.observed - scores.nodes
+    apart = scores.observed[None] - scores.nodes
     shrink = jnp.minimum(1.0, 1.0 / length(apart, scores.directions))
     return (scores.weights * shrink) @ apart @ scores.directions
 
@@ -45,14 +45,14 @@ def difference(scores: Scores) -> jax.Array:
 def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
     """The clipped and centred score psi of a record, and its expected slope J.
 
-    With b the centre at which the clipped nodes have mean zero, and the sums over
+    With b about the centre at which the clipped nodes have mean zero, and the sums over
     nodes,
 
         e_j = h_j - b,  omega_j = min(1, 1 / |e_j|),  r = sum w omega e,
-        J = phi sum w omega e e^T,  psi = phi clip_1(clip_1(e_0) - r),
+        psi = phi (clip_1(e_0) - r),  J = phi sum w omega e e^T,
 
-    where phi <= 1 bounds the Frobenius norm of J. The same phi on both leaves the
-    solution of sum psi = 0 and its slope consistent.
+    where phi bounds both norms. It depends on the covariates alone, as r does, so psi
+    has mean zero under the model, exactly.
 
     Parameters
     ----------
@@ -67,11 +67,8 @@ def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
     """
     nodes, directions = scores.nodes, scores.directions
 
-    def clipped(vector):
-        return vector * jnp.minimum(1.0, 1.0 / length(vector, directions))
-
     def kept(centre):
-        shrink = jnp.minimum(1.0, 1.0 / length(nodes - centre, directions))
+        shrink = jnp.minimum(1.0, 1.0 / length(nodes - centre[None], directions))
         return scores.weights * shrink
 
     def centring(_, centre):
@@ -80,13 +77,14 @@ def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
 
     start = jnp.zeros_like(scores.observed)
     centre = jax.lax.fori_loop(0, CENTRINGS, centring, start)
-    chances, apart = kept(centre), nodes - centre
+    chances, apart = kept(centre), nodes - centre[None]
     rest = chances @ apart
     slope = directions.T @ ((apart * chances[:, None]).T @ apart) @ directions
     size = jnp.sqrt(jnp.maximum(jnp.sum(slope**2), 1e-30))
-    factor = jnp.minimum(1.0, slope_bound / size)
-    value = clipped(clipped(scores.observed - centre) - rest) @ directions
-    return factor * value, factor * slope
+    factor = jnp.minimum(1.0, slope_bound / size) / (1.0 + length(rest, directions))
+    own = scores.observed - centre
+    own = own * jnp.minimum(1.0, 1.0 / length(own, directions))
+    return factor * (own - rest) @ directions, factor * slope
 
 
 def packed(matrix: jax.Array) -> jax.Array:

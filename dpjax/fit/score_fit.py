@@ -376,7 +376,7 @@ class _Fit:
         values, vectors = jnp.linalg.eigh(matrix)
         is_news = jnp.abs(values - 1) > noise_sd
         values = jnp.where(is_news, jnp.maximum(values, noise_sd), 1)
-        return axes.corrected((vectors * values) @ vectors.T)
+        return axes.corrected((vectors * values[None]) @ vectors.T)
 
     def matrix(self, release, noise, contribution_fn):
         """The noisy sum of symmetric matrices that come `contrast.packed`."""
@@ -504,5 +504,5 @@ def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
     kept = jnp.maximum(0.0, 1 - noise / jnp.maximum(jnp.sum(apart**2), 1e-30))
     values, vectors = jnp.linalg.eigh(mean * jnp.eye(len(matrix)) + kept * apart)
     least = MIN_EIGENVALUE * jnp.maximum(mean, MIN_EIGENVALUE)
-    found = (vectors * jnp.maximum(values, least)) @ vectors.T
+    found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
     return jnp.where(block, found, 0.0)

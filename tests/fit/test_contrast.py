@@ -1,0 +1,92 @@
+"""What records add is bounded, has mean zero under the model, and the slope it says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dpjax.fit import contrast
+from dpjax.fit.scores import Scores
+
+NUM_NODES = 12
+TINY = 100 * float(jnp.finfo(jnp.result_type(float)).eps)
+
+
+def scores(rng, p=2, d=3, scale=1.0):
+    """Of a record whose nodes have mean zero, as a model's have."""
+    weights = rng.dirichlet(np.ones(NUM_NODES))
+    nodes = scale * rng.standard_normal((NUM_NODES, p)) ** 3
+    nodes -= weights @ nodes
+    directions = rng.standard_normal((p, d))
+    return Scores(*map(jnp.asarray, (nodes[0], nodes, weights, directions)))
+
+
+def seen(found: Scores, node: int) -> Scores:
+    return found._replace(observed=found.nodes[node])
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_contributions_are_bounded(scale):
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        found = scores(rng, scale=scale)
+        far = found._replace(observed=jnp.asarray([1e6, -1e5]))
+        for record in (found, far):
+            psi, slope = contrast.contrast(record, 0.3)
+            assert np.linalg.norm(contrast.difference(record)) <= 1 + TINY
+            assert np.linalg.norm(psi) <= 1 + TINY
+            assert np.linalg.norm(slope) <= 0.3 + TINY
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
+def test_contributions_have_mean_zero_under_the_model(scale):
+    rng = np.random.default_rng(1)
+    for _ in range(10):
+        found = scores(rng, scale=scale)
+        nodes = range(NUM_NODES)
+        differences = [contrast.difference(seen(found, node)) for node in nodes]
+        psi = [contrast.contrast(seen(found, node), 0.3)[0] for node in nodes]
+        for contributions in (differences, psi):
+            mean = np.asarray(found.weights, float) @ np.array(contributions, float)
+            assert np.linalg.norm(mean) < TINY
+
+
+def test_without_clipping_the_contrast_is_the_score():
+    found = scores(np.random.default_rng(2), scale=1e-4)
+    psi, slope = contrast.contrast(found, 1e6)
+    gradient, nodes = found.gradients()
+    np.testing.assert_allclose(psi, gradient, atol=1e-4 * TINY)
+    np.testing.assert_allclose(
+        slope, (nodes.T * found.weights) @ nodes, atol=1e-4 * TINY
+    )
+
+
+def test_the_slope_is_the_derivative_of_the_mean_contrast():
+    """Of normal observations whose mean moves: d E psi / d mean = J, by Stein's rule."""
+    grid = np.linspace(-6, 6, 4001)
+
+    def law(mean):
+        density = np.exp(-((grid - mean) ** 2) / 2)
+        return density / density.sum()
+
+    directions = jnp.asarray([[1.3]])
+    nodes = jnp.asarray(grid[:, None])
+    model = Scores(nodes[0], nodes, jnp.asarray(law(0.0)), directions)
+    each = jax.jit(
+        jax.vmap(lambda y: contrast.contrast(model._replace(observed=y), 1e6)[0])
+    )(nodes)[:, 0]
+    each = np.asarray(each, float)
+    moved = (law(0.01) @ each - law(-0.01) @ each) / 0.02
+    slope = contrast.contrast(model, 1e6)[1][0, 0]
+    # The score of the parameter is 1.3 times that of the mean.
+    np.testing.assert_allclose(1.3 * moved, slope, rtol=1e-2)
+    assert 0 < slope < 1.3**2
+
+
+def test_matrices_are_packed_with_their_norm():
+    matrix = np.random.default_rng(3).standard_normal((4, 4))
+    matrix = matrix + matrix.T
+    packed = contrast.packed(jnp.asarray(matrix))
+    size = np.linalg.norm(matrix)
+    np.testing.assert_allclose(np.linalg.norm(packed), size, rtol=TINY)
+    np.testing.assert_allclose(contrast.unpacked(packed, 4), matrix, atol=TINY * size)

@@ -1,0 +1,66 @@
+"""Frames whiten what they are told is the information."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.fit.frame import frame
+from dpjax.fit.score_fit import regular
+
+
+def positive(rng, dim, rank=None):
+    root = rng.standard_normal((dim, rank or dim))
+    return root @ root.T
+
+
+def test_a_frame_whitens_the_corrected_information():
+    rng = np.random.default_rng(0)
+    information, prior = 50 * positive(rng, 4), positive(rng, 4) + np.eye(4)
+    correction = positive(rng, 4) + np.eye(4)
+    with jax.enable_x64(True):
+        axes = frame(*map(jnp.asarray, (information, prior, correction)))
+        root = np.linalg.cholesky(information + prior)
+        whole = root @ correction @ root.T
+        stretch = np.asarray(axes.stretch)
+        np.testing.assert_allclose(stretch.T @ whole @ stretch, np.eye(4), atol=1e-9)
+        rest = 1 - np.asarray(axes.data_share)
+        np.testing.assert_allclose(
+            stretch.T @ prior @ stretch, np.diag(rest), atol=1e-9
+        )
+        # A matrix in units of the frame stands for the same information elsewhere.
+        matrix = positive(rng, 4) + np.eye(4)
+        again = frame(
+            jnp.asarray(information),
+            jnp.asarray(prior),
+            axes.corrected(jnp.asarray(matrix)),
+        )
+    units = np.linalg.inv(stretch)
+    expected = units.T @ matrix @ units
+    found = np.linalg.inv(np.asarray(again.stretch))
+    np.testing.assert_allclose(found.T @ found, expected, rtol=1e-8)
+
+
+def test_directions_of_which_records_say_nothing_are_not_asked():
+    rng = np.random.default_rng(1)
+    information = 100 * positive(rng, 3, rank=2)
+    with jax.enable_x64(True):
+        axes = frame(jnp.asarray(information), jnp.eye(3), jnp.eye(3))
+    assert np.sum(axes.is_measured) == 2
+    assert float(axes.effective_dim) == np.sum(axes.data_share)
+    silent = np.asarray(axes.stretch)[:, ~np.asarray(axes.is_measured)]
+    assert np.linalg.norm(information @ silent) < 1e-6 * np.linalg.norm(information)
+
+
+def test_a_released_slope_is_shrunk_by_as_much_as_is_noise():
+    rng = np.random.default_rng(2)
+    asked = jnp.asarray([True, True, True, False])
+    block = np.outer(asked, asked)
+    slope = np.diag([1.4, 1.0, 0.6, 0.0])
+    with jax.enable_x64(True):
+        exact = regular(jnp.asarray(slope), 0.0, asked)
+        noise = rng.standard_normal((4, 4)) * 5
+        flat = regular(jnp.asarray(slope + noise + noise.T), 50.0, asked)
+        low = regular(jnp.asarray(np.diag([2.0, 1.0, -3.0, 7.0])), 0.0, asked)
+    np.testing.assert_allclose(exact, slope, atol=1e-12)
+    np.testing.assert_allclose(flat, flat[0, 0] * np.eye(4) * block, atol=1e-9)
+    assert np.linalg.eigvalsh(low[:3, :3]).min() > 0
