@@ -2,12 +2,13 @@
 
 from dpjax.privacy.accountant import best_method, delta, epsilon, max_steps
 from dpjax.privacy.budget import Budget, BudgetError, NeighboringRelation
-from dpjax.privacy.calibration import calibrate
+from dpjax.privacy.calibration import calibrate, spend_rest
 from dpjax.privacy.events import (
     AcceptBit,
     BarkerTest,
     FixedBatch,
     GaussianRelease,
+    KNormRelease,
     PoissonAcceptBit,
     PoissonGaussianRelease,
     event_from_json,
@@ -23,6 +24,7 @@ __all__ = [
     "BudgetError",
     "FixedBatch",
     "GaussianRelease",
+    "KNormRelease",
     "NeighboringRelation",
     "PoissonAcceptBit",
     "PoissonGaussianRelease",
@@ -34,4 +36,5 @@ __all__ = [
     "event_from_json",
     "max_step_size",
     "max_steps",
+    "spend_rest",
 ]

@@ -10,9 +10,9 @@ listed:
   events (see `dpjax.privacy.bits.total_variation`).
 - ``"gdp"`` is exact where every event is a Gaussian release or post-processing of one.
 - ``"zcdp"`` is the plain bound for Gaussian releases and bits.
-- ``"pld"`` takes Gaussian releases, Poisson samples of them, penalty bits as
-  post-processing of Gaussian releases, and fixed batches of Gaussian releases or
-  penalty bits. It is within 0.5 % of the pairs of distributions that dominate these
+- ``"pld"`` takes Gaussian releases, Poisson samples of them, K-norm releases, penalty
+  bits as post-processing of Gaussian releases, and fixed batches of Gaussian releases
+  or penalty bits. It is within 0.5 % of the pairs of distributions that dominate these
   events (see `dpjax.privacy.gaussian.pld`).
 - ``"exact"`` takes one kind of accept bit, adaptively composed, with any events of
   ``"pld"``, and at most 10^7 bits (see `dpjax.privacy.bits.exact`).

@@ -10,7 +10,7 @@ from dpjax.privacy.events import check_events, repeat
 from dpjax.privacy.gaussian import conversions
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "spend_rest"]
 
 RELATIVE_TOLERANCE = 1e-4
 
@@ -105,6 +105,55 @@ def calibrate(
             "widen it towards the costly end"
         )
     return min(max(math.exp(_boundary(excess, cheap, costly)), low), high)
+
+
+def spend_rest(event_fn: Callable, others, *, epsilon: float, delta: float) -> float:
+    """Noise of one release that spends what other releases leave of a budget.
+
+    Parameters
+    ----------
+    event_fn
+        Maps a noise multiplier to the event of the release, which costs less the larger
+        it is.
+    others
+        List of (event, count) of the other releases, before or after; it may be empty.
+    epsilon, delta
+        The budget of all releases together.
+
+    Returns
+    -------
+    The smallest noise multiplier that fits, to 1e-4 relative and never over budget.
+
+    Raises
+    ------
+    ValueError
+        If an argument is invalid, or `event_fn` refuses the noise that is needed.
+    BudgetError
+        If the other releases leave nothing.
+    """
+    others = list(others)
+
+    def events(noise_multiplier: float):
+        return [*others, (event_fn(noise_multiplier), 1)]
+
+    def fits(noise_multiplier: float) -> bool:
+        return accountant.delta(events(noise_multiplier), epsilon) < delta
+
+    # That of a Gaussian release alone, from where the bracket opens.
+    high = 1 / conversions.gdp_mu(check_epsilon(epsilon), check_delta(delta))
+    if others and accountant.delta(others, epsilon) >= delta:
+        raise BudgetError(
+            f"the other releases leave nothing of ({epsilon:g}, {delta:g}); give them "
+            "more noise, or raise the budget"
+        )
+    while not fits(high):
+        high *= 2
+    low = high / 2
+    while fits(low):
+        low, high = low / 2, low
+    return calibrate(
+        events, num_steps=1, epsilon=epsilon, delta=delta, bracket=(low, high)
+    )
 
 
 def _boundary(excess: Callable, cheap: float, costly: float) -> float:

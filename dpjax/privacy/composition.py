@@ -18,10 +18,11 @@ from dpjax.privacy.events import (
     BarkerTest,
     FixedBatch,
     GaussianRelease,
+    KNormRelease,
     PoissonAcceptBit,
     PoissonGaussianRelease,
 )
-from dpjax.privacy.gaussian import conversions, pld, subsampling
+from dpjax.privacy.gaussian import conversions, k_norm, pld, subsampling
 
 __all__ = [
     "CHEAP_METHODS",
@@ -106,9 +107,12 @@ def _refusal(method: str, events) -> str:
         case "zcdp" if not all(
             event.gaussian or isinstance(event, bits) for event in kinds
         ):
-            return "needs events on all records"
+            return "needs Gaussian releases or bits, on all records"
         case "pld" if not all(pld.applies(event) for event in kinds):
-            return "needs Gaussian releases, subsampled or not, or penalty bits"
+            return (
+                "needs Gaussian releases, subsampled or not, K-norm releases or "
+                "penalty bits"
+            )
         case "exact" if len(kinds) - len(others) != 1 or has_unbounded:
             return "needs one kind of accept bit, Barker's or penalty"
         case "exact" if not all(pld.applies(event) for event in others):
@@ -209,6 +213,8 @@ def _pure_epsilon(event) -> float:
             return poisson_renyi.pure_epsilon(event)
         case AcceptBit() if event.acceptance.family == "barker":
             return event.sensitivity
+        case KNormRelease():
+            return k_norm.pure_epsilon(event)
     return math.inf
 
 
@@ -227,6 +233,8 @@ def renyi_curve(event, orders) -> np.ndarray:
             return poisson_renyi.rdp(event, orders)
         case PoissonGaussianRelease():
             return subsampling.poisson_rdp(event, orders)
+        case KNormRelease():
+            return k_norm.rdp(event, orders)
         case BarkerTest():
             return subsampling.barker_test_rdp(event.batch_size, orders)
         case FixedBatch():

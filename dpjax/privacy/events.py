@@ -3,6 +3,7 @@
 `events` is everywhere a list of ``(event, count)`` pairs with positive integer counts.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from functools import partial
@@ -19,12 +20,16 @@ __all__ = [
     "Event",
     "FixedBatch",
     "GaussianRelease",
+    "KNormRelease",
     "PoissonAcceptBit",
     "PoissonGaussianRelease",
     "check_events",
     "event_from_json",
     "repeat",
 ]
+
+MAX_K_NORM_DIM = 1000
+"""Largest dimension of K-norm noise. It is hardly smaller than Gaussian noise there."""
 
 _CLASSES: dict[str, type["Event"]] = {}
 """Every class of events, by the type that its JSON names."""
@@ -109,6 +114,57 @@ class GaussianRelease(Event, json_type="gaussian"):
 
     def __str__(self):
         return f"Gaussian release with noise multiplier {self.noise_multiplier:g}"
+
+
+@dataclass(frozen=True)
+class KNormRelease(Event, json_type="k_norm"):
+    """A release of a vector with noise of a density proportional to e^(-c |x|).
+
+    In few dimensions it has less noise than a Gaussian release of the same privacy: in
+    one about half, in ten three quarters. Whether it is made, in how many dimensions
+    and with how much noise must be fixed before the first output is seen.
+
+    Parameters
+    ----------
+    noise_multiplier
+        Noise standard deviation of a coordinate over L2 sensitivity, in [1e-50, 1e50].
+    dim
+        r, the numbers that are released, at most 1000.
+    failure_prob, relative_error
+        What floating point makes of it: see `Event`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    noise_multiplier: float
+    dim: int
+    failure_prob: float = 0.0
+    relative_error: float = 0.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.dim > MAX_K_NORM_DIM:
+            raise ValueError(
+                f"dim must be at most {MAX_K_NORM_DIM}, got {self.dim}; Gaussian noise "
+                "is as small in so many dimensions"
+            )
+
+    @property
+    def rate(self) -> float:
+        """c times the sensitivity, sqrt(r + 1) / noise_multiplier.
+
+        The release alone is (rate, 0)-private.
+        """
+        return math.sqrt(self.dim + 1) / self.noise_multiplier
+
+    def __str__(self):
+        return (
+            f"K-norm release of {self.dim} numbers with noise multiplier "
+            f"{self.noise_multiplier:g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -342,6 +398,7 @@ _CHECKS = {
     "acceptance": _check_acceptance,
     "batch_size": check_count,
     "bound": partial(check_real, low=1e-50, high=1e50),
+    "dim": check_count,
     "event": _check_batch_event,
     "failure_prob": partial(check_real, low=0.0, high=1.0),
     "max_odds": partial(check_real, low=1 + 2**-52, high=1e50),

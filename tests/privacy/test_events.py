@@ -10,6 +10,7 @@ from dpjax import acceptance, privacy
 from dpjax.privacy.events import check_events
 
 GAUSSIAN = privacy.GaussianRelease(3.0)
+K_NORM = privacy.KNormRelease(3.0, 4, 1e-12)
 BIT = privacy.AcceptBit(acceptance.penalty(2.0, 0.3), 0.1)
 POISSON = privacy.PoissonGaussianRelease(
     3.0, 0.01, privacy.NeighboringRelation.REPLACE_ONE, 1e-12, 1e-10
@@ -23,6 +24,8 @@ BAD = [math.nan, math.inf, 0, 0.0, -1.0, True, "1", None, 1e300, 1e-300]
 def test_bad_events_raise(value):
     with pytest.raises(ValueError, match="noise_multiplier"):
         privacy.GaussianRelease(value)
+    with pytest.raises(ValueError, match="noise_multiplier"):
+        privacy.KNormRelease(value, 3)
     with pytest.raises(ValueError, match="sensitivity"):
         privacy.AcceptBit(acceptance.barker(), value)
     with pytest.raises(ValueError, match="bound"):
@@ -48,7 +51,7 @@ def test_bad_samples_raise():
             privacy.PoissonGaussianRelease(1.0, 0.1, relation)
     with pytest.raises(ValueError, match="sampling_prob"):
         privacy.PoissonGaussianRelease(1.0, 1.1, privacy.NeighboringRelation(1))
-    for event in (POISSON, BATCH, None):
+    for event in (POISSON, BATCH, K_NORM, None):
         with pytest.raises(ValueError, match="event"):
             privacy.FixedBatch(event, 1, 2)
     with pytest.raises(ValueError, match="exceeds"):
@@ -116,6 +119,7 @@ def test_gaussian_behind_a_bit():
     [
         GAUSSIAN,
         BIT,
+        K_NORM,
         privacy.GaussianRelease(np.float32(0.1)),
         privacy.AcceptBit(acceptance.barker(), 1 / 3),
         privacy.AcceptBit(acceptance.metropolis(), np.float64(0.1)),
@@ -137,6 +141,7 @@ def test_json_round_trip(event):
         None,
         {"type": "laplace", "scale": 1.0},
         {"type": "gaussian"},
+        {**K_NORM.to_json(), "dim": 4.0},
         {"type": "gaussian", "noise_multiplier": math.nan},
         {"type": "gaussian", "noise_multiplier": 1.0, "extra": 1},
         {"type": "accept_bit", "family": "barker", "noise_sd": 0.0, "laziness": 1.0},

@@ -20,6 +20,10 @@ def barker(value):
     return [(privacy.AcceptBit(acceptance.barker(), value), 1)]
 
 
+def in_four_dimensions(value):
+    return privacy.KNormRelease(value, 4)
+
+
 @pytest.mark.parametrize(
     ("events", "bracket", "worse"),
     tiered(
@@ -52,6 +56,21 @@ def test_calibration_without_a_bracket_raises():
     for steps in (0, -1, 1.5, math.nan, True):
         with pytest.raises(ValueError, match="num_steps"):
             privacy.calibrate(gaussian, num_steps=steps, bracket=(1.0, 10.0), **BUDGET)
+
+
+@pytest.mark.parametrize("event_fn", [privacy.GaussianRelease, in_four_dimensions])
+@pytest.mark.parametrize("others", [[], gaussian(8.0), gaussian(5.0) + barker(0.1)])
+def test_the_last_release_spends_what_is_left(event_fn, others):
+    noise = privacy.spend_rest(event_fn, others, **BUDGET)
+    assert privacy.delta([*others, (event_fn(noise), 1)], 1.0) < 1e-6
+    assert privacy.delta([*others, (event_fn(noise / (1 + 3e-4)), 1)], 1.0) >= 1e-6
+
+
+def test_nothing_left_raises():
+    with pytest.raises(privacy.BudgetError, match="leave nothing"):
+        privacy.spend_rest(privacy.GaussianRelease, gaussian(1.0), **BUDGET)
+    with pytest.raises(ValueError, match="epsilon"):
+        privacy.spend_rest(privacy.GaussianRelease, [], epsilon=0.0, delta=1e-6)
 
 
 def test_filter_runs_almost_as_long_as_a_plan():

@@ -1,1 +1,1 @@
-"""Gaussian releases, of all records and of samples of them."""
+"""Releases with noise, of all records and of samples of them."""

@@ -1,4 +1,4 @@
-"""Privacy loss distributions (PLDs) of Gaussian and subsampled Gaussian releases.
+"""Privacy loss distributions (PLDs) of releases with noise, and of samples of them.
 
 They are discretised by connecting the dots, as in dp-accounting, and composed by
 `convolution`. Every approximation but rounding is an upper bound. The rounding error of
@@ -21,6 +21,7 @@ on any two neighbouring data sets. The pairs below are in units of the noise's c
   - At eps < 0: as substitution is symmetric, the first branch holds for both
     directions. Then H(-eps) = 1 - e^-eps + e^-eps H'(eps), of a profile H and that of
     the other direction H', makes it the profile of N(0) against the mixture.
+- `KNormRelease`: see `k_norm`.
 
 Gaussian releases, and penalty bits as post-processing of them, are composed in closed
 form first. Some hundred kinds of releases take seconds; `step_size.round_down` rounds
@@ -38,9 +39,10 @@ from dpjax.privacy.events import (
     Event,
     FixedBatch,
     GaussianRelease,
+    KNormRelease,
     PoissonGaussianRelease,
 )
-from dpjax.privacy.gaussian import profiles
+from dpjax.privacy.gaussian import k_norm, profiles
 from dpjax.privacy.gaussian.convolution import Losses, connect_dots, convolve
 
 __all__ = ["Composed", "applies", "compose"]
@@ -62,7 +64,8 @@ def applies(event: Event) -> bool:
     """Whether the event has a privacy loss distribution here."""
     if isinstance(event, FixedBatch):
         return event.event.gaussian is not None
-    return event.gaussian is not None or isinstance(event, PoissonGaussianRelease)
+    with_loss = PoissonGaussianRelease, KNormRelease
+    return event.gaussian is not None or isinstance(event, with_loss)
 
 
 class Composed:
@@ -164,6 +167,8 @@ def _losses(event) -> tuple[float, float]:
     if isinstance(event, GaussianRelease):
         mu = 1 / event.noise_multiplier
         return math.hypot(mu, mu**2 / 2), 21 * mu
+    if isinstance(event, KNormRelease):
+        return math.sqrt(k_norm.mean_square(event)), 2 * event.rate
     noise, q, pairs = _sampled(event)
     z = np.linspace(-10.5, 10.5, 2001)
     weight = np.exp(-(z**2) / 2)
@@ -186,6 +191,8 @@ def _single(event, interval: float) -> list[Losses]:
         pmf = distribution._pmf_remove.to_dense_pmf()
         lower, infinity_mass = pmf._lower_loss, pmf._infinity_mass
         return [Losses(interval, lower, np.maximum(pmf._probs, 0.0), infinity_mass)]
+    if isinstance(event, KNormRelease):
+        return [k_norm.losses(event, interval)]
     found = []
     noise, q, pairs = _sampled(event)
     for first, second in pairs:
