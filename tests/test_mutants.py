@@ -34,6 +34,7 @@ from dpjax.release import (
     exact_sums,
     gaussian,
     gaussian_sum,
+    k_norm_sum,
     log_ratios,
     taint,
     vector_sums,
@@ -48,6 +49,7 @@ from tests.release import (
     test_captured,
     test_gaussian_noise,
     test_gaussian_sum,
+    test_k_norm_sum,
     test_log_ratios,
     test_self_test,
     test_taint,
@@ -99,6 +101,12 @@ def off_the_lattice(words, integers, unit, multiplier, add=gaussian.add_noise):
 
 def uniform(chance):
     return 12**0.5 * (chance - 0.5)
+
+
+def of_one_length(words, size, noise_multiplier):
+    with jax.enable_x64(True):
+        numbers = k_norm_sum._normal(words)[size + 1 :]
+        return noise_multiplier * exact_sums.GRID * numbers
 
 
 def one_stream(key, stream, shape, tape=chacha.tape):
@@ -240,6 +248,10 @@ MUTANTS = {
     "releases leave the lattice": (
         gaussian, "add_noise", off_the_lattice,
         test_gaussian_noise.test_release_has_the_noise, dict(multiplier=2.0),
+    ),
+    "K-norm noise is Gaussian": (
+        k_norm_sum, "_noise", of_one_length,
+        test_k_norm_sum.test_the_noise_has_the_law, dict(dim=2),
     ),
     "all streams of a key are one": (
         chacha, "tape", one_stream,

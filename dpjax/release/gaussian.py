@@ -26,6 +26,7 @@ __all__ = [
     "RELATIVE_ERROR",
     "WORDS_PER_COORDINATE",
     "add_noise",
+    "on_lattice",
 ]
 
 MAX_NOISE_MULTIPLIER = 2.0**15
@@ -70,12 +71,22 @@ def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multipli
     release is post-processing of the Gaussian mechanism with this multiplier, up to
     `FAILURE_PROB` and `RELATIVE_ERROR` a coordinate: see `dpjax.privacy.accountant`.
     """
+    with jax.enable_x64(True):
+        noise = _standard_noise(*words.reshape(WORDS_PER_COORDINATE, -1))
+        noise = noise_multiplier * GRID * noise
+    return on_lattice(integers, noise, unit, noise_multiplier)
+
+
+def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multiplier):
+    """Add float64 noise to a clipped sum, and round to a public lattice.
+
+    The other parameters and the lattice are those of `add_noise`. The lattice must not
+    depend on the noise, so the noise multiplier is public.
+    """
     is_array = isinstance(noise_multiplier, jax.Array)
     with jax.enable_x64(True):
-        noise_sd = noise_multiplier * GRID
         floor, log2 = (jnp.floor, jnp.log2) if is_array else (np.floor, np.log2)
-        spacing = 2.0 ** floor(log2(noise_sd / 16))
-        noise = noise_sd * _standard_noise(*words.reshape(WORDS_PER_COORDINATE, -1))
+        spacing = 2.0 ** floor(log2(noise_multiplier * GRID / 16))
         noisy = integers + jnp.floor(noise + 0.5)
         public = released(jnp.floor(noisy / spacing + 0.5)) * (spacing * unit)
     return public.astype(jnp.result_type(float))

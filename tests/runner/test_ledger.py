@@ -16,7 +16,7 @@ BIT = privacy.AcceptBit(acceptance.barker(0.5), 0.1)
 NOISE = privacy.GaussianRelease(3.0)
 RELATION = "REPLACE_ONE"
 SPENT = [(BIT, 3), (NOISE, 2), (BIT, 1)]
-MORE = [(NOISE, 1)]
+MORE = [(privacy.KNormRelease(9.0, 4, 1e-13), 1)]
 RULE = privacy.AdaptiveRule(20.0, 0.0)
 
 
