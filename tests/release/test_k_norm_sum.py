@@ -48,7 +48,7 @@ def test_the_lattice_does_not_depend_on_the_draw(monkeypatch):
     nothing = posterior_of(jnp.zeros((5, 2)))
 
     def on_the_lattice():
-        # The norm of z varies from a fortieth to three times its usual value.
+        # The norm of z varies widely from draw to draw.
         cells = released(KNormSum(CLIP, 1.5), nothing, 2000) / spacing(1.5)
         return np.max(abs(cells - np.rint(cells))) < 1e-3
 
