@@ -144,6 +144,10 @@ def _log_gamma_quantile(shape, t):
     )
 
 
+def _normal(law, t):
+    return law.loc + law.scale * t
+
+
 def _gamma(law, t):
     return jnp.exp(_log_gamma_quantile(law.concentration, t)) / law.rate
 
@@ -167,6 +171,7 @@ def _weibull(law, t):
 
 
 QUANTILES = {
+    dist.Normal: _normal,
     dist.Gamma: _gamma,
     dist.Beta: _beta,
     dist.StudentT: _student,
@@ -204,9 +209,10 @@ def _spread_counts(law, shift):
     steps = jnp.arange(NUM_COUNTS).reshape(-1, *(1,) * len(law.batch_shape)) + shift
     s = inverse(lower) + steps
     middle = first * jnp.exp(GROWTH * (jnp.minimum(s, end) - first))
-    beyond = (jnp.cbrt(second) + root_step * (s - end)) ** 3
-    y = jnp.where(s < first, s, jnp.where(s < end, middle, beyond))
-    slopes = jnp.minimum(GROWTH * y, 3 * root_step * jnp.cbrt(y) ** 2)
-    values = jnp.floor(y)
-    weights = jnp.exp(law.log_prob(values)) * jnp.maximum(slopes, 1.0)
-    return values, _normalised(jnp.where(law.support(values), weights, 0.0))
+    root = jnp.cbrt(second) + root_step * (s - end)
+    regimes = [s < first, s < end]
+    values = jnp.floor(jnp.select(regimes, [s, middle], root**3))
+    slopes = jnp.select(regimes, [1.0, GROWTH * middle], 3 * root_step * root**2)
+    largest = getattr(law.support, "upper_bound", jnp.inf)
+    weights = jnp.where(values <= largest, jnp.exp(law.log_prob(values)) * slopes, 0.0)
+    return values, _normalised(weights)
