@@ -193,9 +193,11 @@ def _spread_counts(law, shift):
     def quantile(t):
         return mean * jnp.maximum(1 - spread**2 / 9 + spread * t / 3, 0.0) ** 3
 
-    lower, upper = jnp.floor(quantile(-COUNTS_WIDTH)), quantile(COUNTS_WIDTH)
+    lower, upper = quantile(-COUNTS_WIDTH), quantile(COUNTS_WIDTH)
+    spare = NUM_COUNTS - 1 - (upper - lower)
+    lower = jnp.floor(jnp.maximum(lower - jnp.maximum(spare, 0.0) / 2, 0.0))
     root_step = 2 * COUNTS_WIDTH / NUM_COUNTS * jnp.cbrt(mean) * spread / 3
-    root_step = jnp.where(upper - lower < NUM_COUNTS, MIN_ROOT_STEP, root_step)
+    root_step = jnp.where(spare > 0, MIN_ROOT_STEP, root_step)
     # Up to `first`, y' is one; up to `second`, it is y g.
     first = jnp.maximum(1 / GROWTH, (3 * root_step) ** -1.5)
     second = jnp.maximum(first, (3 * root_step / GROWTH) ** 3)
@@ -214,5 +216,6 @@ def _spread_counts(law, shift):
     values = jnp.floor(jnp.select(regimes, [s, middle], root**3))
     slopes = jnp.select(regimes, [1.0, GROWTH * middle], 3 * root_step * root**2)
     largest = getattr(law.support, "upper_bound", jnp.inf)
-    weights = jnp.where(values <= largest, jnp.exp(law.log_prob(values)) * slopes, 0.0)
-    return values, _normalised(weights)
+    slopes = jnp.where(values <= largest, slopes, 0.0)
+    values = jnp.minimum(values, largest)
+    return values, _normalised(jnp.exp(law.log_prob(values)) * slopes)

@@ -1,0 +1,528 @@
+"""Scores with other observations have mean zero, and the information as variance."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+
+from dpjax.numpyro import fisher_information, posterior
+from dpjax.numpyro.nodes import conditional_scores
+from dpjax.release import taint
+from dpjax.release.gaussian_sum import GaussianSum
+from tests.tiers import tiered
+
+ROWS, POSITIONS, DRAWS = 16, 4, 400
+COVARIATES = np.random.default_rng(3).normal(size=ROWS)
+exp = jnp.exp
+
+# Coefficients of the models are numbers from outside.
+pytestmark = pytest.mark.filterwarnings("ignore:the model captured")
+
+
+@pytest.fixture(autouse=True)
+def rank_promotion():
+    """NumPyro's own code broadcasts arrays of different ranks."""
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def site(law, size, **data):
+    """A model with one site, its data, and the options of `posterior`."""
+
+    def model(x, y, **others):
+        b = numpyro.sample("b", dist.Normal(0, 0.3).expand([size]).to_event(1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("obs", law(b, x, **others), obs=y)
+
+    return model, dict(x=COVARIATES, **data), {}
+
+
+def observed(value, *shape):
+    return np.full((ROWS, *shape), value)
+
+
+def line(b, x):
+    return b[0] + b[1] * x
+
+
+def logistic(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 0.3).expand([2]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("obs", dist.Bernoulli(logits=line(b, x)), obs=y)
+
+
+def hurdle(x, any_visit, cost):
+    b = numpyro.sample("b", dist.Normal(0, 0.3).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("any", dist.Bernoulli(logits=line(b, x)), obs=any_visit)
+        with handlers.mask(mask=any_visit == 1):
+            numpyro.sample("cost", dist.LogNormal(b[2], 1.0), obs=cost)
+
+
+def questionnaire(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 0.3).expand([3]).to_event(1))
+    with numpyro.plate("data", len(x), dim=-2), numpyro.plate("items", 3):
+        numpyro.sample("obs", dist.Bernoulli(logits=x[:, None] + b), obs=y)
+
+
+def censored_weibull(x, time, event, limit):
+    b = numpyro.sample("b", dist.Normal(0, 0.3).expand([3]).to_event(1))
+    law = dist.Weibull(exp(line(b, x)), 1.5 * exp(b[2]))
+    with numpyro.plate("data", len(x)):
+        survival = -((time / law.scale) ** law.concentration)
+        numpyro.factor("obs", jnp.where(event == 1, law.log_prob(time), survival))
+
+
+def draw_censored(rng_key, latents, record):
+    b = latents["b"]
+    law = dist.Weibull(exp(line(b, record["x"])), 1.5 * exp(b[2]))
+    time = law.sample(rng_key)
+    event = (time <= record["limit"]).astype(jnp.int32)
+    return {**record, "time": jnp.minimum(time, record["limit"]), "event": event}
+
+
+def censored_nodes(latents, record):
+    """Midpoints of 200 strata of the chance of an event, and the end of the study."""
+    b = latents["b"]
+    law = dist.Weibull(exp(line(b, record["x"])), 1.5 * exp(b[2]))
+    chance = law.cdf(record["limit"])
+    strata = chance * (jnp.arange(200) + 0.5) / 200
+    time = law.scale * (-jnp.log1p(-strata)) ** (1 / law.concentration)
+    time = jnp.append(time, record["limit"])
+    event = (jnp.arange(201) < 200).astype(jnp.int32)
+    weights = jnp.append(jnp.full(200, chance / 200), 1 - chance)
+    repeated = {k: jnp.full(201, record[k]) for k in ("x", "limit")}
+    return dict(time=time, event=event, **repeated), weights
+
+
+CENSORED = dict(
+    x=COVARIATES,
+    time=observed(0.5),
+    event=observed(1),
+    limit=np.linspace(0.5, 2.0, ROWS),
+)
+COUNT, REAL, LABEL = (dict(y=observed(y)) for y in (3, 0.4, 1))
+# Number of nodes, and bounds on the weighted mean of the nodes, in their root mean
+# squares: for one record, and for the mean over many. None: observations drawn anew.
+EXACT, SMOOTH, LATTICE = (1e-5, 1e-5), (3e-3, 5e-4), (0.15, 5e-3)
+SITES = {
+    "bernoulli": ((logistic, dict(x=COVARIATES, **LABEL), {}), 2, EXACT),
+    "binomial": (
+        site(lambda b, x: dist.Binomial(7, logits=line(b, x)), 2, **COUNT),
+        8,
+        EXACT,
+    ),
+    "trials from the data": (
+        site(
+            lambda b, x, n: dist.Binomial(n, logits=line(b, x)),
+            2,
+            n=np.arange(ROWS) + 3,
+            **COUNT,
+        ),
+        32,
+        EXACT,
+    ),
+    "many trials": (
+        site(lambda b, x: dist.Binomial(500, logits=line(b, x)), 2, **COUNT),
+        32,
+        LATTICE,
+    ),
+    "categorical": (
+        site(
+            lambda b, x: dist.Categorical(
+                logits=jnp.stack([b[0] * x, b[1] + x, b[2] * x], -1)
+            ),
+            3,
+            **LABEL,
+        ),
+        3,
+        EXACT,
+    ),
+    "ordinal": (
+        site(
+            lambda b, x: dist.OrderedLogistic(
+                b[0] * x, jnp.stack([b[1], b[1] + exp(b[2])])
+            ),
+            3,
+            **LABEL,
+        ),
+        3,
+        EXACT,
+    ),
+    "rare": (
+        site(lambda b, x: dist.Poisson(0.1 * exp(line(b, x))), 2, **COUNT),
+        32,
+        EXACT,
+    ),
+    "poisson": (
+        site(lambda b, x: dist.Poisson(5 * exp(line(b, x))), 2, **COUNT),
+        32,
+        LATTICE,
+    ),
+    "many": (
+        site(lambda b, x: dist.Poisson(1000 * exp(line(b, x))), 2, y=observed(900)),
+        32,
+        LATTICE,
+    ),
+    "negative binomial": (
+        site(
+            lambda b, x: dist.NegativeBinomial2(20 * exp(line(b, x)), 2 * exp(b[2])),
+            3,
+            **COUNT,
+        ),
+        32,
+        LATTICE,
+    ),
+    "overdispersed": (
+        site(
+            lambda b, x: dist.NegativeBinomial2(1000 * exp(b[0]), 0.2 * exp(b[1])),
+            2,
+            **COUNT,
+        ),
+        32,
+        LATTICE,
+    ),
+    "zero-inflated": (
+        site(
+            lambda b, x: dist.ZeroInflatedPoisson(
+                jax.nn.sigmoid(b[0]), 1000 * exp(b[1] * x)
+            ),
+            2,
+            **COUNT,
+        ),
+        33,
+        LATTICE,
+    ),
+    "normal": (
+        site(lambda b, x: dist.Normal(line(b, x), exp(b[2])), 3, **REAL),
+        16,
+        SMOOTH,
+    ),
+    "student": (
+        site(
+            lambda b, x: dist.StudentT(4 * exp(b[2]), line(b, x), exp(b[3])), 4, **REAL
+        ),
+        16,
+        SMOOTH,
+    ),
+    "gamma": (
+        site(lambda b, x: dist.Gamma(2 * exp(b[0]), exp(line(b, x))), 2, **REAL),
+        16,
+        SMOOTH,
+    ),
+    "peaked gamma": (
+        site(lambda b, x: dist.Gamma(0.5 * exp(b[0]), exp(b[1])), 2, **REAL),
+        16,
+        SMOOTH,
+    ),
+    "inverse gamma": (
+        site(lambda b, x: dist.InverseGamma(9 * exp(b[0]), exp(b[1])), 2, **REAL),
+        16,
+        SMOOTH,
+    ),
+    "beta": (
+        site(lambda b, x: dist.Beta(3 * exp(line(b, x)), 0.7 * exp(b[2])), 3, **REAL),
+        16,
+        SMOOTH,
+    ),
+    "weibull": (
+        site(lambda b, x: dist.Weibull(exp(line(b, x)), 2 * exp(b[2])), 3, **REAL),
+        16,
+        SMOOTH,
+    ),
+    "lognormal": (
+        site(lambda b, x: dist.LogNormal(line(b, x), exp(b[2])), 3, **REAL),
+        16,
+        SMOOTH,
+    ),
+    "truncated": (
+        site(lambda b, x: dist.TruncatedNormal(line(b, x), 1.0, low=0.0), 2, **REAL),
+        16,
+        SMOOTH,
+    ),
+    "mixture": (
+        site(
+            lambda b, x: dist.MixtureSameFamily(
+                dist.Categorical(logits=jnp.stack([jnp.zeros(()), b[0]])),
+                dist.Normal(b[1:3] + jnp.array([0.0, 3.0]), exp(b[3])),
+            ),
+            4,
+            **REAL,
+        ),
+        32,
+        SMOOTH,
+    ),
+    "masked": (
+        site(
+            lambda b, x, seen: dist.Normal(line(b, x), exp(b[2])).mask(seen),
+            3,
+            seen=np.arange(ROWS) % 2 == 0,
+            **REAL,
+        ),
+        16,
+        SMOOTH,
+    ),
+    "items": ((questionnaire, dict(x=COVARIATES, y=observed(1, 3)), {}), 8, EXACT),
+    "vector": (
+        site(
+            lambda b, x: dist.MultivariateNormal(
+                jnp.stack([line(b, x), b[2] * x], -1),
+                jnp.array([[1.0, 0.5], [0.5, 1.0]]),
+            ),
+            3,
+            y=observed(0.4, 2),
+        ),
+        17,
+        None,
+    ),
+    "von mises": (
+        site(lambda b, x: dist.VonMises(line(b, x), exp(b[2])), 3, **REAL),
+        17,
+        None,
+    ),
+    "hurdle": (
+        (hurdle, dict(x=COVARIATES, any_visit=observed(1), cost=observed(2.0)), {}),
+        17,
+        None,
+    ),
+    "censored": (
+        (censored_weibull, CENSORED, dict(simulate_fn=draw_censored)),
+        17,
+        None,
+    ),
+    "censored nodes": (
+        (censored_weibull, CENSORED, dict(score_nodes=censored_nodes)),
+        201,
+        (0.02, 0.02),
+    ),
+}
+DEFAULT = ["student", "hurdle"]
+
+
+@functools.cache
+def adapted(name):
+    model, data, options = SITES[name][0]
+    return posterior(model, data, plate="data", example=data, **options)
+
+
+def positions(target, count):
+    rng = np.random.default_rng(5)
+    return jax.tree.map(
+        lambda s: jnp.asarray(0.3 * rng.normal(size=(count, *s.shape)), s.dtype),
+        target.model.outline,
+    )
+
+
+@pytest.mark.parametrize("name", tiered(SITES, DEFAULT))
+def test_scores_are_centred_and_vary_like_the_information(name):
+    target, (_, count, bounds) = adapted(name), SITES[name]
+    scores_fn = conditional_scores(target.model)
+
+    def one(position, rng_key):
+        first, second, third = jax.random.split(rng_key, 3)
+        row = jax.random.randint(first, (), 0, ROWS)
+        record = jax.tree.map(lambda leaf: leaf[row], target.model.example)
+        record = target.model.observe_anew(second, position, record)
+        found = scores_fn(position, record, third)
+        slope = jax.grad(target.loglikelihood_fn)(position, record)
+        squares = found.weights @ found.nodes**2
+        return found, ravel_pytree(slope)[0], found.weights @ found.nodes, squares
+
+    keys = jax.random.split(jax.random.key(6), (POSITIONS, DRAWS))
+    many = jax.jit(jax.vmap(jax.vmap(one, (None, 0))))
+    # The checker refuses NumPyro's sampler of binomial numbers.
+    with jax.debug_key_reuse(False):
+        found = many(positions(target, POSITIONS), keys)
+    found, slopes, means, squares = jax.tree.map(np.asarray, found)
+    assert found.weights.shape[-1] == count
+    np.testing.assert_allclose(found.weights.sum(-1), 1, rtol=1e-5)
+    size = np.sqrt(squares.mean((0, 1)))
+    atol = 1e-4 * size.max()
+    np.testing.assert_allclose(found.observed, slopes, rtol=1e-3, atol=atol)
+    if bounds is not None:
+        alone, together = bounds
+        assert np.abs(means / size).max() < alone
+        assert np.abs(means.mean((0, 1)) / size).max() < together
+    # 1600 independent records: a standard normal number is beyond 6 with 2e-9.
+    for mean_zero in means, squares - found.observed**2:
+        if bounds is None or mean_zero is not means:
+            sums, sds = mean_zero.sum((0, 1)), mean_zero.std((0, 1))
+            noise = np.sqrt(POSITIONS * DRAWS) * sds + 1e-12
+            assert np.abs(sums / noise).max() < 6
+
+
+def test_information_in_closed_form():
+    """sum w h h^T of one record is that of a Bernoulli and of a Poisson observation."""
+    for name, of_rate in ("bernoulli", 1.0), ("poisson", None):
+        target = adapted(name)
+        record = jax.tree.map(lambda leaf: leaf[1], target.model.example)
+        position = {"b": jnp.array([0.1, -0.2])}
+        found = conditional_scores(target.model)(position, record, jax.random.key(0))
+        row = np.array([1.0, record["x"]])
+        logit = row @ [0.1, -0.2]
+        size = 5 * np.exp(logit) if of_rate is None else 0.25 / np.cosh(logit / 2) ** 2
+        matrix = (found.nodes.T * found.weights) @ found.nodes
+        # The jitter of the nodes on counts is of this order.
+        np.testing.assert_allclose(matrix, size * np.outer(row, row), rtol=0.02)
+
+
+def test_a_mask_hides_the_record():
+    target = adapted("masked")
+    record = jax.tree.map(lambda leaf: leaf[1], target.model.example)
+    found = conditional_scores(target.model)(
+        {"b": jnp.ones(3)}, record, jax.random.key(0)
+    )
+    assert not np.any(found.observed) and not np.any(found.nodes)
+
+
+def test_scaled_sites_have_scaled_scores():
+    def scaled(x, y):
+        with handlers.scale(scale=0.5):
+            logistic(x, y)
+
+    data = dict(x=COVARIATES, y=observed(1))
+    half = conditional_scores(posterior(scaled, data, plate="data", example=data).model)
+    whole = conditional_scores(adapted("bernoulli").model)
+    record, key = dict(x=jnp.array(0.7), y=jnp.array(1)), jax.random.key(0)
+    position = {"b": jnp.array([0.3, -0.4])}
+    half, whole = (f(position, record, key) for f in (half, whole))
+    np.testing.assert_allclose(half.nodes, whole.nodes / 2, rtol=1e-6)
+    np.testing.assert_allclose(half.weights, whole.weights, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", tiered(["normal", "vector", "mixture"], ["normal"]))
+def test_few_numbers_say_as_much(name):
+    target = adapted(name)
+    record = jax.tree.map(lambda leaf: leaf[2], target.model.example)
+    position = jax.tree.map(lambda leaf: leaf[0], positions(target, 1))
+    found = conditional_scores(target.model)(position, record, jax.random.key(0))
+    dim = target.model.dim
+    stretch = jnp.asarray(np.random.default_rng(0).normal(size=(dim, dim)))
+    short, basis = found.along(stretch)
+    assert short.nodes.shape[1] == (4 if name == "mixture" else 2)
+    np.testing.assert_allclose(short.nodes @ basis, found.nodes @ stretch, rtol=1e-4)
+    np.testing.assert_allclose(
+        short.observed @ basis, found.observed @ stretch, rtol=1e-4
+    )
+    np.testing.assert_allclose(basis @ basis.T, np.eye(len(basis)), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", tiered(["poisson", "vector"], ["poisson"]))
+def test_sums_of_contrasts_are_releases(name):
+    """Keys are used once, nothing is traced twice, and the records do not leave."""
+    target, traces, once = adapted(name), [], 0
+    scores_fn = conditional_scores(target.model)
+    release = GaussianSum(1.0, 1.0)
+    size = release.num_words(target.model.dim, ROWS)
+
+    @jax.jit
+    def go(words, target, position, rng_key):
+        def contrast(record, rng_key):
+            traces.append(record)
+            found = scores_fn(position, record, rng_key)
+            return found.weights @ jnp.clip(found.observed - found.nodes, -1, 1)
+
+        return release(words, target, contrast, rng_key=rng_key)
+
+    starts = positions(target, 2)
+    for i in range(2):
+        position = jax.tree.map(lambda leaf, i=i: leaf[i], starts)
+        words = jax.random.bits(jax.random.key(i), (size,), jnp.uint32)
+        found = go(words, target, position, jax.random.key(10 + i))
+        assert np.all(np.isfinite(found))
+        once = once or len(traces)
+    assert len(traces) == once
+    arguments = words, target, position, jax.random.key(0)
+    program = jax.make_jaxpr(go)(*arguments)
+    marks = jax.tree.map(lambda _: False, arguments)
+    secret = jax.tree.map(lambda _: True, target.data)
+    marks[1].__dict__["data"] = secret
+    assert not any(taint.tainted(program, jax.tree.leaves(marks)))
+
+
+@pytest.mark.thorough
+def test_the_users_draws_give_a_metric():
+    target = adapted("censored")
+    information = fisher_information(target, num_simulated=50)
+    start = jax.tree.map(lambda leaf: leaf[0], positions(target, 1))
+    assert np.all(np.linalg.eigvalsh(information(start)) > 0)
+
+
+def wrong_draws(rng_key, latents, record):
+    return draw_censored(rng_key, jax.tree.map(lambda b: b + 1, latents), record)
+
+
+def no_event(rng_key, latents, record):
+    return {"time": draw_censored(rng_key, latents, record)["time"]}
+
+
+def light_nodes(latents, record):
+    records, weights = censored_nodes(latents, record)
+    return records, 0.9 * weights
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "'obs' observes a function of the data, or is a factor.*simulate_fn="),
+        (dict(simulate_fn=wrong_draws), "drawn by simulate_fn do not follow"),
+        (dict(simulate_fn=no_event), "simulate_fn must return the record"),
+        (dict(score_nodes=light_nodes), "weights of score_nodes do not sum to one"),
+        (
+            dict(score_nodes=censored_nodes, simulate_fn=draw_censored),
+            "do the same: pass one",
+        ),
+    ],
+)
+def test_draws_that_do_not_follow_the_model_are_refused(options, message):
+    with pytest.raises(ValueError, match=f"(?s){message}"):
+        target = posterior(
+            censored_weibull, CENSORED, plate="data", example=CENSORED, **options
+        )
+        conditional_scores(target.model)
+
+
+def test_functions_that_hold_records_are_refused():
+    data = {**CENSORED, "limit": np.random.default_rng(8).uniform(1, 2, ROWS)}
+    limit = data["limit"]
+
+    def simulate(rng_key, latents, record):
+        return draw_censored(rng_key, latents, {**record, "limit": limit[0]})
+
+    with pytest.raises(ValueError, match="holds 'limit', which"):
+        posterior(
+            censored_weibull, data, plate="data", example=CENSORED, simulate_fn=simulate
+        )
+
+
+def reads_itself(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)), handlers.mask(mask=y > 0):
+        numpyro.sample("obs", dist.Normal(b * x, 1.0), obs=y)
+
+
+def indicator_is_data(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("data", len(x)):
+        law = dist.RightCensoredDistribution(dist.Exponential(exp(b)), x > 0)
+        numpyro.sample("obs", law, obs=y)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (reads_itself, "'obs' reads what it or a later site observes"),
+        (indicator_is_data, "drawn by the sites of the model do not follow"),
+    ],
+)
+def test_sites_that_cannot_be_drawn_are_refused(model, message):
+    data = dict(x=COVARIATES, y=observed(0.4))
+    target = posterior(model, data, plate="data", example=data)
+    with pytest.raises(ValueError, match=message):
+        conditional_scores(target.model)
