@@ -16,8 +16,9 @@ the covariates is unknown. Every release is a Gaussian sum (`dpjax.release`) of 
 `Released` is what is released; `dpjax.fit.score_draws` draws from what it implies.
 """
 
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ from dpjax.fit.frame import Frame, frame
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = ["FitState", "Released", "ScoreModel", "score_fit"]
@@ -135,7 +137,7 @@ class _Noises(NamedTuple):
     curvatures: np.ndarray
     histogram: float
     slope: float
-    scores: np.ndarray
+    scores: Sequence[float]
 
 
 def _noises(dim: int, effective: float, noise_multiplier: float) -> _Noises:
@@ -170,6 +172,7 @@ def score_fit(
     model: ScoreModel,
     *,
     noise_multiplier: float,
+    last: GaussianSum | KNormSum | None = None,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
     """Release what the data say about the parameters, in one step.
@@ -181,7 +184,10 @@ def score_fit(
     model
         How records are drawn, and the scale of the prior.
     noise_multiplier
-        Sd over clip norm of a release that would spend the whole budget.
+        Sd over clip norm of a Gaussian release that would spend the whole budget.
+    last
+        How the last score is released, with clip norm one, in place of a Gaussian sum
+        of the share that is left: see `dpjax.release.quietest_sum`.
     nominal_num_records
         As in `dpjax.sgld`.
 
@@ -200,15 +206,21 @@ def score_fit(
     num_records = nominal_size(posterior, nominal_num_records)
     dim = len(model.prior_sd)
     noises = _noises(dim, posterior.tempering * num_records, noise_multiplier)
-    vector = GaussianSum(1.0, None)
-    histogram = GaussianSum(1.0, None, diameter=math.sqrt(2))
+    if last is None:
+        last = GaussianSum(1.0, noises.scores[-1])
+    assert last.noise_multiplier is not None
+    noises = noises._replace(scores=[*noises.scores[:-1], last.noise_multiplier])
+    kinds = _Kinds(
+        GaussianSum(1.0, None), GaussianSum(1.0, None, diameter=math.sqrt(2)), last
+    )
     triangle, num_bins = dim * (dim + 1) // 2, len(LENGTH_EDGES) - 1
     releases = [
-        *((vector, dim, noise) for noise in np.concatenate(noises.steps)),
-        *((vector, triangle, noise) for noise in noises.curvatures),
-        (histogram, num_bins, noises.histogram),
-        (vector, triangle, noises.slope),
-        *((vector, dim, noise) for noise in noises.scores),
+        *((kinds.vector, dim, noise) for noise in np.concatenate(noises.steps)),
+        *((kinds.vector, triangle, noise) for noise in noises.curvatures),
+        (kinds.histogram, num_bins, noises.histogram),
+        (kinds.vector, triangle, noises.slope),
+        *((kinds.vector, dim, noise) for noise in noises.scores[:-1]),
+        (kinds.last, dim, noises.scores[-1]),
     ]
     num_words = sum(
         KEY_WORDS + kind.num_words(size, posterior.num_records)
@@ -221,8 +233,8 @@ def score_fit(
     def move(words, state, memory):
         fit = _Fit(posterior, model, num_records, words, state.position)
         with jax.enable_x64(True):
-            z, correction = fit.search(vector, noises)
-            found = fit.release(vector, histogram, noises, z, correction)
+            z, correction = fit.search(kinds.vector, noises)
+            found = fit.release(kinds, noises, z, correction)
         return FitState(fit.unravel(found.position)), found, memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
@@ -246,6 +258,14 @@ def score_fit(
 
     transition = Transition(lambda state: num_words, move, stay)
     return Algorithm.of(init, transition, privacy)
+
+
+class _Kinds(NamedTuple):
+    """How vectors, the histogram and the last score are released."""
+
+    vector: GaussianSum
+    histogram: GaussianSum
+    last: GaussianSum | KNormSum
 
 
 class _Fit:
@@ -408,7 +428,11 @@ class _Fit:
         total = jnp.sum(squares)
         kept = jnp.asarray(np.minimum(1, CLIP_NORMS[:, None] / lengths))
         efficiency, variance = kept @ squares / total, kept**2 @ squares / total
-        noise = CLIP_NORMS * self.unit(axes) / math.sqrt(sum(noises.scores**-2.0))
+        noise = (
+            CLIP_NORMS
+            * self.unit(axes)
+            / math.sqrt(np.sum(np.power(noises.scores, -2)))
+        )
         noise = self.tempering * noise**2 / jnp.maximum(total, 0.3)
         loss = ((variance + noise) / efficiency**2).astype(jnp.float32)
         # JAX 0.10 compiles no wider argmin than this where x64 is off.
@@ -431,15 +455,17 @@ class _Fit:
         found = unit * self.matrix(release, noise, contribution)
         return regular(found, unit * noise, axes.is_measured), unit * noise
 
-    def release(self, vector, histogram, noises: _Noises, z, correction) -> Released:
+    def release(self, kinds: _Kinds, noises: _Noises, z, correction) -> Released:
         """Clip norm, slope and scores, from where the search has ended."""
         axes = self.frame_at(z, correction)
-        clip_norm, inefficiency = self.clip_norm(histogram, noises, z, axes)
-        slope, slope_noise_sd = self.slope(vector, noises.slope, z, axes, clip_norm)
+        clip_norm, inefficiency = self.clip_norm(kinds.histogram, noises, z, axes)
+        slope, slope_noise_sd = self.slope(
+            kinds.vector, noises.slope, z, axes, clip_norm
+        )
         unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
         back = jnp.linalg.inv(axes.stretch)
 
-        def next_score(carry, given):
+        def next_score(kind, carry, given):
             z, total, score, carried = carry
             words, noise = given
             scores = self.scores_at(z, axes, unit)
@@ -447,7 +473,7 @@ class _Fit:
             def contribution(*record):
                 return contrast.contrast(scores(*record), bound.astype(self.dtype))[0]
 
-            found = self.ask(vector, words, noise, contribution)
+            found = self.ask(kind, words, noise, contribution)
             found = jnp.where(axes.is_measured, self.tempering * unit * found, 0)
             weight, place = noise**-2.0, slope @ (back @ z)
             total += weight
@@ -459,12 +485,15 @@ class _Fit:
             moved = self.moved(z, axes, step)
             return (moved, total, score, carried), (z, here, score / total)
 
-        words = self.take(vector, self.dim, len(noises.scores))
+        *firsts, last = noises.scores
+        words = self.take(kinds.vector, self.dim, len(firsts))
         zero = jnp.zeros(self.dim)
-        start = z, jnp.zeros(()), zero, zero
-        given = words, jnp.asarray(noises.scores)
-        (_, total, _, _), found = jax.lax.scan(next_score, start, given)
-        position, score, mean_score = (leaf[-1] for leaf in found)
+        carry = z, jnp.zeros(()), zero, zero
+        step = functools.partial(next_score, kinds.vector)
+        carry, _ = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
+        words = self.take(kinds.last, self.dim)[0]
+        (_, total, _, _), found = next_score(kinds.last, carry, (words, last))
+        position, score, mean_score = found
         unasked = jnp.diag(jnp.where(axes.is_measured, 0.0, 1.0))
         return Released(
             position,

@@ -41,6 +41,9 @@ from dpjax.numpyro.fisher import (
 )
 from dpjax.numpyro.nodes import conditional_scores
 from dpjax.posterior import Posterior
+from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner.fit import fit, least_noise
 from dpjax.runner.results import PrivacyStatement, Run
 from dpjax.runner.run import run
@@ -60,6 +63,7 @@ def fit_algorithm(
     posterior: Posterior,
     *,
     noise_multiplier: float,
+    last: GaussianSum | KNormSum | None = None,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
     """`dpjax.fit.score_fit.score_fit` for a NumPyro model; the parameters are its own.
@@ -79,6 +83,7 @@ def fit_algorithm(
             prior_sd(model),
         ),
         noise_multiplier=noise_multiplier,
+        last=last,
         nominal_num_records=nominal_num_records,
     )
 
@@ -147,8 +152,12 @@ def sample(
     algorithm_fn = functools.partial(
         fit_algorithm, nominal_num_records=nominal_num_records
     )
+    noise_multiplier = least_noise(algorithm_fn, posterior, budget)
+    algorithm_fn = functools.partial(algorithm_fn, noise_multiplier=noise_multiplier)
+    *others, _ = algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
+    last = quietest_sum(1.0, model_of(posterior).dim, others, budget)
     return fit(
-        algorithm_fn,
+        functools.partial(algorithm_fn, last=last),
         draws,
         posterior,
         initial_position=_centre(posterior),
@@ -188,7 +197,7 @@ def _walk(
     with tempfile.TemporaryDirectory() as folder:
         ledger = ledger or f"{checkpoint or Path(folder) / 'run'}.ledger"
         fitted = fit(
-            fit_algorithm,
+            functools.partial(fit_algorithm, noise_multiplier=noise_multiplier),
             draws,
             dataclasses.replace(posterior, constrain_fn=None),
             initial_position=_centre(posterior),

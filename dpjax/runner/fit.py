@@ -1,6 +1,5 @@
 """Fits: one step that spends a budget, then as many independent draws as wanted."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from dpjax.runner.hashes import digest
 from dpjax.runner.results import Run
 from dpjax.runner.run import run
 
-__all__ = ["Fit", "fit"]
+__all__ = ["Fit", "fit", "least_noise"]
 
 NOISE_MULTIPLIERS = 1e-2, 2.0**11
 """Between these lies the noise multiplier that spends a budget."""
@@ -46,7 +45,7 @@ class Fit(Run):
 
 
 def fit(
-    algorithm_fn: Callable[..., Algorithm],
+    algorithm_fn: Callable[[Posterior], Algorithm],
     draws_fn: Callable,
     posterior: Posterior,
     *,
@@ -62,8 +61,7 @@ def fit(
     Parameters
     ----------
     algorithm_fn
-        ``(posterior, noise_multiplier=...) -> Algorithm`` of one step, whose cost falls
-        with the noise multiplier.
+        ``posterior -> Algorithm`` of one step, which spends the budget.
     draws_fn
         ``(posterior, released, rng_key, num_draws, like) -> (positions, known)``.
     posterior, budget, verbose, options
@@ -81,9 +79,8 @@ def fit(
     """
     num_draws = check_count("num_draws", num_draws)
     num_chains = check_count("num_chains", num_chains)
-    noise_multiplier = least_noise(algorithm_fn, posterior, budget)
     found = run(
-        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier),
+        algorithm_fn,
         posterior,
         1,
         initial_position=jax.tree.map(lambda leaf: leaf[None], initial_position),
@@ -116,6 +113,13 @@ def fit(
 
 def least_noise(algorithm_fn, posterior, budget: privacy.Budget) -> float:
     """The noise multiplier at which one step spends the budget.
+
+    Parameters
+    ----------
+    algorithm_fn
+        ``(posterior, noise_multiplier=...) -> Algorithm``.
+    posterior, budget
+        As in `dpjax.run`.
 
     Raises
     ------

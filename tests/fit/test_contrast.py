@@ -62,7 +62,7 @@ def test_without_clipping_the_contrast_is_the_score():
 
 
 def test_the_slope_is_the_derivative_of_the_mean_contrast():
-    """Of normal observations whose mean moves: d E psi / d mean = J, by Stein's rule."""
+    """Of normal observations whose mean moves."""
     grid = np.linspace(-6, 6, 4001)
 
     def law(mean):

@@ -1,0 +1,169 @@
+"""What a fit releases is what it charges, and what it says is the posterior."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpjax
+from dpjax import privacy
+from dpjax.fit.score_fit import ScoreModel, score_fit
+from dpjax.fit.scores import Scores
+from dpjax.privacy import NeighboringRelation
+from dpjax.release.gaussian_sum import GaussianSum
+
+NODES = np.linspace(-5, 5, 41)
+WEIGHTS = np.exp(-(NODES**2) / 2) / np.sum(np.exp(-(NODES**2) / 2))
+START = {"slope": jnp.zeros(2)}
+
+
+def logprior(position):
+    return -jnp.sum(position["slope"] ** 2) / 200
+
+
+def loglikelihood(position, record):
+    return -((record["y"] - record["x"] @ position["slope"]) ** 2) / 2
+
+
+def scores(position, record, rng_key):
+    """Of a normal law about x . slope: the residual times x."""
+    residual = record["y"] - record["x"] @ position["slope"]
+    dtype = residual.dtype
+    return Scores(
+        residual[None],
+        jnp.asarray(NODES, dtype)[:, None],
+        jnp.asarray(WEIGHTS, dtype),
+        record["x"][None],
+    )
+
+
+def regression(num_records=2000, seed=0, truth=(1.0, -2.0), **options):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((num_records, 2))
+    y = x @ np.asarray(truth) + rng.standard_normal(num_records)
+    data = jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, jnp.result_type(float)), dict(x=x, y=y)
+    )
+    return dpjax.Posterior(logprior, loglikelihood, data, **options)
+
+
+def fitted(posterior, noise_multiplier, **options):
+    size = posterior.tempering * (
+        options.get("nominal_num_records") or posterior.num_records
+    )
+    model = ScoreModel(
+        scores,
+        lambda position: size * jnp.eye(2),
+        lambda position: jnp.eye(2) / 100,
+        np.full(2, 10.0),
+    )
+    return score_fit(posterior, model, noise_multiplier=noise_multiplier, **options)
+
+
+def released(posterior, noise_multiplier, seed=0):
+    """Of one run without accounting."""
+    found = dpjax.run(
+        functools.partial(fitted, noise_multiplier=noise_multiplier),
+        posterior,
+        1,
+        initial_position={"slope": jnp.zeros((1, 2))},
+        num_chains=1,
+        budget=None,
+        warmup_fraction=0.0,
+        verbose=False,
+        unsafe_key=jax.random.key(seed),
+    )
+    return jax.tree.map(lambda leaf: leaf[0, 0], found.infos)
+
+
+@pytest.mark.thorough
+def test_events_are_the_releases_that_run(monkeypatch):
+    """Each call of a sum, executed step by step, is one event with its noise."""
+    posterior = regression(20)
+    algorithm = fitted(posterior, 3.0)
+    called, release = [], GaussianSum.__call__
+
+    def counted(self, words, posterior, contribution_fn, **options):
+        found = release(self, words, posterior, contribution_fn, **options)
+        noise = float(options["noise_multiplier"])
+        called.append(self.event(found.size, NeighboringRelation.REPLACE_ONE, noise))
+        return found
+
+    monkeypatch.setattr(GaussianSum, "__call__", counted)
+    with jax.disable_jit():
+        algorithm.step(jax.random.key(0), algorithm.init(START))
+    charged = [event for event, count in algorithm.privacy(1) for _ in range(count)]
+
+    assert len(called) == 20 + 8 + 6 + 3 + 1 + 1 + 3
+    assert sorted(map(str, called)) == sorted(map(str, charged))
+
+
+@pytest.mark.parametrize("noise_multiplier", [0.5, 8.0, 100.0])
+def test_shares_add_up_to_one_release(noise_multiplier):
+    """All of it costs as much as one release with the stated noise, to 1 %."""
+    events = fitted(regression(5000), noise_multiplier).privacy(1)
+    budget = privacy.epsilon(events, 1e-6)
+    one = privacy.epsilon([(privacy.GaussianRelease(noise_multiplier / 2), 1)], 1e-6)
+    assert budget == pytest.approx(one, rel=0.01)
+
+
+def test_what_is_public_does_not_depend_on_the_number_of_records():
+    few, more = (
+        fitted(regression(size), 8.0, nominal_num_records=1000) for size in (999, 1000)
+    )
+    relation = NeighboringRelation.ADD_OR_REMOVE_ONE
+    assert few.privacy(1, relation) == more.privacy(1, relation)
+    with pytest.raises(ValueError, match="nominal_num_records"):
+        fitted(regression(100), 8.0).privacy(1, relation)
+
+
+def test_records_do_not_reach_the_result_past_the_releases():
+    """The check of every private run, with a budget."""
+    found = dpjax.run(
+        functools.partial(fitted, noise_multiplier=8.0),
+        regression(300),
+        1,
+        initial_position={"slope": jnp.zeros((1, 2))},
+        num_chains=1,
+        budget=dpjax.Budget(2.0, 1e-6),
+        warmup_fraction=0.0,
+        verbose=False,
+    )
+    assert found.statement.epsilon < 2.0
+
+
+@pytest.mark.thorough
+def test_without_noise_a_fit_finds_the_maximum():
+    posterior = regression(4000)
+    found = released(posterior, 1e-3)
+    x, y = (np.asarray(posterior.data[name], float) for name in ("x", "y"))
+    precision = x.T @ x + np.eye(2) / 100
+    mode = np.linalg.solve(precision, x.T @ y)
+    apart = np.linalg.cholesky(precision).T @ (found.position - mode)
+    # What clipping at three and more standard deviations loses.
+    assert np.linalg.norm(apart) < 0.3
+    np.testing.assert_allclose(found.slope, np.eye(2), atol=0.1)
+    assert 0.9 < found.inefficiency <= 1.0
+
+
+@pytest.mark.thorough
+def test_noise_is_what_it_says():
+    """The score has the variance that draws count with, over 200 fits."""
+    posterior = regression(2000)
+
+    @jax.jit
+    def fit(rng_key):
+        algorithm = fitted(posterior, 8.0)
+        found = algorithm.step(rng_key, algorithm.init(START))[1]
+        centre = jnp.linalg.solve(found.slope, found.score)
+        return found.position + found.stretch @ centre, found.score_noise_sd
+
+    keys = jax.random.split(jax.random.key(3), 200)
+    centres, noise_sds = (np.asarray(part) for part in jax.lax.map(fit, keys))
+    x = np.asarray(posterior.data["x"], float)
+    sds = np.sqrt(np.diag(np.linalg.inv(x.T @ x)))
+    spread = np.std(centres / sds, axis=0) / np.mean(noise_sds)
+    # The standard error of a spread of 200 is 5 %; slopes differ from one by a tenth.
+    assert np.all((0.65 < spread) & (spread < 1.4))
