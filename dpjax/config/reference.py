@@ -55,6 +55,7 @@ def markdown() -> str:
     parts += _section("[adaptation]", adaptation.KEYS)
     parts += _section("[privacy]", privacy.KEYS)
     parts += _section("[run]", run.KEYS | run.START)
+    parts += _section("[run], without [algorithm]", run.keys_without_algorithm())
     return "\n".join(parts)
 
 

@@ -18,13 +18,22 @@ from dpjax.config.keys import (
     count_to,
     either,
     keys_of,
+    one_of,
     without,
 )
 from dpjax.config.model import Model
 from dpjax.privacy import Budget
 from dpjax.runner.run import run
 
-__all__ = ["KEYS", "START", "Run", "calibrated", "read", "read_without_algorithm"]
+__all__ = [
+    "KEYS",
+    "START",
+    "Run",
+    "calibrated",
+    "keys_without_algorithm",
+    "read",
+    "read_without_algorithm",
+]
 
 KEYS = {
     **keys_of(
@@ -123,9 +132,20 @@ def read_without_algorithm(table) -> Run:
     ConfigError
         If there are unknown or invalid keys.
     """
-    known = without(KEYS, "warmup_fraction")
-    check_keys(table, "[run] without [algorithm]", known)
-    return Run(_options(table))
+    keys = keys_without_algorithm()
+    check_keys(table, "[run] without [algorithm]", keys)
+    defaults = {name: key.default for name, key in without(keys, "unsafe_seed").items()}
+    return Run(defaults | _options(table))
+
+
+def keys_without_algorithm() -> dict[str, Key]:
+    """The keys of ``[run]`` where there is no ``[algorithm]``."""
+    # NumPyro is not imported by jobs that do not need it.
+    from dpjax.numpyro.sample import METHODS, sample
+
+    kinds = {"num_chains": KEYS["num_chains"].kind, "method": one_of(METHODS)}
+    keys = keys_of(sample, kinds, ["num_draws", "num_chains", "method"])
+    return keys | {"unsafe_seed": KEYS["unsafe_seed"]}
 
 
 def _options(table) -> dict[str, Any]:

@@ -50,6 +50,8 @@ from dpjax.runner.run import run
 
 __all__ = ["clip_per_step", "fit_algorithm", "sample"]
 
+METHODS = ("fit", "walk")
+
 FIT_SHARE = 0.8
 """Share of epsilon, about its square of the budget, for the fit that a walk starts
 from."""
@@ -110,12 +112,15 @@ def sample(
         generate all of its records.
     budget
         What all draws together may spend.
-    num_draws, num_chains
-        Draws of every chain, and chains. Of a fit all draws are independent, and their
-        number costs nothing. Of a walk their number is approximate: `STEPS_PER_DRAW`
-        steps lie between two draws, and a walk goes on while the budget lasts.
+    num_draws
+        Draws of every chain. Those of a fit cost nothing. Those of a walk are twenty
+        steps apart, and every step is charged, so their number is approximate.
+    num_chains
+        Chains. All draws of a fit are independent, those of one chain as well.
     method
-        ``"fit"`` or ``"walk"``; see `dpjax.numpyro.sample`'s module.
+        ``"fit"`` draws from the posterior that a few releases imply. ``"walk"`` spends
+        most of the budget on a fit, and goes on from its draws with steps that leave
+        the exact posterior unchanged.
     nominal_num_records
         As in `dpjax.sgld`; a walk does not take it.
     ledger, checkpoint, verbose, unsafe_key
@@ -137,8 +142,8 @@ def sample(
     BudgetError, CheckpointError
         As in `dpjax.run`.
     """
-    if method not in ("fit", "walk"):
-        raise ValueError(f'method must be "fit" or "walk", got {method!r}')
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     options: dict[str, Any] = dict(
         num_draws=num_draws,
         num_chains=num_chains,

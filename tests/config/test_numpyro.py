@@ -236,5 +236,5 @@ SHIPPED = sorted((ROOT / "configs/numpyro").glob("*.toml"))
 )
 def test_shipped_configurations_load(path):
     with jax.numpy_rank_promotion("allow"):
-        expected = 2 if path.stem == "network" else 20
+        expected = 2 if path.stem == "network" else 4
         assert config.load(path).run["num_chains"] == expected

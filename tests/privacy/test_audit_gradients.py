@@ -9,26 +9,20 @@ import functools
 import importlib
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import optax
 import pytest
 
 import dpjax
-import dpjax.numpyro
 from dpjax.comparisons.dp_sep_published import dp_sep_published
 from dpjax.comparisons.sgld_claims import li_theorem_4
 from dpjax.ep.gaussians import Diagonal, Full
-from dpjax.numpyro.curvature import curvature
 from dpjax.privacy import NeighboringRelation
 from dpjax.random import batches, chacha
 from dpjax.release import exact_sums, gaussian, vector_sums
 from tests.attacks import (
     DELTA,
-    FAR,
     Attack,
     check,
     claimed,
@@ -241,69 +235,6 @@ def test_a_small_sample_of_many_records():
     assert batches.num_poisson_words(chance, num_records) > 8
     data = data_sets(*np.zeros(num_records - 1))
     check(variational((0.25, chance), data)._replace(share=0.2))
-
-
-@pytest.fixture
-def rank_promotion():
-    with jax.numpy_rank_promotion("allow"):
-        yield
-
-
-def cauchy(x, y):
-    slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
-    with numpyro.plate("records", len(y)):
-        numpyro.sample("y", dist.Cauchy(x * slope, 1.0), obs=y)
-
-
-def numpyro_attack(kernel, x, firsts, read):
-    """Records are (x, 0), but for y of the first; their derivatives grow with x."""
-    example = dict(x=np.linspace(-1, 1, 16), y=np.linspace(-1, 1, 16))
-    data = [
-        dict(x=jnp.asarray(x), y=jnp.zeros(x.size).at[0].set(first)) for first in firsts
-    ]
-    posterior = dpjax.numpyro.posterior(
-        cauchy, data[0], plate="records", example=example
-    )
-    kernel = functools.partial(
-        kernel,
-        fisher_information=lambda position: x.size * jnp.eye(1),
-        noise_multiplier=2.0,
-    )
-    return Attack(
-        kernel,
-        *(dataclasses.replace(posterior, data=pair) for pair in data),
-        lambda state, info: ratio(read(info), 2.0),
-        dict(noise_multiplier=6.0),
-        position={"slope": np.zeros(())},
-    )
-
-
-def test_scoring(rank_promotion):
-    kernel = functools.partial(dpjax.numpyro.scoring, rate=0.5, largest_move=np.ones(1))
-    clip_norm = 3 / 2**0.5
-    x = np.array([FAR, 0.0], np.float32)
-    check(
-        numpyro_attack(
-            kernel, x, (-1.0, 1.0), lambda info: info.gradient[0] / clip_norm
-        )
-    )
-
-
-def test_curvature(rank_promotion):
-    """The others' Hessians lift the matrix to where it is released as it is."""
-    num_records = 20
-    clip_norm = 6 / num_records
-    others = clip_norm * (num_records - 1) + 1 / num_records
-    x = np.full(num_records, 1000.0, np.float32)
-    check(
-        numpyro_attack(
-            curvature,
-            x,
-            # The log density is convex there, and concave at zero.
-            (1.7, 0.0),
-            lambda info: (info.correction[0, 0] - others) / clip_norm,
-        )
-    )
 
 
 @pytest.mark.parametrize("name", ["sgld, sampled", "hmc"])

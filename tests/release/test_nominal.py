@@ -6,8 +6,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import optax
 import pytest
 
@@ -16,9 +14,6 @@ from dpjax import fisher
 from dpjax.ep import sites
 from dpjax.ep.gaussians import Diagonal
 from dpjax.models.probit import probit_regression
-from dpjax.numpyro import adapter
-from dpjax.numpyro.curvature import curvature
-from dpjax.numpyro.scoring import scoring
 from dpjax.privacy import NeighboringRelation as Relation
 from dpjax.release import gaussian
 from dpjax.release.exact_sums import GRID
@@ -182,22 +177,6 @@ def test_an_added_record_moves_a_sum_by_one_clip_norm_at_most(name, monkeypatch)
             more_sum, few_sum = sums[-2:]
             largest = max(largest, np.linalg.norm(more_sum - few_sum) / GRID)
     assert 0.1 < largest <= 1.0
-
-
-def test_kernels_that_tune_numpyro_models_are_for_substitution():
-    def model(x):
-        mean = numpyro.sample("mean", dist.Normal(0, 1))
-        with numpyro.plate("data", len(x)):
-            numpyro.sample("x", dist.Normal(mean, 1), obs=x)
-
-    posterior = adapter.posterior(model, dict(x=jnp.asarray(DATA[:, 0])), plate="data")
-    for algorithm in (
-        scoring(posterior, np.eye, noise_multiplier=1.0, rate=1.0, largest_move=1.0),
-        curvature(posterior, np.eye, noise_multiplier=1.0),
-    ):
-        assert algorithm.privacy(1, Relation.REPLACE_ONE)
-        with pytest.raises(ValueError, match="use REPLACE_ONE"):
-            algorithm.privacy(1, Relation.ADD_OR_REMOVE_ONE)
 
 
 def test_a_metric_may_be_of_a_nominal_number():
