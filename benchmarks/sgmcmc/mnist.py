@@ -16,7 +16,6 @@ far above one, the chain need not have the temperature that it should.
 Epsilons are those of ideal noise, as the claims are.
 """
 
-import dataclasses
 import functools
 import math
 import time
@@ -85,10 +84,7 @@ def cost(settings, algorithm_fn, num_steps) -> dict:
     algorithm = algorithm_fn(outline(settings))
     row = {}
     for name, relation in RELATIONS.items():
-        events = [
-            (dataclasses.replace(event, total_variation=0.0), count)
-            for event, count in algorithm.privacy(num_steps, relation)
-        ]
+        events = algorithm.privacy(num_steps, relation)
         row[f"sound_{name}"] = privacy.epsilon(events, settings["delta"])
     sampled = settings["sampling_prob"] * settings["num_records"]
     row["heat"] = sampled / max(e.noise_multiplier for e, _ in events) ** 2

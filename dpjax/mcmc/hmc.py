@@ -196,8 +196,7 @@ def as_top_level_api(
         W W^T, ``(d,)`` or ``(d, d)``, as in `proposals.in_metric`. If it is the
         posterior covariance, one record's gradient has a norm of about sqrt(d / n).
         None is the identity, for positions of up to `MAX_DIMENSION_WITHOUT_METRIC`
-        components. A matrix says how many there are, which lowers the charge for
-        numerical error; that matters for large epsilon.
+        components, which are charged for rounding. A matrix says how many there are.
     sampling_prob
         q, the chance that a record enters a gradient, rounded up to a multiple of
         2^-32. Only the records that enter are read.
