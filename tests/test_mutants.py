@@ -313,7 +313,7 @@ MUTANTS = {
     "noise ends at nine standard deviations": (
         gaussian, "REACH", 9.0,
         test_gaussian_noise.test_single_words,
-        dict(words=(2**32 - 1, 2**32 - 1), expected=40 - 20 * 2.0**-13),
+        dict(words=3 * (2**32 - 1,), expected=40 - 20 * 2.0**-13),
     ),
     "chances of counts are rounded down": (
         counts, "math", types.SimpleNamespace(ceil=math.floor),

@@ -1,14 +1,14 @@
 """Gaussian noise for released vectors, on a public lattice.
 
-The noise is drawn by inversion from 64 bits: a sign, and a magnitude of which the upper
-tail has the probability u, a 63-bit number below one half. Computing the magnitude in
+The noise is drawn by inversion from 96 bits: a sign, and a magnitude of which the upper
+tail has the probability u, a 95-bit number below one half. Computing the magnitude in
 float64 moves the ends of a lattice cell a little, which multiplies the probability of
-the cell by a factor close to one. Far out, beyond 8 standard deviations, there are few
-numbers u a cell, and none beyond 9. An observer who saw noise there would learn much.
-So if the first 50 bits of u are ones, which happens with probability 2^-50, the
+the cell by a factor close to one. Far out, beyond 11 standard deviations, there are few
+numbers u a cell, and none beyond 12. An observer who saw noise there would learn much.
+So if the first 82 bits of u are ones, which happens with probability 2^-82, the
 remaining 13 bits place the magnitude uniformly below 40 standard deviations. Every cell
 then has at least its ideal probability, up to a factor close to one: it has at least
-six of the 2^64 draws from the uniform law, and rounding to 63 bits takes at most two.
+six of the 2^96 draws from the uniform law, and rounding to 95 bits takes at most two.
 Ideal noise beyond 40 standard deviations has a probability below e^-800.
 """
 
@@ -32,13 +32,13 @@ __all__ = [
 MAX_NOISE_MULTIPLIER = 2.0**15
 """Largest noise multiplier for which the numerical error is known."""
 
-WORDS_PER_COORDINATE = 2
+WORDS_PER_COORDINATE = 3
 """Uniform uint32 words that `add_noise` needs for each coordinate."""
 
-FAILURE_PROB = 1e-15
-"""Probability of noise from the uniform law, and of what rounding to 63 bits adds."""
+FAILURE_PROB = 2.5e-25
+"""Probability of noise from the uniform law, and of what rounding to 95 bits adds."""
 
-RELATIVE_ERROR = 4e-13
+RELATIVE_ERROR = 1e-13
 """Bound on the error in nats of the log probability of a lattice cell, otherwise."""
 
 REACH = 40.0
@@ -92,13 +92,14 @@ def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multipl
     return public.astype(jnp.result_type(float))
 
 
-def _standard_noise(first: jax.Array, second: jax.Array) -> jax.Array:
-    """Noise with standard deviation one, of the first and second words."""
+def _standard_noise(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
+    """Noise with standard deviation one, each of three words."""
     high = first.astype(jnp.float64) * 2.0**-33
-    low = (second >> 1).astype(jnp.float64) * 2.0**-64
-    usual = -ndtri(high + low + 2.0**-65)
-    place = (second >> 1) & (2**13 - 1)
+    middle = second.astype(jnp.float64) * 2.0**-65
+    low = (third >> 1).astype(jnp.float64) * 2.0**-96
+    usual = -ndtri(high + middle + low + 2.0**-97)
+    place = (third >> 1) & (2**13 - 1)
     rare = (place.astype(jnp.float64) + 0.5) * (REACH / 2**13)
-    is_rare = (first == 2**32 - 1) & (second >> 14 == 2**18 - 1)
+    is_rare = (first & second == 2**32 - 1) & (third >> 14 == 2**18 - 1)
     magnitude = jnp.where(is_rare, rare, usual)
-    return jnp.where(second & 1, magnitude, -magnitude)
+    return jnp.where(third & 1, magnitude, -magnitude)

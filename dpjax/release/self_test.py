@@ -65,8 +65,8 @@ def _failures(backend: str, dtype) -> list[str]:
     rng = np.random.default_rng(0)
     usual = rng.normal(size=(64, 2)) * np.exp(3 * rng.normal(size=(64, 1)))
     records = np.concatenate([usual, rng.choice(SPECIAL, (64, 2))])
-    words = rng.integers(0, 2**32, (64, 2), np.uint32)
-    words[:3] = [[0, 1], [0, 1], [2**32 - 1, 2**32 - 1]]
+    words = rng.integers(0, 2**32, (64, gaussian.WORDS_PER_COORDINATE), np.uint32)
+    words[:3] = [[0, 1, 0], [0, 1, 0], [2**32 - 1] * 3]
     integers = rng.integers(-GRID, GRID, (300, 2), endpoint=True)
     arrays = (np.asarray(a, dtype) for a in (records, LOG_RATIOS, integers))
     # NumPyro begins chains on several devices inside a trace.
@@ -125,9 +125,10 @@ def _is_clipped(cells, num_records: int) -> bool:
 
 def _expected_noise(words) -> np.ndarray:
     """What `gaussian.add_noise` adds to zero, by SciPy."""
-    first, second = words.astype(np.float64).T
-    half = ndtri(first * 2.0**-33 + np.floor(second / 2) * 2.0**-64 + 2.0**-65)
+    first, second, third = words.astype(np.float64).T
+    tail = first * 2.0**-33 + second * 2.0**-65
+    half = ndtri(tail + np.floor(third / 2) * 2.0**-96 + 2.0**-97)
     half[(words == 2**32 - 1).all(axis=1)] = gaussian.REACH * (2.0**-14 - 1)
-    noise = NOISE_MULTIPLIER * GRID * np.where(words[:, 1] & 1, -half, half)[:, None]
+    noise = NOISE_MULTIPLIER * GRID * np.where(words[:, 2] & 1, -half, half)[:, None]
     spacing = 2.0 ** np.floor(np.log2(NOISE_MULTIPLIER * GRID / 16))
     return np.floor(np.floor(noise + 0.5) / spacing + 0.5) * spacing

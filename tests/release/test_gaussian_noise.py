@@ -98,8 +98,8 @@ def test_normal_is_symmetric_and_bounded():
 
 
 def release(integers, multiplier, unit=1.0, stream=2):
-    words = jnp.asarray(chacha.tape(KEY, stream, (2 * integers.size,)))
-    found = gaussian.add_noise(words, integers, unit, multiplier)
+    words = chacha.tape(KEY, stream, (gaussian.WORDS_PER_COORDINATE * integers.size,))
+    found = gaussian.add_noise(jnp.asarray(words), integers, unit, multiplier)
     return np.asarray(found, np.float64)
 
 
@@ -135,35 +135,43 @@ def test_release_moves_with_the_sum():
 
 
 def beyond(edges, noise_sd):
-    """How many of 2^63 magnitudes are at least each edge, exactly, by bisection.
+    """How many of 2^95 magnitudes are at least each edge, exactly, by bisection.
 
-    The magnitudes fall with the 63-bit number but for those of the uniform law, which
+    The magnitudes fall with the 95-bit number but for those of the uniform law, which
     have the largest numbers.
     """
-    usual = 2**63 - 2**13
+    edges = jnp.asarray(edges)
 
-    def magnitude(number):
-        words = (number >> 31).astype(jnp.uint32), (number << 1).astype(jnp.uint32)
-        return -noise_sd * gaussian._standard_noise(*words)
+    def is_beyond(high, low):
+        """Of a number whose first 64 bits are `high` and whose last 31 bits `low`."""
+        words = high >> 32, high & (2**32 - 1), low << 1
+        words = (word.astype(jnp.uint32) for word in words)
+        return -noise_sd * gaussian._standard_noise(*words) >= edges
 
-    @jax.jit
-    def counted(edges):
-        few = jnp.zeros(len(edges), jnp.int64)
-        many = jnp.full(len(edges), usual, jnp.int64)
+    def count(predicate, size):
+        """How many of the first numbers below `size` it holds for."""
+        few = jnp.zeros(len(edges), jnp.uint64)
+        many = jnp.full(len(edges), size, jnp.uint64)
 
         def halve(_, bounds):
             few, many = bounds
             middle = few + (many - few) // 2
-            is_beyond = (magnitude(middle) >= edges) & (few < many)
-            return jnp.where(is_beyond, middle + 1, few), jnp.where(
-                is_beyond, many, middle
-            )
+            holds = predicate(middle) & (few < many)
+            few = jnp.where(holds, middle + 1, few)
+            return few, jnp.where(holds, many, middle)
 
-        return jax.lax.fori_loop(0, 64, halve, (few, many))[0]
+        return jax.lax.fori_loop(0, 65, halve, (few, many))[0]
 
-    rare = np.asarray(magnitude(usual + jnp.arange(2**13)))
-    few = np.asarray(counted(edges)).tolist()
-    return [n + int(np.sum(rare >= e)) for n, e in zip(few, edges, strict=True)]
+    @jax.jit
+    def counted():
+        last = jnp.full(len(edges), 2**31 - 1, jnp.uint64)
+        high = count(lambda high: is_beyond(high, last), 2**64 - 2**18)
+        return high, count(lambda low: is_beyond(high, low), 2**31)
+
+    places = (np.arange(2**13) + 0.5) * (gaussian.REACH / 2**13)
+    rare = [int(np.sum(noise_sd * places >= edge)) for edge in edges]
+    parts = (np.asarray(part).tolist() for part in counted())
+    return [high * 2**31 + low + n for high, low, n in zip(*parts, rare, strict=True)]
 
 
 def cells(noise_sd, offset):
@@ -177,7 +185,7 @@ def cells(noise_sd, offset):
     for start in (offset, 1 - offset):
         edges = np.floor((np.arange(count) + start) * spacing) + 0.5
         with jax.enable_x64(True), mpmath.workdps(60):
-            numbers = [mpmath.mpf(n) / 2**64 for n in beyond(edges, noise_sd)]
+            numbers = [mpmath.mpf(n) / 2**96 for n in beyond(edges, noise_sd)]
             scale = mpmath.mpf(noise_sd) * mpmath.sqrt(2)
             tails = [mpmath.erfc(edge / scale) / 2 for edge in edges.tolist()]
             for found, beyond_edge in ((drawn, numbers), (ideal, tails)):
@@ -217,37 +225,42 @@ def test_every_cell_of_the_lattice_has_its_chance(name, offset):
         assert gaussian.FAILURE_PROB / 2 < surplus <= gaussian.FAILURE_PROB
 
 
+ONES = 2**32 - 1
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((0, 0), -9.155293773112453),
-        ((0, 1), 9.155293773112453),
-        ((0, 2), -9.0366),
-        ((2**31, 0), -0.6744897501960817),
-        ((2**32 - 1, 2**32 - 2), -(40 - 20 * 2.0**-13)),
-        ((2**32 - 1, 2**32 - 1), 40 - 20 * 2.0**-13),
-        ((2**32 - 1, (2**18 - 1) << 14), -20 * 2.0**-13),
-        ((2**32 - 1, (2**18 - 1) << 14 | 2 << 1), -20 * 2.0**-13 * 5),
-        ((2**32 - 1, (2**18 - 1) << 14 | 2**13), -(20 + 20 * 2.0**-13)),
-        # One bit less than the fifty ones: the smallest usual magnitudes.
-        ((2**32 - 1, 2**32 - 1 - 2**14), 0.0),
-        ((2**32 - 2, 2**32 - 1), 0.0),
-        ((2**32 - 1, 2**31 - 1), 0.0),
+        ((0, 0, 0), -stats.norm.isf(2.0**-97)),
+        ((0, 0, 1), stats.norm.isf(2.0**-97)),
+        ((0, 0, 2), -stats.norm.isf(3 * 2.0**-97)),
+        ((2**31, 0, 0), -stats.norm.isf(0.25)),
+        ((ONES, ONES, ONES - 1), -(40 - 20 * 2.0**-13)),
+        ((ONES, ONES, ONES), 40 - 20 * 2.0**-13),
+        ((ONES, ONES, (2**18 - 1) << 14), -20 * 2.0**-13),
+        ((ONES, ONES, (2**18 - 1) << 14 | 2 << 1), -20 * 2.0**-13 * 5),
+        ((ONES, ONES, (2**18 - 1) << 14 | 2**13), -(20 + 20 * 2.0**-13)),
+        # One bit less than the 82 ones: the smallest usual magnitudes.
+        ((ONES, ONES, ONES - 2**14), 0.0),
+        ((ONES, ONES - 1, ONES), 0.0),
+        ((ONES - 1, ONES, ONES), 0.0),
+        ((ONES, ONES, 2**31 - 1), 0.0),
     ],
 )
 def test_single_words(words, expected):
     with jax.enable_x64(True):
         found = gaussian._standard_noise(*jnp.array(words, jnp.uint32))
         assert found.dtype == jnp.float64
-    assert float(found) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+    assert float(found) == pytest.approx(expected, rel=1e-14, abs=1e-9)
 
 
 def test_single_bits():
     """Numbers with one bit set, by SciPy's quantiles. The last bit is the sign."""
-    numbers = [2**bit for bit in range(64)]
-    words = np.array([divmod(number, 2**32) for number in numbers], np.uint32).T
+    words = np.zeros((3, 96), np.uint32)
+    for bit in range(96):
+        words[2 - bit // 32, bit] = 2 ** (bit % 32)
     with jax.enable_x64(True):
         found = gaussian._standard_noise(*jnp.asarray(words))
-    tails = np.array([(number // 2 + 0.5) / 2**64 for number in numbers])
-    expected = np.where(np.arange(64) == 0, 1, -1) * stats.norm.isf(tails)
+    tails = np.array([(2**bit // 2 + 0.5) / 2**96 for bit in range(96)])
+    expected = np.where(np.arange(96) == 0, 1, -1) * stats.norm.isf(tails)
     np.testing.assert_allclose(np.asarray(found), expected, rtol=1e-14)

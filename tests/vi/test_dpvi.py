@@ -224,7 +224,7 @@ def test_events_are_those_of_what_is_released(relation, changes, size):
     guide = changes.get("guide", NOISY["guide"])
     normals = changes.get("num_samples", 1) * guide.num_normals
     sample = batches.num_poisson_words(0.5, 40)
-    assert algorithm.transition.num_words(state) == normals + sample + 2 * size
+    assert algorithm.transition.num_words(state) == normals + sample + 3 * size
 
 
 def test_states_and_infos_hold_public_values_only():
