@@ -419,4 +419,4 @@ def test_too_many_components_raise():
     with pytest.raises(ValueError, match="101 components"):
         algorithm.transition.num_words(algorithm.init(jnp.zeros(101)))
     stated = dpjax.hmc(posterior, 0.1, **NOISY, inverse_mass_matrix=np.ones(101))
-    assert stated.transition.num_words(algorithm.init(jnp.zeros(101))) == 104 + 4 * 210
+    assert stated.transition.num_words(algorithm.init(jnp.zeros(101))) == 104 + 4 * 311
