@@ -7,7 +7,7 @@ which the accountant adds.
 
 import math
 from collections.abc import Callable, Container, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -36,6 +36,7 @@ __all__ = [
     "only_bit",
     "other_profile",
     "renyi_curve",
+    "renyi_curve_at_best",
 ]
 
 CHEAP_METHODS = ("tv", "rdp", "gdp", "zcdp")
@@ -48,6 +49,13 @@ MAX_EXACT_BITS = 5_000
 
 MAX_RDP_KINDS = 16
 """Kinds of events up to which "best" tries "rdp" beside "pld", which is tighter."""
+
+
+MAX_TIGHT_ORDER = 32
+"""Order up to which `_rough_curve` is tight."""
+
+STRIDE = 10
+"""One in so many Renyi orders is asked first."""
 
 
 class Bound(NamedTuple):
@@ -197,14 +205,57 @@ def _rho(event) -> float:
 
 
 def _rdp(events) -> Bound:
-    curve = np.sum([n * _curve(event) for event, n in events], axis=0)
     # The divergence of infinite order bounds epsilon at every delta.
     pure = sum(n * _pure_epsilon(event) for event, n in events)
 
     def delta(epsilon: float) -> float:
-        return 0.0 if pure <= epsilon else conversions.rdp_delta(curve, epsilon)
+        if pure <= epsilon:
+            return 0.0
+        curve, orders = renyi_curve_at_best(
+            events, partial(conversions.rdp_log_delta, epsilon=epsilon)
+        )
+        return conversions.rdp_delta(curve, epsilon, orders)
 
-    return Bound(delta, lambda delta: min(pure, conversions.rdp_epsilon(curve, delta)))
+    def epsilon(delta: float) -> float:
+        curve, orders = renyi_curve_at_best(
+            events,
+            lambda curve, orders: curve + conversions.rdp_excess(orders, delta),
+        )
+        return min(pure, conversions.rdp_epsilon(curve, delta, orders))
+
+    return Bound(delta, epsilon)
+
+
+def renyi_curve_at_best(events, value_fn: Callable) -> tuple[np.ndarray, np.ndarray]:
+    """Composed Renyi divergences at a few of `ORDERS`, the best order among them.
+
+    One in `STRIDE` orders is asked first, then all next to the best of these. None
+    better is missed, because the value is quasi-convex in the order alpha: a convex
+    function, (alpha - 1) D_alpha and more, over alpha - 1.
+
+    Parameters
+    ----------
+    events
+        Checked (event, count) pairs.
+    value_fn
+        ``(divergences, orders) -> (m,)``: what the best order makes least, such as
+        epsilon at a given delta.
+
+    Returns
+    -------
+    divergences, orders
+        ``(m,)`` each, the divergences in nats.
+    """
+    curve, orders = _composed(events, 0, None, STRIDE)
+    best = STRIDE * int(np.argmin(value_fn(curve, orders)))
+    near = _composed(events, max(best - STRIDE, 0), best + STRIDE + 1, 1)
+    return np.append(curve, near[0]), np.append(orders, near[1])
+
+
+def _composed(events, *window) -> tuple[np.ndarray, np.ndarray]:
+    """Divergences at the orders ``ORDERS[start:stop:step]``, and these orders."""
+    curve = np.sum([n * _curve(event, *window) for event, n in events], axis=0)
+    return curve, conversions.ORDERS[slice(*window)]
 
 
 def _pure_epsilon(event) -> float:
@@ -218,9 +269,9 @@ def _pure_epsilon(event) -> float:
     return math.inf
 
 
-@lru_cache(maxsize=256)
-def _curve(event) -> np.ndarray:
-    return renyi_curve(event, conversions.ORDERS)
+@lru_cache(maxsize=4096)
+def _curve(event, *window) -> np.ndarray:
+    return renyi_curve(event, conversions.ORDERS[slice(*window)])
 
 
 def renyi_curve(event, orders) -> np.ndarray:
@@ -238,15 +289,29 @@ def renyi_curve(event, orders) -> np.ndarray:
         case BarkerTest():
             return subsampling.barker_test_rdp(event.batch_size, orders)
         case FixedBatch():
-            bound = subsampling.fixed_batch_rdp(
-                lambda orders: renyi_curve(event.event, orders),
-                event.batch_size / event.num_records,
-                orders,
-            )
-            if isinstance(event.event, GaussianRelease):
-                return bound
-            return np.minimum(bound, batch_renyi.rdp(event, orders))
+            return _batch_curve(event, orders)
     return conversions.gaussian_rdp(event.noise_multiplier, orders)
+
+
+def _batch_curve(event, orders) -> np.ndarray:
+    inner, bound = event.event, np.full(orders.shape, np.inf)
+    curve_fn = partial(renyi_curve, inner)
+    if not isinstance(inner, GaussianRelease):
+        bound = batch_renyi.rdp(event, orders)
+    if isinstance(inner, AcceptBit):
+        if np.isfinite(bound).all():
+            return bound  # It is tight.
+        curve_fn = partial(_rough_curve, inner)
+    share = event.batch_size / event.num_records
+    return np.minimum(bound, subsampling.fixed_batch_rdp(curve_fn, share, orders))
+
+
+def _rough_curve(bit: AcceptBit, orders: np.ndarray) -> np.ndarray:
+    """Divergences of a bit, tight at low orders, on which a batch depends most."""
+    bound, is_low = renyi.closed_form(bit, orders), orders <= MAX_TIGHT_ORDER
+    if is_low.any():
+        bound[is_low] = renyi.rdp(bit, orders[is_low])
+    return bound
 
 
 def _pld(events) -> Bound:

@@ -189,17 +189,16 @@ def _best_order(events, epsilon: float, delta: float) -> tuple[float, float]:
     The limit is the divergence that converts to epsilon at delta [Canonne, Kamath and
     Steinke 2020, Proposition 12]. If it is not positive, nothing fits.
     """
-    orders = conversions.ORDERS
-    cost = sum(
-        count * composition.renyi_curve(event, orders) for event, count in events
-    )
-    limit = (
-        epsilon
-        - np.log1p(-1 / orders)
-        + (math.log(delta) + np.log(orders)) / (orders - 1)
-    )
-    best = int(np.argmax(limit / np.maximum(cost, 1e-300)))
-    return float(orders[best]), float(limit[best])
+
+    def limit(orders: np.ndarray) -> np.ndarray:
+        return epsilon - conversions.rdp_excess(orders, delta)
+
+    def value(cost: np.ndarray, orders: np.ndarray) -> np.ndarray:
+        return -limit(orders) / np.maximum(cost, 1e-300)
+
+    cost, orders = composition.renyi_curve_at_best(events, value)
+    best = orders[[np.argmin(value(cost, orders))]]
+    return float(best[0]), float(limit(best)[0])
 
 
 class RdpFilter:

@@ -212,6 +212,28 @@ def outer(first, second):
     return np.einsum("di,dj->dij", first, second).reshape(2, -1)
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        privacy.AcceptBit(BARKER, 0.3),
+        privacy.AcceptBit(acceptance.penalty(0.5, 0.1), 0.1),
+        privacy.FixedBatch(privacy.BarkerTest(1000), 1000, 10**5),
+        privacy.PoissonGaussianRelease(
+            3.0, 0.1, privacy.NeighboringRelation.REPLACE_ONE
+        ),
+    ],
+)
+def test_no_better_order_is_missed(event):
+    curve = composition.renyi_curve(event, conversions.ORDERS)
+    for count, delta in itertools.product((1, 30, 3000), (1e-2, 1e-6, 1e-12)):
+        events = ((event, count),)
+        bound = composition._rdp(events)
+        least = conversions.rdp_epsilon(count * curve, delta)
+        assert bound.epsilon(delta) <= least * (1 + 1e-3)
+        least = conversions.rdp_delta(count * curve, 1.0)
+        assert bound.delta(1.0) <= least * (1 + 1e-2)
+
+
 def test_epsilon_leaves_room_for_the_numerical_error():
     # Few digits are left of delta, so the fixed point moves epsilon visibly.
     events = [(privacy.AcceptBit(BARKER, 1e-3), 10**6)]

@@ -43,8 +43,11 @@ at an end. Phi(t + x) - Phi(t) grows up to t = -x/2 and falls from there. That b
 hi - lo over a cell, and with it u and v. V_corr and -V_corr have the same law, so the
 second pair at l is the first at -l - D, and the first alone is searched.
 
-*Tails.* Let H = e^((alpha - 1) divergence), and H' that of the bits lo and hi. As H is
-jointly convex, H - 1 <= q (H' - 1). For Barker's test at the left, H' - 1 is at most
+*Tails.* At the left the bits of both pairs rarely accept, u is at most D and v is
+small; `renyi_cells.tails` bounds their divergences by their largest log odds and gap.
+Barker's family has the mirror image at the right. For the rest let H =
+e^((alpha - 1) divergence), and H' that of the bits lo and hi. As H is jointly convex,
+H - 1 <= q (H' - 1). For Barker's test at the left, H' - 1 is at most
 
     sum_k w_k Phi(B_k)^alpha Phi(A_k)^(1 - alpha)    or    lo + (1 - hi)^(1 - alpha) - 1
 
@@ -69,7 +72,7 @@ from dpjax.acceptance import (
     TEST_NOISE_VARIANCE,
 )
 from dpjax.privacy.bits import renyi, renyi_cells
-from dpjax.privacy.bits.renyi_cells import RELATIVE_SLACK, Changes
+from dpjax.privacy.bits.renyi_cells import RELATIVE_SLACK, Changes, batch_gap
 from dpjax.privacy.events import AcceptBit, BarkerTest, FixedBatch
 
 __all__ = ["rdp"]
@@ -79,6 +82,9 @@ MARGIN = 1 + 1e-6
 
 MAX_SHIFT = 20.0
 """Largest order times D that is searched; no composition has its best order beyond."""
+
+MAX_DEVIATIONS = 100.0
+"""Largest order, less 1, times D over s that is searched for a penalty bit."""
 
 MAX_SPREAD = 0.4
 """Largest order times 1 - h that is searched; at 1/2 the divergence may be infinite."""
@@ -115,14 +121,18 @@ def rdp(event: FixedBatch, orders) -> np.ndarray:
             inside &= order * (1 - test.shrink) <= MAX_SPREAD
             searched, sides = order[inside], (False,)
             edges = test.grid(searched.max(initial=0.0))
-            tails = partial(test.tails, share)
+            tails = partial(test.tails, share=share)
             changes = test.changes
         case AcceptBit() as bit if bit.acceptance.family != "metropolis":
             bit = renyi.drop_slight_laziness(bit)
-            inside = renyi.is_searched(bit, order)
+            # Further out the divergence of a penalty bit is so large that no
+            # composition of bits has its best order there.
+            far = bit.acceptance.noise_sd / bit.sensitivity * -math.log(share)
+            far = min(max(far, renyi.DEVIATIONS), MAX_DEVIATIONS)
+            inside = renyi.is_searched(bit, order, far)
             searched, sides = order[inside], (False, True)
-            edges = renyi_cells.grid(bit, searched.max(initial=2.0), share)
-            tails = partial(_tails, bit, share)
+            edges = renyi_cells.grid(bit, searched.max(initial=2.0))
+            tails = partial(renyi_cells.tails, bit, share=share)
             changes = partial(renyi_cells.changes, bit)
         case _:
             return bound
@@ -145,26 +155,9 @@ def _describe(changes, share: float, is_upper: bool, edges: np.ndarray):
             -found.high, -found.low, found.fall, found.rise, found.least_fall,
             found.least_rise,
         )  # fmt: skip
-    gap = _gap(share, found.rise, found.fall) * RELATIVE_SLACK
-    least_gap = np.clip(_gap(share, found.least_rise, found.least_fall), 0.0, gap)
+    gap = batch_gap(share, found.rise, found.fall) * RELATIVE_SLACK
+    least_gap = np.clip(batch_gap(share, found.least_rise, found.least_fall), 0.0, gap)
     return renyi_cells.flat_cells(found.low, gap, least_gap)
-
-
-def _gap(share: float, rise, fall):
-    """Difference of the log odds of the first pair."""
-    rise = np.minimum(rise, 500.0)
-    return np.log1p(share * np.expm1(rise)) - np.log1p(share * np.expm1(-fall))
-
-
-def _amplify(share: float, order: np.ndarray, divergence: np.ndarray) -> np.ndarray:
-    """Bound divergences on batches by those of a bit whose batch is all records."""
-    with np.errstate(over="ignore"):
-        return np.log1p(share * np.expm1((order - 1) * divergence)) / (order - 1)
-
-
-def _tails(bit: AcceptBit, share: float, order, low: float, high: float):
-    """Bound the divergences of all l < low and l > high, ``(m,)``."""
-    return _amplify(share, order, renyi_cells.tails(bit, order, low, high))
 
 
 class _Test:
@@ -220,7 +213,7 @@ class _Test:
             np.minimum(fall[:, :-1], fall[:, 1:]),
         )
 
-    def tails(self, share: float, order, low: float, high: float) -> np.ndarray:
+    def tails(self, order, low: float, high: float, share: float) -> np.ndarray:
         """Bound the divergences of all l < low and l > high = -low, ``(m,)``."""
         least, most = (log_ndtr(end) for end in self.ends(np.array(low)))
         lo, not_hi = self.log_mean(least), np.log1p(-np.exp(self.log_mean(most)))

@@ -33,6 +33,7 @@ from dpjax.privacy.validate import check_real
 
 __all__ = [
     "check_orders",
+    "closed_form",
     "drop_slight_laziness",
     "is_searched",
     "one_bit_delta",
@@ -42,6 +43,10 @@ __all__ = [
 
 TOLERANCE = 5e-4
 """Relative excess of a cell's bound over a divergence attained, at which it stays."""
+
+DEVIATIONS = 12.0
+"""Largest order, less 1, times D over s that is searched for a penalty bit that is not
+lazy. At orders further out no composition of bits has its best order."""
 
 MIN_LAZY_CHANCE = 1e-6
 """Chance 1 - c that a step is lazy, below which c is taken for 1."""
@@ -79,16 +84,11 @@ def rdp(event: AcceptBit, orders) -> np.ndarray:
         If an order is out of range.
     """
     order, event = check_orders(orders), drop_slight_laziness(event)
-    acceptance, sensitivity = event.acceptance, event.sensitivity
+    bound = closed_form(event, order)
+    if event.acceptance.family == "metropolis":
+        return bound
     inside = is_searched(event, order)
     searched = order[inside]
-    match acceptance.family:
-        case "metropolis":
-            return np.full(order.shape, np.inf)
-        case "barker":
-            bound = renyi_cells.gap_bound(order, sensitivity)
-        case "penalty":
-            bound = order * sensitivity**2 / (2 * acceptance.noise_sd**2)
     if searched.size:
         edges = renyi_cells.grid(event, searched.max())
         tails = renyi_cells.tails(event, searched, edges[0], edges[-1])
@@ -101,15 +101,29 @@ def rdp(event: AcceptBit, orders) -> np.ndarray:
     return bound * (1 + 1e-12)
 
 
-def is_searched(event: AcceptBit, order: np.ndarray) -> np.ndarray:
-    """At which orders the search over cells is made, ``(m,)`` booleans."""
+def closed_form(event: AcceptBit, order: np.ndarray) -> np.ndarray:
+    """Simple bound on the divergences, up to rounding, nats, ``(m,)``."""
+    match event.acceptance.family:
+        case "barker":
+            return renyi_cells.gap_bound(order, event.sensitivity)
+        case "penalty":
+            return order * (event.sensitivity / event.acceptance.noise_sd) ** 2 / 2
+    return np.full(order.shape, np.inf)
+
+
+def is_searched(
+    event: AcceptBit, order: np.ndarray, deviations: float = DEVIATIONS
+) -> np.ndarray:
+    """At which orders the search over cells is made, ``(m,)`` booleans.
+
+    `deviations` takes the place of `DEVIATIONS`.
+    """
     s, sensitivity = event.acceptance.noise_sd, event.sensitivity
     if not (sensitivity <= 50 and s <= 50):
         return np.zeros(order.shape, bool)
     if event.acceptance.family == "penalty" and event.acceptance.laziness == 1:
-        # At orders further out no composition of bits has its best order.
         near = s >= 1e-3 and sensitivity <= 20 * s
-        return ((order - 1) * sensitivity <= 12 * s) & near
+        return ((order - 1) * sensitivity <= deviations * s) & near
     return np.ones(order.shape, bool)
 
 
@@ -164,9 +178,12 @@ def supremum(order, edges, tails, describe, tolerance: float = TOLERANCE):
     for level in range(MAX_LEVELS):
         middle, width, gap, least_gap = describe(edges)
         value = divergence(middle[column], gap[column], order[row])
-        upper = np.exp(width[column] / 2) * value
-        upper = np.minimum(upper, renyi_cells.gap_bound(order[row], gap[column]))
-        lower = value * np.exp(-width / 2)[column] * ((least_gap / gap) ** 2)[column]
+        # A very wide cell has the bound inf or, times 0, none at all.
+        with np.errstate(over="ignore", invalid="ignore"):
+            upper = np.exp(width / 2)[column] * value
+        upper = np.fmin(upper, renyi_cells.gap_bound(order[row], gap[column]))
+        lost = (width / 2)[column] + order[row] * (gap - least_gap)[column]
+        lower = value * np.exp(-lost) * ((least_gap / gap) ** 2)[column]
         np.maximum.at(attained, row, lower)
         threshold = np.maximum((1 + tolerance) * attained, bound)
         keep = upper > threshold[row]
@@ -217,10 +234,15 @@ def _second_difference(near, middle, far, order):
     error = np.zeros_like(sign)
     for node, weight in ((far, 1.0), (near, order - 1), (middle, -order)):
         node = sign * node
-        value = weight * np.logaddexp(0.0, node)
+        value = weight * _log1p_exp(node)
         total += value
         error += np.abs(value) * (1 + np.maximum(-node, 0.0))
     return (np.maximum(total, 0.0) + 1e-15 * error) / (order - 1)
+
+
+def _log1p_exp(t):
+    """A(t) to two units in the last place, much faster than `np.logaddexp`."""
+    return np.maximum(t, 0.0) + np.log1p(np.exp(-np.abs(t)))
 
 
 def one_bit_delta(event: AcceptBit, epsilon: float) -> float:

@@ -22,6 +22,7 @@ from dpjax.privacy.events import AcceptBit
 
 __all__ = [
     "Changes",
+    "batch_gap",
     "changes",
     "describe",
     "flat_cells",
@@ -54,13 +55,19 @@ def log_probabilities(event: AcceptBit, log_ratio):
     )
 
 
-def grid(event: AcceptBit, max_order: float, share: float = 1.0) -> np.ndarray:
-    """Edges of the first cells, increasing, nats, ``(m,)``.
+def batch_gap(share: float, rise, fall):
+    """Difference of the log odds of `batch_renyi`'s first pair; q is `share`.
 
-    The tails weigh little beside `share` times the information of the bit.
+    `rise` and `fall` are u and v. That of the second pair has them exchanged.
     """
+    rise = np.minimum(rise, 500.0)
+    return np.log1p(share * np.expm1(rise)) - np.log1p(share * np.expm1(-fall))
+
+
+def grid(event: AcceptBit, max_order: float) -> np.ndarray:
+    """Edges of the first cells, increasing, nats, ``(m,)``; the tails weigh little."""
     sensitivity = event.sensitivity
-    reach = 15 + math.log(max_order / share)
+    reach = 15 + math.log(max_order)
     low, high = -reach - sensitivity, reach
     if event.acceptance.family == "barker":
         return np.linspace(low, high, 193)
@@ -155,31 +162,46 @@ def flat_cells(y, gap, least_gap):
     return middle.ravel(), width.ravel(), gap.ravel(), least_gap.ravel()
 
 
-def tails(event: AcceptBit, order: np.ndarray, low: float, high: float) -> np.ndarray:
+def tails(
+    event: AcceptBit, order: np.ndarray, low: float, high: float, share: float = 1.0
+) -> np.ndarray:
     """Bound the divergences of all l < low and l > high, ``(m,)``.
 
-    Infinite where no bound is available.
+    With a `share` below 1 they are those of both pairs of `batch_renyi`. Infinite where
+    no bound is available.
     """
-    c = event.acceptance.laziness
-    right = _right_tail(event, order, high)
+    c, sensitivity = event.acceptance.laziness, event.sensitivity
+    if event.acceptance.family == "barker":
+        # The mirror image of the left tail, with accept and reject exchanged.
+        right = _left_tail(event, 1.0, order, -high - sensitivity, share)
+    else:
+        right = _right_tail(event, order, high)
+        # H of `batch_renyi` is jointly convex.
+        with np.errstate(over="ignore"):
+            excess = share * np.expm1((order - 1) * right)
+        right = np.minimum(right, np.log1p(excess) / (order - 1) * RELATIVE_SLACK)
     if c < 1:
         # The bound at c = 1 holds too, as the lazy bit is post-processing of that bit.
         log_a, _, up_a, _ = log_probabilities(event, high)
-        rise = min(max(up_a - log_a, 0.0) + 1e-13, event.sensitivity)
-        gap = (rise + lazy_fall(c, 0.0, rise, 0.0)) * RELATIVE_SLACK
-        right = np.minimum(right, gap_bound(order, gap))
-    return np.maximum(_left_tail(event, order, low), right)
+        rise = min(max(up_a - log_a, 0.0) + 1e-13, sensitivity)
+        fall = lazy_fall(c, 0.0, rise, 0.0)
+        gap = max(batch_gap(share, rise, fall), batch_gap(share, fall, rise))
+        right = np.minimum(right, gap_bound(order, gap * RELATIVE_SLACK))
+    return np.maximum(_left_tail(event, c, order, low, share), right)
 
 
-def _left_tail(event, order, low):
-    """Bound the divergences of all l < low."""
-    c, sensitivity = event.acceptance.laziness, event.sensitivity
+def _left_tail(event, c: float, order, low: float, share: float):
+    """Bound the divergences of all l < low at laziness c."""
     log_a, _, up_a, _ = log_probabilities(event, low)
-    # As log a(l) <= l, the rounding of log_a moves y by far less than 1e-9.
-    fall = lazy_fall(c, log_a, sensitivity, up_a)
-    gap = (sensitivity + fall) * RELATIVE_SLACK
-    y = math.log(c) + log_a - math.log1p(-c * math.exp(log_a)) + 1e-9
-    return left_tail(y, gap, order)
+    fall = lazy_fall(c, log_a, event.sensitivity, up_a)
+    bound = np.zeros_like(order)
+    pairs = (log_a, event.sensitivity, fall), (up_a, fall, event.sensitivity)
+    for log_accept, *changes in pairs:
+        # As log a(l) <= l, its rounding moves y by far less than 1e-9.
+        y = math.log(c) + log_accept - math.log1p(-c * math.exp(log_accept)) + 1e-9
+        gap = batch_gap(share, *changes) * RELATIVE_SLACK
+        bound = np.maximum(bound, left_tail(y, gap, order))
+    return bound
 
 
 def left_tail(y, gap, order: np.ndarray) -> np.ndarray:
@@ -196,11 +218,8 @@ def left_tail(y, gap, order: np.ndarray) -> np.ndarray:
 
 
 def _right_tail(event, order, high):
-    """Bound the divergences of all l > high at c = 1."""
+    """Bound the divergences of penalty bits of all l > high at c = 1."""
     acceptance, sensitivity = event.acceptance, event.sensitivity
-    if acceptance.family == "barker":
-        # The mirror image of the left tail, with accept and reject exchanged; G = D.
-        return left_tail(-high - sensitivity, sensitivity, order) * RELATIVE_SLACK
     # h = log(1 - a) is concave, and h'' >= -1/s^2 because 1 - a is a convolution with
     # a Gaussian of variance s^2. In the forward direction the outcome "accept" adds
     # p^alpha q^(1 - alpha) <= 1. The outcome "reject" adds e^exponent, and the exponent

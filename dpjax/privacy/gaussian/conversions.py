@@ -17,6 +17,8 @@ __all__ = [
     "invert_delta",
     "rdp_delta",
     "rdp_epsilon",
+    "rdp_excess",
+    "rdp_log_delta",
     "zcdp_delta",
     "zcdp_epsilon",
 ]
@@ -86,6 +88,20 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 def zcdp_epsilon(rho: float, delta: float) -> float:
     """Epsilon of rho-zCDP, rho + 2 sqrt(rho log(1/delta)) [as for `zcdp_delta`]."""
     return _check_number(rho + 2 * math.sqrt(-rho * math.log(delta)))
+
+
+def rdp_excess(orders: np.ndarray, delta: float) -> np.ndarray:
+    """Epsilon at `delta` less the Renyi divergence of each order, ``(m,)`` nats.
+
+    Source: Canonne, Kamath and Steinke 2020, Proposition 12.
+    """
+    spread = (math.log(delta) + np.log(orders)) / (orders - 1)
+    return np.log1p(-1 / orders) - spread
+
+
+def rdp_log_delta(curve: np.ndarray, orders: np.ndarray, epsilon: float) -> np.ndarray:
+    """Logarithm of delta at `epsilon`, by each order, ``(m,)``; source as before."""
+    return (orders - 1) * (curve + rdp_excess(orders, 1.0) - epsilon)
 
 
 def rdp_delta(curve: np.ndarray, epsilon: float, orders=ORDERS) -> float:

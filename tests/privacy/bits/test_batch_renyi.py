@@ -8,7 +8,7 @@ from scipy import special, stats
 
 from dpjax import acceptance, privacy
 from dpjax.privacy import composition
-from dpjax.privacy.bits import batch_renyi
+from dpjax.privacy.bits import batch_renyi, renyi_cells
 from dpjax.privacy.gaussian import conversions, subsampling
 
 ORDERS = np.array([1.05, 1.5, 2.0, 8.0, 63.0, 512.0])
@@ -120,14 +120,14 @@ def test_accept_bits_by_hypergeometric_counts(accept, size, num_records, sensiti
 
 @pytest.mark.parametrize("mutant", ["half the share", "half the spread"])
 def test_the_enumeration_catches_mutants(mutant, monkeypatch):
-    gap = batch_renyi._gap
+    gap = renyi_cells.batch_gap
 
     def smaller(share, rise, fall):
         if mutant == "half the share":
             return gap(share / 2, rise, fall)
         return gap(share, rise / 2, fall / 2)
 
-    monkeypatch.setattr(batch_renyi, "_gap", smaller)
+    monkeypatch.setattr(batch_renyi, "batch_gap", smaller)
     with pytest.raises(AssertionError):
         test_accept_bits_by_hypergeometric_counts(BITS[0], 3, 50, 0.05)
     with pytest.raises(AssertionError):
@@ -149,6 +149,22 @@ def test_a_batch_of_bits_allows_many_steps(event, steps, before):
     found = privacy.max_steps([(batch, 1)], epsilon=1.0, delta=1e-6)
     assert steps < found < 1.05 * steps
     assert found > 2 * before
+
+
+def test_the_bound_is_tight_at_high_orders():
+    """An order alone or among others, where q D is small and order times D is not."""
+    orders = np.array([8.0, 128.0, 813.0])
+    for event in (
+        privacy.FixedBatch(privacy.AcceptBit(acceptance.barker(), 0.1), 100, 10**5),
+        privacy.FixedBatch(privacy.AcceptBit(acceptance.barker(0.5), 0.1), 100, 10**5),
+        privacy.FixedBatch(privacy.AcceptBit(acceptance.penalty(2.0), 0.2), 10, 10**5),
+        privacy.FixedBatch(privacy.BarkerTest(1000), 1000, 10**5),
+    ):
+        allowed = orders[:2] if isinstance(event.event, privacy.BarkerTest) else orders
+        alone = [batch_renyi.rdp(event, [order])[0] for order in allowed]
+        np.testing.assert_allclose(batch_renyi.rdp(event, allowed), alone, rtol=1e-3)
+        # Small divergences are in proportion to the order.
+        assert np.all(alone / allowed <= 1.05 * alone[0] / allowed[0])
 
 
 def test_the_smaller_of_two_bounds_is_charged():
