@@ -93,6 +93,8 @@ def calibrate(
     if is_fast and not all(fits):
         # What is slow to ask is asked near the answer only.
         cheap = _boundary(fast, cheap, costly)
+        if excess(cheap) == fast(cheap):
+            return min(max(math.exp(cheap), low), high)
         step = math.copysign(FIRST_STRIDE, costly - cheap)
         ahead = cheap
         while ahead != costly and excess(ahead) < 0:

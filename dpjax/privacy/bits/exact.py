@@ -158,7 +158,9 @@ def profile(bit: AcceptBit, num_bits: int) -> Profile:
             "use method 'rdp'"
         )
     block = block_size(bit)
-    composition = _composition(bit, min(2 ** num_bits.bit_length(), block))
+    # Similar numbers of bits share a grid.
+    size = math.ceil(2 ** (math.ceil(4 * math.log2(num_bits)) / 4))
+    composition = _composition(bit, min(size, block))
     if num_bits <= block:
         return composition.after(num_bits)
     return _compose(composition, block, num_bits)
@@ -212,7 +214,7 @@ class _Composition:
         # at log w = high, right of which W_T is negligible.
         mu = math.sqrt(variance * num_bits)
         low = min(4 * mu + mu**2 / 2 + 2 * jump, num_bits * jump)
-        high = min(12 * (mu + jump) + mu**2 / 2, num_bits * jump)
+        high = min(10 * (mu + jump) + mu**2 / 2, num_bits * jump)
         widest = rise[most] + fall[most]
         spacing = min(widest / NODES_A_JUMP, (low + high) / MIN_NODES)
         spacing = widest / math.ceil(widest / spacing)

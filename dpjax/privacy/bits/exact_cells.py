@@ -59,10 +59,12 @@ TILTS = np.array([0.05, 0.25, 1.0])
 """Renyi orders that are compared, less 1, over the largest, less 1."""
 
 TAIL_LOG_RATIO = 15.0
-"""The left tail is l < -15 - D. With Barker's family the right tail is l > 15."""
+"""The left tail begins at l = -15 - D or further in, and with Barker's family the right
+tail at l = 15 or further in."""
 
 TAIL_DEVIATIONS = 11.5
-"""With the penalty's family the right tail is l > s^2 / 2 + 11.5 s."""
+"""With the penalty's family the right tail begins at s^2 / 2 + 11.5 s,
+or further in."""
 
 FIRST_CELLS = 16
 MAX_CELLS = 4000
@@ -129,15 +131,28 @@ def dominating_pairs(event: AcceptBit, num_bits: int) -> Pairs:
         attained = _divergences(ends, orders).max(axis=1, keepdims=True)
         wide = np.zeros(lower.size, bool)
         for side in (slice(None, -1), slice(1, None)):
-            pairs = _move(Pairs(*(part[side] for part in ends)), lower, upper)
+            pairs = _move(_part(ends, side), lower, upper)
             # A wide cell can ask for probabilities outside (0, 1).
             wide |= (pairs.low <= 0) | (pairs.gap >= pairs.one_minus_low)
             cost = _divergences(pairs, orders)
             wide |= ~(cost <= (1 + TOLERANCE) * attained).all(axis=0)
         if not wide.any():
             nodes = _move(ends, _larger_side(lower), _larger_side(upper))
-            parts = zip(nodes, _tails(event, edges, ends), strict=True)
-            return Pairs(*(np.append(*part) for part in parts))
+            # Tails that begin further in spare cells, if they cost no more than these.
+            limit = (1 + TOLERANCE) * attained
+            left, right = _tails(event, edges, ends)
+            first, last = (
+                np.flatnonzero((_divergences(tail, orders) <= limit).all(axis=0))
+                for tail in (left, right)
+            )
+            first, last = first.max(initial=0), last.min(initial=edges.size - 1)
+            kept = zip(
+                _part(left, [first]),
+                _part(nodes, slice(first, last + 1)),
+                _part(right, [last]),
+                strict=True,
+            )
+            return Pairs(*(np.concatenate(parts) for parts in kept))
         middle = (edges[:-1] + edges[1:])[wide] / 2
         edges = np.sort(np.append(edges, middle))
     raise ValueError(
@@ -157,6 +172,10 @@ def _ends(event: AcceptBit, edges: np.ndarray) -> Pairs:
     error = 1e-14 * np.minimum(a * (1 - log_a), b * (1 - log_b))
     gap = np.minimum(gap * (1 + 1e-9) + error, b)
     return Pairs(c * a, (1 - c) + c * b, c * gap)
+
+
+def _part(pairs: Pairs, where) -> Pairs:
+    return Pairs(*(field[where] for field in pairs))
 
 
 def _move(pairs: Pairs, lower: np.ndarray, upper: np.ndarray) -> Pairs:
@@ -229,17 +248,16 @@ def _derivatives(acceptance: Acceptance, left: np.ndarray, right: np.ndarray):
     return np.abs(second) + half * bound, bound
 
 
-def _tails(event: AcceptBit, edges: np.ndarray, ends: Pairs) -> Pairs:
-    """The pairs that dominate l below the first and above the last edge."""
+def _tails(event: AcceptBit, edges: np.ndarray, ends: Pairs) -> tuple[Pairs, Pairs]:
+    """At each edge, the pair that dominates all l below it, and that for all above."""
     c, sensitivity = event.acceptance.laziness, event.sensitivity
-    low, one_minus_low = ends.low[[0, -1]], ends.one_minus_low[[0, -1]]
-    right = c * np.exp(event.acceptance.log_reject(edges[-1]))
+    low, one_minus_low, _ = ends
+    right = c * np.exp(event.acceptance.log_reject(edges))
     if event.acceptance.family == "barker":
         # 1 - p <= e^D (1 - q), as q <= e^D p for the outcome "accept".
-        right = min(right, one_minus_low[1] * -math.expm1(-sensitivity))
-    return Pairs(
-        low, one_minus_low, np.array([low[0] * math.expm1(sensitivity), right])
-    )
+        right = np.minimum(right, one_minus_low * -math.expm1(-sensitivity))
+    left = Pairs(low, one_minus_low, low * math.expm1(sensitivity))
+    return left, Pairs(low, one_minus_low, right)
 
 
 def _divergences(pairs: Pairs, orders: np.ndarray) -> np.ndarray:

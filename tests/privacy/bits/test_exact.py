@@ -212,20 +212,23 @@ def test_tails_dominate_what_lies_beyond_the_cells(name):
         event.acceptance.laziness,
         event.acceptance.noise_sd,
     )
-    tails = exact_cells.Pairs(
-        *(x[-2:] for x in exact_cells.dominating_pairs(event, 30))
-    )
-    start = -15 - event.sensitivity
+    pairs = exact_cells.dominating_pairs(event, 30)
+    tails = exact_cells.Pairs(*(x[[0, -1]] for x in pairs))
+    l = np.linspace(-40, 40 + 20 * s, 4000)  # noqa: E741
     w = np.exp(np.linspace(0, 0.99, 12) * event.sensitivity)[:, None]
-    low, high = pairs_at(event, np.linspace(start - 20, start, 300))[:300].T
+    low, high = pairs_at(event, l)[:4000].T
+    is_left = low <= tails.low[0]
+    assert np.any(is_left & (low > 0.5 * tails.low[0]))
+    low, high = low[is_left], high[is_left]
     assert np.all(
         high - w * low <= (tails.low + tails.gap - w * tails.low)[:, :1] * 1.0001
     )
-    start = 15.0 if not s else s**2 / 2 + 11.5 * s
-    l = np.linspace(start, start + 20, 300)  # noqa: E741
+    least = tails.one_minus_low[1] - (1 - c)
+    is_right = c * np.exp(accept.log_reject(l)) <= least
+    assert np.any(is_right)
+    l = l[is_right]  # noqa: E741
     # 1 - p - w (1 - q) is (1 - c) (1 - w) more than this, for every pair alike.
     low, high = (c * np.exp(accept.log_reject(x)) for x in (l, l + event.sensitivity))
-    least = c * np.exp(accept.log_reject(start))
     assert np.all(low - w * high <= (least - w * (least - tails.gap[1])) * 1.0001)
 
 
