@@ -246,10 +246,12 @@ def renyi_curve_at_best(events, value_fn: Callable) -> tuple[np.ndarray, np.ndar
     divergences, orders
         ``(m,)`` each, the divergences in nats.
     """
-    curve, orders = _composed(events, 0, None, STRIDE)
-    best = STRIDE * int(np.argmin(value_fn(curve, orders)))
-    near = _composed(events, max(best - STRIDE, 0), best + STRIDE + 1, 1)
-    return np.append(curve, near[0]), np.append(orders, near[1])
+    found = [_composed(events, 0, None, STRIDE)]
+    best = STRIDE * int(np.argmin(value_fn(*found[0])))
+    for start in range(max(best - STRIDE, 0), best + 1, STRIDE):
+        found.append(_composed(events, start + 1, start + STRIDE, 1))
+    curves, orders = zip(*found, strict=True)
+    return np.concatenate(curves), np.concatenate(orders)
 
 
 def _composed(events, *window) -> tuple[np.ndarray, np.ndarray]:
