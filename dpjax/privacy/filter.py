@@ -5,6 +5,7 @@ is seen. If a release is chosen in view of earlier outputs, the epsilon of the l
 came out can be too small a claim: whoever chooses can go on just where it went well.
 Sums over all releases that stay below a constant fixed in advance remain sound:
 
+- the number of releases, if all are of one kind [Zhu, Dong and Wang 2022, Theorem 10];
 - of Renyi divergences at one order [Feldman and Zrnic 2021, Theorem 3.1];
 - of mu^2, if every release is mu-GDP [Smith and Thakurta 2022, Theorem 2.1; Koskela,
   Tobaben and Honkela 2023, Theorem 7].
@@ -36,8 +37,11 @@ from dpjax.privacy.validate import check_count, check_delta, check_epsilon
 __all__ = ["AdaptiveRule", "RdpFilter"]
 
 
-GAUSSIAN_SHARE = 0.9
-"""Share of delta for the case that all events are Gaussian, where the first are."""
+ALIKE_SHARE = 0.9
+"""Share of delta for the case that all runs are alike."""
+
+MIN_GAIN = 0.03
+"""Gain in events above which a rule keeps a share of delta for that case."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,17 @@ class AdaptiveRule:
     exceeds the constant, no run is accepted after it and the accountant's bound holds;
     if it does not, all runs together stay below the constant.
 
-    While all events are Gaussian, the filter is that of mu^2, which loses nothing.
-    After the first event of another kind, it is that of one Renyi order. Whether such
-    an event comes may depend on the outputs, so each of the two cases has a share of
-    delta. This is sound because every sequence of outputs belongs to one case. In the
-    Gaussian case it has the probability that it would have if only Gaussian events
-    were accepted, in the other case the probability that it would have under the
+    Runs are *alike* if all their events are of the one kind that the first run had, or
+    if that run's events were Gaussian and all others are. The accountant's bound on so
+    many events of one kind holds however each is chosen in view of the others [Zhu,
+    Dong and Wang 2022, Theorem 10], and fewer of them cost no more. So their number is
+    a filter, and so is mu^2 of Gaussian events. Neither loses anything.
+
+    After the first event that is not alike, the filter is that of one Renyi order.
+    Whether such an event comes may depend on the outputs, so each of the two cases has
+    a share of delta. This is sound because every sequence of outputs belongs to one
+    case. In the first it has the probability that it would have if only runs that are
+    alike were accepted, in the other case the probability that it would have under the
     Renyi filter alone. Each of these two processes keeps epsilon at its share of delta,
     and the two shares add.
 
@@ -63,13 +72,13 @@ class AdaptiveRule:
     ----------
     order
         The Renyi order, above 1.
-    gaussian_share
-        Share of delta, in [0, 1), of the case that all events are Gaussian. The other
-        case has the rest.
+    alike_share
+        Share of delta, in [0, 1), of the case that all runs are alike. The other case
+        has the rest.
     """
 
     order: float
-    gaussian_share: float
+    alike_share: float
 
     @classmethod
     def of(cls, events, budget: Budget) -> "AdaptiveRule":
@@ -83,12 +92,13 @@ class AdaptiveRule:
             The budget of all runs together.
         """
         events = check_events(events)
-        share = GAUSSIAN_SHARE if _are_gaussian(events) else 0.0
-        return cls(_typical_order(events, budget, 1 - share), share)
+        if not _gains_if_alike(events, budget):
+            return cls.renyi(events, budget)
+        return cls(_typical_order(events, budget, 1 - ALIKE_SHARE), ALIKE_SHARE)
 
     @classmethod
     def renyi(cls, events, budget: Budget) -> "AdaptiveRule":
-        """The rule that loses least if Gaussian `events` are followed by others.
+        """The rule of one Renyi order that loses least, whatever the `events` are.
 
         The parameters are those of `of`.
         """
@@ -107,8 +117,11 @@ class AdaptiveRule:
         if len(runs) == 1:
             return accountant.delta(runs[0], epsilon)
         events = _joined(runs)
+        if method := self._method_if_alike(runs):
+            found = accountant.delta(events, epsilon, method)
+            return min(1.0, found / self.alike_share)
         error = accountant.numerical_error(events)
-        return error.delta(partial(self._ideal_delta, events), epsilon)
+        return error.delta(partial(self._renyi_delta, events), epsilon)
 
     def epsilon(self, runs, delta: float) -> float:
         """Epsilon at which everything together is (epsilon, delta)-DP.
@@ -117,6 +130,8 @@ class AdaptiveRule:
         """
         if len(runs) == 1:
             return accountant.epsilon(runs[0], delta)
+        if method := self._method_if_alike(runs):
+            return accountant.epsilon(_joined(runs), self.alike_share * delta, method)
         return conversions.invert_delta(partial(self.delta, runs), delta)
 
     def max_steps(self, step_events, runs, budget: Budget) -> int:
@@ -139,29 +154,62 @@ class AdaptiveRule:
         if not callable(step_events):
             steps_fn = partial(repeat, check_events(step_events))
         before = list(_joined(runs))
+        if method := self._method_if_alike([*runs, steps_fn(1)]):
+            most = accountant.max_steps(
+                step_events,
+                epsilon=budget.epsilon,
+                delta=self.alike_share * budget.delta,
+                method=method,
+                spent=before,
+            )
+            if most == 0 or self._method_if_alike([*runs, steps_fn(most)]):
+                return most
 
         def fits(steps: int) -> bool:
             return self.delta([before, steps_fn(steps)], budget.epsilon) < budget.delta
 
         return accountant.largest(fits)
 
-    def _ideal_delta(self, events, epsilon: float) -> float:
-        if self.gaussian_share and _are_gaussian(events):
-            mu_squared = sum(
-                n / event.gaussian.noise_multiplier**2 for event, n in events
-            )
-            return conversions.gdp_delta(mu_squared, epsilon) / self.gaussian_share
+    def _method_if_alike(self, runs) -> str | None:
+        """The accountant's method for runs that are alike; None if they are not."""
+        first, events = check_events(runs[0]), _joined(runs)
+        if not self.alike_share:
+            return None
+        if _is_one_kind(first):
+            return "best" if _is_one_kind(events) else None
+        return "gdp" if _are_gaussian(events) else None
+
+    def _renyi_delta(self, events, epsilon: float) -> float:
         cost = sum(
             count * _renyi(event, self.order) for event, count in _bounded(events)
         )
         orders = np.array([self.order])
         of_bounded = conversions.rdp_delta(np.array([cost]), epsilon, orders)
         lost = total_variation.compose(events)
-        return (lost + of_bounded) / (1 - self.gaussian_share)
+        return (lost + of_bounded) / (1 - self.alike_share)
+
+
+def _gains_if_alike(events, budget: Budget) -> bool:
+    """Whether the Renyi filter loses much if all runs are like these `events`."""
+    if _are_gaussian(events):
+        return True
+    if len(events) > 1 or not _bounded(events):
+        return False
+    event = events[0][0]
+    order, limit = _best_order(((event, 1),), budget.epsilon, budget.delta)
+    by_renyi = max(limit, 0.0) / _renyi(event, order)
+    count = 1 + int(min((1 + MIN_GAIN) * by_renyi, accountant.MAX_STEPS))
+    found = accountant.delta([(event, count)], budget.epsilon)
+    return found <= ALIKE_SHARE * budget.delta
 
 
 def _joined(runs):
     return check_events([pair for events in runs for pair in events])
+
+
+def _is_one_kind(events) -> bool:
+    """Whether the events are of one kind, for which Gaussian DP is not the best."""
+    return len(events) == 1 and not isinstance(events[0][0], GaussianRelease)
 
 
 def _are_gaussian(events) -> bool:

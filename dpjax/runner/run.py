@@ -375,11 +375,11 @@ def _pay(
     def nonce_fn(ledger_state: str) -> str:
         return keyed(secret, text, records(), ledger_state.encode()).hex()
 
-    rule = ledger_rule or privacy.AdaptiveRule.of(events, budget)
-
     def approve(spent):
-        runs = [*spent.runs, events]
-        total = (spent.rule or rule).epsilon(runs, budget.delta)
+        if spent.rule is None:
+            total = privacy.epsilon(events, budget.delta)
+        else:
+            total = spent.rule.epsilon([*spent.runs, events], budget.delta)
         if total > budget.epsilon:
             before = f"earlier runs in {ledger} and " if spent.runs else ""
             raise privacy.BudgetError(
@@ -397,7 +397,7 @@ def _pay(
             events,
             budget.neighboring_relation.name,
             approve,
-            rule=rule,
+            rule=ledger_rule or privacy.AdaptiveRule.of(events, budget),
             data_fn=records,
             nonce_fn=nonce_fn,
             unsafe_key=unsafe_key is not None,

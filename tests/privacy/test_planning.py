@@ -1,6 +1,7 @@
 """Calibration and the adaptive filter."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -198,24 +199,59 @@ def test_a_bit_chosen_in_view_of_the_first_release_stays_within_the_budget():
     assert delta_of_the_best(adaptive) <= 1e-6
 
 
-def test_adaptive_choice_costs_little():
-    """Many bits pay nothing for it, Gaussian releases one step in a hundred."""
-    for step, least in (barker(0.003), 0.999), (gaussian(1000.0), 0.985):
-        planned = privacy.max_steps(step, method="best", **BUDGET)
-        first = [(step[0][0], planned // 2)]
-        rule = privacy.AdaptiveRule.of(first, TOTAL)
-        assert rule.max_steps(step, [], TOTAL) == planned
-        assert rule.epsilon([first], TOTAL.delta) == privacy.epsilon(first, TOTAL.delta)
-        more = rule.max_steps(step, [first], TOTAL)
-        assert least * planned < planned // 2 + more <= planned
-        total = [first, [(step[0][0], more)]]
-        assert rule.epsilon(total, TOTAL.delta) == pytest.approx(1.0, rel=1e-3)
+ALIKE = {
+    "many bits": (barker(0.003), 0.999),
+    "Gaussian": (gaussian(1000.0), 0.985),
+    "few bits": (lazy_bit(0.1, 0.1), 0.985),
+    "penalty": ([(privacy.AcceptBit(acceptance.penalty(2.0), 0.03), 1)], 0.985),
+    "sampled": (
+        [(privacy.PoissonGaussianRelease(1.0, 1e-3, TOTAL.neighboring_relation), 1)],
+        0.985,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", tiered(ALIKE, ["many bits", "Gaussian", "few bits"]))
+def test_adaptive_choice_costs_little(name):
+    """Many bits pay nothing for it, other runs that are alike one step in a hundred."""
+    step, least = ALIKE[name]
+    event = step[0][0]
+    planned = privacy.max_steps(step, method="best", **BUDGET)
+    first = [(event, planned // 2)]
+    rule = privacy.AdaptiveRule.of(first, TOTAL)
+    assert rule.max_steps(step, [], TOTAL) == planned
+    assert rule.epsilon([first], TOTAL.delta) == privacy.epsilon(first, TOTAL.delta)
+    more = rule.max_steps(step, [first], TOTAL)
+    assert least * planned < planned // 2 + more <= planned
+    total = [first, [(event, more)]]
+    assert rule.epsilon(total, TOTAL.delta) == pytest.approx(1.0, rel=1e-3)
+    assert rule.delta(total, 1.0) <= TOTAL.delta < rule.delta([*total, step * 200], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("accept", "sensitivity"),
+    [(acceptance.barker(0.1), 0.05), (acceptance.penalty(2.0), 0.03)],
+)
+def test_only_runs_that_are_alike_have_the_large_share(accept, sensitivity):
+    """All others are charged at one order, the runs before included."""
+    bits = [(privacy.AcceptBit(accept, sensitivity), 200)]
+    rule = privacy.AdaptiveRule.of(bits, TOTAL)
+    alike, share = [bits, bits], rule.alike_share
+    found = privacy.delta([(bits[0][0], 400)], 1.0)
+    assert share == 0.9
+    assert rule.delta(alike, 1.0) == pytest.approx(found / share, rel=1e-9)
+    for other in gaussian(50.0), [(replace(bits[0][0], sensitivity=0.01), 3)]:
+        for runs in [bits, other], [bits, bits, other]:
+            by_order = privacy.AdaptiveRule(rule.order, 0.0).delta(runs, 1.0)
+            # Less than 1 / (1 - share) times, as the numerical error is not shared out.
+            ratio = rule.delta(runs, 1.0) / by_order
+            assert 0.7 < ratio * (1 - share) < 1 + 1e-9
 
 
 def test_metropolis_bits_add_their_total_variation():
     bits = [(privacy.AcceptBit(acceptance.metropolis(), 1e-9), 100)]
     runs = [bits, barker(0.1), bits]
     rule = privacy.AdaptiveRule.of(bits, TOTAL)
-    assert rule.gaussian_share == 0
+    assert rule.alike_share == 0
     only_barker = rule.delta([barker(0.05), barker(0.05)], 1.0)
     assert 2e-7 < rule.delta(runs, 1.0) < 2.1e-7 + only_barker
