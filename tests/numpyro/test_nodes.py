@@ -227,7 +227,7 @@ SITES = {
         SMOOTH,
     ),
     "beta": (
-        site(lambda b, x: dist.Beta(3 * exp(line(b, x)), 0.7 * exp(b[2])), 3, **REAL),
+        site(lambda b, x: dist.Beta(0.7 * exp(line(b, x)), 3 * exp(b[2])), 3, **REAL),
         16,
         SMOOTH,
     ),
