@@ -1,0 +1,1 @@
+"""Noise-aware posteriors from a few releases."""

@@ -1,0 +1,206 @@
+"""What a model says about its records, from records that are simulated. Reads no data.
+
+All positions here are flat vectors ``(d,)`` in float64. The score of a record x at t is
+s = grad log p(x | t); g = W^T s is the score whitened by a public W, and clip(g) is g
+shortened to the norm C.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["Moments", "RecordModel", "Window", "clip"]
+
+RANK_TOLERANCE = 1e-7
+"""Eigenvalues of the Fisher information, scaled to a unit diagonal, below this share of
+the largest are of directions that records say nothing about."""
+
+CLIP_NORMS = np.geomspace(0.6, 4.0, 24)
+"""Choices of C, over the median norm of g."""
+
+BLOCK = 10_000
+"""Records that are simulated at once."""
+
+SEED = 0
+"""Of all simulated records. They are public, and the same in every fit."""
+
+
+class Window(NamedTuple):
+    """What is released of a score: clip(W^T s), with s at `center`.
+
+    center
+        theta ``(d,)``.
+    whitening
+        W ``(d, d)``. The column of a direction that records say nothing about is zero.
+    l2_clip_norm
+        C.
+    """
+
+    center: jax.Array
+    whitening: jax.Array
+    l2_clip_norm: jax.Array
+
+    def __call__(self, scores: jax.Array) -> jax.Array:
+        """clip(g) of scores at the center, both ``(..., d)``."""
+        return clip(scores @ self.whitening, self.l2_clip_norm)
+
+
+class Moments(NamedTuple):
+    """Of clip(g) and g, of records from the model at the center.
+
+    mean
+        E clip(g) ``(d,)``, up to the error of the simulation.
+    information
+        A E[g g^T] A^T ``(d, d)``, with A the regression of clip(g) on g.
+    loss
+        Covariance of the residual ``(d, d)``.
+    slope
+        E[clip(g) s^T] ``(d, d)``, the derivative of E clip(g) by the parameter that
+        records are drawn at.
+    """
+
+    mean: jax.Array
+    information: jax.Array
+    loss: jax.Array
+    slope: jax.Array
+
+
+def clip(vectors: jax.Array, l2_clip_norm) -> jax.Array:
+    """Vectors ``(..., d)`` with norms of at most `l2_clip_norm`."""
+    norms = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors * jnp.minimum(1, l2_clip_norm / jnp.maximum(norms, 1e-300))
+
+
+@dataclass(frozen=True)
+class RecordModel:
+    """The model of one record, on flat positions.
+
+    loglikelihood_fn
+        ``(t, record) -> scalar``.
+    simulate_fn
+        ``(rng_key, t) -> record``.
+    is_wide
+        Whether the model computes in float64. JAX cannot draw random float64 in a
+        program of a process where x64 is off, though all else here is float64.
+    """
+
+    loglikelihood_fn: Callable[[jax.Array, Any], jax.Array]
+    simulate_fn: Callable[[jax.Array, jax.Array], Any]
+    is_wide: bool
+
+    def simulate(self, positions: jax.Array, count: int, block=0):
+        """Records from the model: `count` at one position, or one at each of `count`.
+
+        Those of another block are independent.
+        """
+        key = jax.random.fold_in(jax.random.key(SEED), block)
+        axis = 0 if positions.ndim == 2 else None
+        with jax.enable_x64(self.is_wide):
+            keys = jax.random.split(key, count)
+            positions = positions.astype(float)
+            return jax.vmap(self.simulate_fn, (0, axis))(keys, positions)
+
+    def scores(self, position: jax.Array, records) -> jax.Array:
+        """Scores of the records at one position, ``(count, d)``."""
+        with jax.enable_x64(self.is_wide):
+            gradient_fn = jax.vmap(jax.grad(self.loglikelihood_fn), (None, 0))
+            scores = gradient_fn(position.astype(float), records)
+        return scores.astype(jnp.float64)
+
+    def window(
+        self, center: jax.Array, predicted: Any, noise_variance
+    ) -> Window:
+        """The window that leaves least unknown.
+
+        Parameters
+        ----------
+        center
+            theta.
+        predicted
+            Records that may be in the data: C is at least the 95 % quantile of their
+            |g|. None if the center is known to be close.
+        noise_variance
+            Of the mean of clip(g) over the data, for C = 1.
+
+        Notes
+        -----
+        With B the covariance of clip(g) and g, and R the covariance of the residual of
+        the regression, C minimises tr[B^-1 (R + C^2 noise_variance I) B^-T].
+        """
+        scores = self.scores(center, self.simulate(center, BLOCK))
+        whitening = _whitening(scores.T @ scores / BLOCK)
+        white = scores @ whitening
+        is_measured = jnp.any(whitening != 0, axis=0)
+        unmeasured = jnp.diag(jnp.where(is_measured, 0.0, 1.0))
+        median = jnp.median(jnp.linalg.norm(white, axis=1))
+
+        def unknown(l2_clip_norm):
+            clipped = clip(white, l2_clip_norm)
+            slope = clipped.T @ white / BLOCK + unmeasured
+            residual = clipped - white @ slope.T
+            noise = noise_variance * l2_clip_norm**2 * (jnp.eye(len(center)) - unmeasured)
+            covariance = residual.T @ residual / BLOCK + noise
+            left = jnp.linalg.solve(slope, covariance)
+            return jnp.trace(jnp.linalg.solve(slope, left.T))
+
+        choices = median * CLIP_NORMS
+        # `jnp.argmin` of float64 cannot be lowered where x64 is off.
+        costs = jax.lax.map(unknown, choices)
+        best = jax.lax.sort((costs, choices), num_keys=1)[1][0]
+        if predicted is not None:
+            norms = jnp.linalg.norm(self.scores(center, predicted) @ whitening, axis=1)
+            best = jnp.maximum(best, jnp.quantile(norms, 0.95))
+        return Window(center, whitening, best)
+
+    def moments(self, window: Window, num_blocks: int) -> Moments:
+        """Moments at the center, from `num_blocks` x `BLOCK` records."""
+        dim = len(window.center)
+
+        def add(block, total):
+            records = self.simulate(window.center, BLOCK, 1 + block)
+            scores = self.scores(window.center, records)
+            one = jnp.ones((BLOCK, 1))
+            rows = jnp.concatenate([window(scores), scores @ window.whitening, one], 1)
+            return total + rows.T @ rows
+
+        total = jnp.zeros((2 * dim + 1, 2 * dim + 1))
+        total = jax.lax.fori_loop(0, num_blocks, add, total) / (num_blocks * BLOCK)
+        clipped, white = total[:dim], total[dim:-1]
+        product, fisher = clipped[:, dim:-1], white[:, dim:-1]
+        regression = product @ jnp.linalg.pinv(fisher, rtol=RANK_TOLERANCE, hermitian=True)
+        # The exact mean of g is zero, and what is left of clip(g) varies little.
+        mean = clipped[:, -1] - regression @ white[:, -1]
+        information = regression @ product.T
+        loss = clipped[:, :dim] - information - jnp.outer(mean, mean)
+        slope = product @ jnp.linalg.pinv(window.whitening)
+        return Moments(mean, information, loss, slope)
+
+    def far(self, window: Window, position: jax.Array, count: int):
+        """E clip(g) of records from the model at any position, and its derivative.
+
+        The estimate of the mean is clip(g) where the score at that position is zero, on
+        the line that fits best.
+        """
+        records = self.simulate(position, count)
+        scores = self.scores(position, records)
+        clipped = window(self.scores(window.center, records))
+        slope = clipped.T @ scores / count
+        fisher = scores.T @ scores / count
+        scale = 1 / jnp.sqrt(jnp.maximum(jnp.diag(fisher), 1e-300))
+        scaled = fisher * jnp.outer(scale, scale)
+        inverse = jnp.linalg.pinv(scaled, rtol=RANK_TOLERANCE, hermitian=True)
+        error = scale * (inverse @ (scale * jnp.mean(scores, axis=0)))
+        return jnp.mean(clipped, axis=0) - slope @ error, slope
+
+
+def _whitening(fisher: jax.Array) -> jax.Array:
+    """W with W^T F W = I, where F has a direction, and zero columns for the rest."""
+    scale = 1 / jnp.sqrt(jnp.maximum(jnp.diag(fisher), 1e-300))
+    values, vectors = jnp.linalg.eigh(fisher * jnp.outer(scale, scale))
+    is_measured = values > RANK_TOLERANCE * values[-1]
+    inverse = jnp.where(is_measured, values, jnp.inf) ** -0.5
+    return scale[:, None] * vectors * inverse[None, :]
