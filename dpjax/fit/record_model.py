@@ -12,10 +12,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dpjax.posterior import Posterior
+from dpjax.release.gradient_parts import gradient_parts
 
 __all__ = ["Moments", "RecordModel", "Window", "clip"]
 
-RANK_TOLERANCE = 1e-7
+RANK_TOLERANCE = 1e-11
 """Eigenvalues of the Fisher information, scaled to a unit diagonal, below this share of
 the largest are of directions that records say nothing about."""
 
@@ -92,39 +96,52 @@ class RecordModel:
     simulate_fn: Callable[[jax.Array, jax.Array], Any]
     is_wide: bool
 
-    def simulate(self, positions: jax.Array, count: int, block=0):
-        """Records from the model: `count` at one position, or one at each of `count`.
+    @classmethod
+    def of(cls, posterior: Posterior, simulate_fn: Callable, like) -> "RecordModel":
+        """The model of positions like `like`. It holds no data."""
+        wide = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
+        _, unravel = ravel_pytree(wide)
+        loglikelihood_fn = posterior.loglikelihood_fn
+        return cls(
+            lambda t, record: loglikelihood_fn(unravel(t), record),
+            lambda rng_key, t: simulate_fn(rng_key, unravel(t)),
+            jax.config.jax_enable_x64,
+        )
+
+    def simulate(self, positions: jax.Array, count: int | None = None, block=0):
+        """Records from the model: `count` at one position, or one at each of many.
 
         Those of another block are independent.
         """
         key = jax.random.fold_in(jax.random.key(SEED), block)
-        axis = 0 if positions.ndim == 2 else None
+        axis = None if count else 0
         with jax.enable_x64(self.is_wide):
-            keys = jax.random.split(key, count)
+            keys = jax.random.split(key, count or len(positions))
             positions = positions.astype(float)
             return jax.vmap(self.simulate_fn, (0, axis))(keys, positions)
 
     def scores(self, position: jax.Array, records) -> jax.Array:
         """Scores of the records at one position, ``(count, d)``."""
         with jax.enable_x64(self.is_wide):
-            gradient_fn = jax.vmap(jax.grad(self.loglikelihood_fn), (None, 0))
-            scores = gradient_fn(position.astype(float), records)
+            position = position.astype(float)
+
+            def score(record):
+                parts = gradient_parts(self.loglikelihood_fn, position, record)
+                return jnp.concatenate(parts)
+
+            scores = jax.vmap(score)(records)
         return scores.astype(jnp.float64)
 
-    def window(
-        self, center: jax.Array, predicted: Any, noise_variance
-    ) -> Window:
-        """The window that leaves least unknown.
+    def window(self, center: jax.Array, noise_variance, predicted=None) -> Window:
+        """The window at a center that leaves least unknown.
 
         Parameters
         ----------
-        center
-            theta.
+        noise_variance
+            Of the noise on the mean of clip(g) over the data, for C = 1.
         predicted
             Records that may be in the data: C is at least the 95 % quantile of their
             |g|. None if the center is known to be close.
-        noise_variance
-            Of the mean of clip(g) over the data, for C = 1.
 
         Notes
         -----

@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
 from dpjax.fit.record_model import RecordModel, Window
-from dpjax.fit.simulated import Released, record_model
+from dpjax.fit.simulated import Released
 from dpjax.posterior import Posterior
 
 __all__ = ["draws"]
@@ -28,7 +28,7 @@ __all__ = ["draws"]
 NUM_NEAR = 2048
 """Records whose likelihood ratios make up m(t)."""
 
-NUM_SLOPE = 256
+NUM_SLOPE = 2048
 """Of them, those whose scores make up the slope of m."""
 
 MAX_STEPS = 20
@@ -53,7 +53,7 @@ def draws(
     """
     with jax.enable_x64(True):
         released = jax.tree.map(lambda x: jnp.asarray(x, float), released)
-        flat, unravel = ravel_pytree(released.center)
+        flat, unravel = ravel_pytree(released.position)
         count = int(EXCESS * num_draws)
         solutions, residuals, log_weights, counts = _solve(
             rng_key, released, posterior.logprior_fn, posterior.loglikelihood_fn, simulate_fn,
@@ -71,7 +71,7 @@ def draws(
 
 @partial(jax.jit, static_argnums=(2, 3, 4, 5, 6, 7))
 def _solve(rng_key, released, logprior_fn, loglikelihood_fn, simulate_fn, tempering, num_records, count):
-    center, unravel = ravel_pytree(released.center)
+    center, unravel = ravel_pytree(released.position)
     model = RecordModel(
         lambda t, record: loglikelihood_fn(unravel(t), record),
         lambda rng_key, t: simulate_fn(rng_key, unravel(t)), True)

@@ -1,0 +1,147 @@
+"""Modes of what a release implies, wherever they are. Reads no data.
+
+The objective is -log N(S; n m(t), Sigma) - log prior(t), with m(t) from records that
+are simulated at t. Steps are Gauss and Newton's, with the curvature of the prior in
+place of its Hessian. In a curved valley, a step to the right position may look worse
+than none at first. So some undamped steps are made whatever they lead to, and Levenberg
+and Marquardt's method goes on from the best position that they visited.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jax.scipy.linalg import solve_triangular
+
+from dpjax.fit.record_model import RecordModel, Window
+
+__all__ = ["Law", "Prior"]
+
+NUM_DRAWS = 2048
+"""Positions that records are predicted at, first from the prior."""
+
+NUM_FAR = 2**17
+"""Numbers in the records that are simulated at each position on the way to the mode, if
+a record is as many numbers as a position."""
+
+UNDAMPED_STEPS, DAMPED_STEPS = 10, 20
+"""Towards the mode."""
+
+NUM_SPREAD = 32
+"""Approximate draws of what a release implies."""
+
+NUM_FAR_SPREAD = 2**14
+"""Numbers in the records on the way to one of these."""
+
+SPREAD_STEPS = 5
+"""Undamped, towards each draw."""
+
+
+class Prior(NamedTuple):
+    """The prior of flat positions.
+
+    logprior_fn
+        ``t -> scalar``.
+    draws
+        ``(NUM_DRAWS, d)``.
+    root
+        A triangular root of the inverse of their covariance, ``(d, d)``.
+    """
+
+    logprior_fn: Callable[[jax.Array], jax.Array]
+    draws: jax.Array
+    root: jax.Array
+
+    @classmethod
+    def of(cls, logprior_fn, prior_sample_fn, like) -> "Prior":
+        """The prior of positions like `like`."""
+        keys = jax.random.split(jax.random.key(0), NUM_DRAWS)
+        draws = jax.vmap(lambda key: ravel_pytree(prior_sample_fn(key))[0])(keys)
+        with jax.enable_x64(True):
+            _, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(float), like))
+            draws = draws.astype(float)
+            covariance = jnp.cov(draws, rowvar=False).reshape(2 * draws.shape[1:])
+            root = jnp.linalg.cholesky(jnp.linalg.inv(covariance))
+        return cls(lambda t: logprior_fn(unravel(t)), draws, root)
+
+
+class Law(NamedTuple):
+    """What a release S, together with the prior, says about the parameter.
+
+    window, total, covariance
+        The window, S and Sigma of the release.
+    """
+
+    model: RecordModel
+    prior: Prior
+    window: Window
+    total: jax.Array
+    covariance: jax.Array
+    num_records: int
+
+    def mode(self) -> jax.Array:
+        """The mode, from the center of the window."""
+        return self._minimum(self.window.center, NUM_FAR, UNDAMPED_STEPS, DAMPED_STEPS)
+
+    def predicted(self, mode: jax.Array) -> jax.Array:
+        """Positions at which to simulate records that may be in the data.
+
+        They are modes, had S and the prior other noise: approximate draws of the law.
+        """
+        key = jax.random.key(1)
+        with jax.enable_x64(self.model.is_wide):
+            normals = jax.random.normal(key, (NUM_SPREAD, 2, len(mode)))
+        normals = normals.astype(float)
+        totals = self.total + normals[:, 0] @ jnp.linalg.cholesky(self.covariance).T
+        pushes = normals[:, 1] @ self.prior.root.T
+
+        def one(total, push):
+            law = self._replace(total=total)
+            return law._minimum(mode, NUM_FAR_SPREAD, SPREAD_STEPS, 0, push)
+
+        draws = jax.lax.map(lambda pair: one(*pair), (totals, pushes), batch_size=8)
+        return jnp.tile(draws, (NUM_DRAWS // NUM_SPREAD, 1))
+
+    def _minimum(self, start, num_numbers, num_undamped, num_damped, push=0.0):
+        """Where -log N(S; n m(t), Sigma) - log prior(t) - t^T push is least."""
+        root = jnp.linalg.cholesky(self.covariance)
+        prior_precision = self.prior.root @ self.prior.root.T
+
+        def fit(t):
+            """Value, negative gradient, and curvature."""
+            mean, slope = self.model.far(self.window, t, num_numbers // len(t))
+            residual = self.total - self.num_records * mean
+            residual = solve_triangular(root, residual, lower=True)
+            slope = solve_triangular(root, self.num_records * slope, lower=True)
+            logprior, force = jax.value_and_grad(self.prior.logprior_fn)(t)
+            value = residual @ residual / 2 - logprior - jnp.sum(t * push)
+            return (
+                jnp.where(jnp.isfinite(value), value, jnp.inf),
+                slope.T @ residual + force + push,
+                slope.T @ slope + prior_precision,
+            )
+
+        def undamped(_, carry):
+            (t, (_, force, curvature)), best = carry
+            moved = t + jnp.linalg.solve(curvature, force)
+            now = moved, fit(moved)
+            return now, better(now, best)
+
+        def damped(_, carry):
+            (t, (value, force, curvature)), damping = carry
+            ridge = damping * jnp.diag(jnp.diag(curvature))
+            moved = t + jnp.linalg.solve(curvature + ridge, force)
+            found = better((moved, fit(moved)), carry[0])
+            return found, damping * jnp.where(found[1][0] < value, 0.1, 10.0)
+
+        def better(one, other):
+            is_better = one[1][0] < other[1][0]
+            return jax.tree.map(lambda a, b: jnp.where(is_better, a, b), one, other)
+
+        now = start, fit(start)
+        _, best = jax.lax.fori_loop(0, num_undamped, undamped, (now, now))
+        damping = jnp.asarray(1e-3)
+        best, _ = jax.lax.fori_loop(0, num_damped, damped, (best, damping))
+        return best[0]
