@@ -22,18 +22,20 @@ __all__ = ["Law", "Prior"]
 NUM_DRAWS = 2048
 """Positions that records are predicted at, first from the prior."""
 
-NUM_FAR = 2**17
-"""Numbers in the records that are simulated at each position on the way to the mode, if
-a record is as many numbers as a position."""
+NUM_FAR = 2048
+"""Records that are simulated at each position on the way to the mode."""
 
-UNDAMPED_STEPS, DAMPED_STEPS = 10, 20
+UNDAMPED_STEPS, DAMPED_STEPS = 10, 100
 """Towards the mode."""
 
 NUM_SPREAD = 32
 """Approximate draws of what a release implies."""
 
-NUM_FAR_SPREAD = 2**14
-"""Numbers in the records on the way to one of these."""
+NUM_FAR_SPREAD = 256
+"""Records that are simulated at each position on the way to one of these."""
+
+MAX_GAIN = 1e-4
+"""Twice the gain in log density, expected of a step, below which none is made."""
 
 SPREAD_STEPS = 5
 """Undamped, towards each draw."""
@@ -104,44 +106,51 @@ class Law(NamedTuple):
         draws = jax.lax.map(lambda pair: one(*pair), (totals, pushes), batch_size=8)
         return jnp.tile(draws, (NUM_DRAWS // NUM_SPREAD, 1))
 
-    def _minimum(self, start, num_numbers, num_undamped, num_damped, push=0.0):
+    def _minimum(self, start, num_simulated, num_undamped, num_damped, push=0.0):
         """Where -log N(S; n m(t), Sigma) - log prior(t) - t^T push is least."""
         root = jnp.linalg.cholesky(self.covariance)
         prior_precision = self.prior.root @ self.prior.root.T
 
         def fit(t):
-            """Value, negative gradient, and curvature."""
-            mean, slope = self.model.far(self.window, t, num_numbers // len(t))
+            """Value, negative gradient, curvature, and how much a step may gain."""
+            mean, slope = self.model.far(self.window, t, num_simulated)
             residual = self.total - self.num_records * mean
             residual = solve_triangular(root, residual, lower=True)
             slope = solve_triangular(root, self.num_records * slope, lower=True)
             logprior, force = jax.value_and_grad(self.prior.logprior_fn)(t)
             value = residual @ residual / 2 - logprior - jnp.sum(t * push)
-            return (
-                jnp.where(jnp.isfinite(value), value, jnp.inf),
-                slope.T @ residual + force + push,
-                slope.T @ slope + prior_precision,
-            )
+            value = jnp.where(jnp.isfinite(value), value, jnp.inf)
+            force = slope.T @ residual + force + push
+            curvature = slope.T @ slope + prior_precision
+            return value, force, curvature, force @ jnp.linalg.solve(curvature, force)
 
-        def undamped(_, carry):
-            (t, (_, force, curvature)), best = carry
+        def undamped(carry):
+            (t, (_, force, curvature, _)), best, count = carry
             moved = t + jnp.linalg.solve(curvature, force)
             now = moved, fit(moved)
-            return now, better(now, best)
+            return now, better(now, best), count + 1
 
-        def damped(_, carry):
-            (t, (value, force, curvature)), damping = carry
+        def damped(carry):
+            (t, (value, force, curvature, _)), damping, count = carry
             ridge = damping * jnp.diag(jnp.diag(curvature))
             moved = t + jnp.linalg.solve(curvature + ridge, force)
             found = better((moved, fit(moved)), carry[0])
-            return found, damping * jnp.where(found[1][0] < value, 0.1, 10.0)
+            damping *= jnp.where(found[1][0] < value, 0.1, 10.0)
+            return found, damping, count + 1
+
+        def more(num_steps):
+            # A NaN goes on: it is not a mode.
+            return lambda carry: (
+                ~(carry[0][1][3] <= MAX_GAIN) & (carry[-1] < num_steps)
+            )
 
         def better(one, other):
             is_better = one[1][0] < other[1][0]
             return jax.tree.map(lambda a, b: jnp.where(is_better, a, b), one, other)
 
         now = start, fit(start)
-        _, best = jax.lax.fori_loop(0, num_undamped, undamped, (now, now))
-        damping = jnp.asarray(1e-3)
-        best, _ = jax.lax.fori_loop(0, num_damped, damped, (best, damping))
+        carry = now, now, 0
+        _, best, _ = jax.lax.while_loop(more(num_undamped), undamped, carry)
+        carry = best, jnp.asarray(1e-3), 0
+        best, _, _ = jax.lax.while_loop(more(num_damped), damped, carry)
         return best[0]

@@ -26,8 +26,13 @@ the largest are of directions that records say nothing about."""
 CLIP_NORMS = np.geomspace(0.6, 4.0, 24)
 """Choices of C, over the median norm of g."""
 
+TINY = 1e-300
+
 BLOCK = 10_000
 """Records that are simulated at once."""
+
+MAX_PARTS = 64
+"""Components of a score up to which they are computed one by one."""
 
 SEED = 0
 """Of all simulated records. They are public, and the same in every fit."""
@@ -75,8 +80,9 @@ class Moments(NamedTuple):
 
 def clip(vectors: jax.Array, l2_clip_norm) -> jax.Array:
     """Vectors ``(..., d)`` with norms of at most `l2_clip_norm`."""
-    norms = jnp.linalg.norm(vectors, axis=-1, keepdims=True)
-    return vectors * jnp.minimum(1, l2_clip_norm / jnp.maximum(norms, 1e-300))
+    squares = jnp.sum(vectors**2, axis=-1, keepdims=True)
+    norms = jnp.sqrt(jnp.maximum(squares, TINY))
+    return vectors * jnp.minimum(1, l2_clip_norm / norms)
 
 
 @dataclass(frozen=True)
@@ -126,7 +132,9 @@ class RecordModel:
             position = position.astype(float)
 
             def score(record):
-                parts = gradient_parts(self.loglikelihood_fn, position, record)
+                parts = gradient_parts(
+                    self.loglikelihood_fn, position, record, MAX_PARTS
+                )
                 return jnp.concatenate(parts)
 
             scores = jax.vmap(score)(records)
@@ -138,7 +146,7 @@ class RecordModel:
         Parameters
         ----------
         noise_variance
-            Of the noise on the mean of clip(g) over the data, for C = 1.
+            Of the noise on the sum of clip(g) over n records, over n, for C = 1.
         predicted
             Records that may be in the data: C is at least the 95 % quantile of their
             |g|. None if the center is known to be close.
@@ -200,23 +208,30 @@ class RecordModel:
         """E clip(g) of records from the model at any position, and its derivative.
 
         The estimate of the mean is clip(g) where the score at that position is zero, on
-        the line that fits best.
+        the line that fits best. Its derivative is right on average whether or not
+        records move with the position: if they do not, that of the score takes over.
         """
-        records = self.simulate(position, count)
-        scores = self.scores(position, records)
-        clipped = window(self.scores(window.center, records))
-        slope = clipped.T @ scores / count
-        fisher = scores.T @ scores / count
-        scale = 1 / jnp.sqrt(jnp.maximum(jnp.diag(fisher), 1e-300))
-        scaled = fisher * jnp.outer(scale, scale)
-        inverse = jnp.linalg.pinv(scaled, rtol=RANK_TOLERANCE, hermitian=True)
-        error = scale * (inverse @ (scale * jnp.mean(scores, axis=0)))
-        return jnp.mean(clipped, axis=0) - slope @ error, slope
+
+        def mean(position):
+            records = self.simulate(position, count)
+            scores = self.scores(position, records)
+            clipped = window(self.scores(window.center, records))
+            fisher = scores.T @ scores
+            scale = jax.lax.stop_gradient(jnp.sqrt(jnp.diag(fisher)) + TINY)
+            scaled = fisher / jnp.outer(scale, scale)
+            ridge = RANK_TOLERANCE * jnp.eye(len(scale))
+            weights = jnp.linalg.solve(scaled + ridge, jnp.sum(scores, axis=0) / scale)
+            found = clipped - (clipped.T @ scores @ (weights / scale))[None] / count
+            found = jnp.mean(found, axis=0)
+            return found, found
+
+        slope, value = jax.jacfwd(mean, has_aux=True)(position)
+        return value, slope
 
 
 def _whitening(fisher: jax.Array) -> jax.Array:
     """W with W^T F W = I, where F has a direction, and zero columns for the rest."""
-    scale = 1 / jnp.sqrt(jnp.maximum(jnp.diag(fisher), 1e-300))
+    scale = 1 / jnp.sqrt(jnp.maximum(jnp.diag(fisher), TINY))
     values, vectors = jnp.linalg.eigh(fisher * jnp.outer(scale, scale))
     is_measured = values > RANK_TOLERANCE * values[-1]
     inverse = jnp.where(is_measured, values, jnp.inf) ** -0.5

@@ -30,7 +30,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit.far_modes import Law, Prior
-from dpjax.fit.record_model import BLOCK, RecordModel
+from dpjax.fit.record_model import BLOCK, MAX_PARTS, RecordModel
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
@@ -135,7 +135,7 @@ def simulated_fit(
                 return posterior.loglikelihood_fn(unravel(position), record)
 
             def contribution_fn(record):
-                score = gradient_parts(loglikelihood_fn, position, record)
+                score = gradient_parts(loglikelihood_fn, position, record, MAX_PARTS)
                 score = jnp.concatenate(score)
                 return jnp.matmul(score, scale.astype(score.dtype), precision="highest")
 
@@ -158,7 +158,7 @@ def simulated_fit(
         def search(carry, row):
             center, predicted = carry
             words, multiplier = row
-            window = model.window(center, (multiplier / num_records) ** 2, predicted)
+            window = model.window(center, multiplier**2 / num_records, predicted)
             total = released(words, window, multiplier)
             _, covariance = meaning(window, multiplier, 1)
             law = Law(model, prior, window, total, covariance, num_records)
@@ -170,7 +170,7 @@ def simulated_fit(
             noise = jnp.asarray(multipliers)
             begin = start.astype(float), model.simulate(prior.draws)
             (center, _), _ = jax.lax.scan(search, begin, (rows[:-1], noise[:-1]))
-            window = model.window(center, (noise[-1] / num_records) ** 2)
+            window = model.window(center, noise[-1] ** 2 / num_records)
             total = released(rows[-1], window, noise[-1])
             moments, covariance = meaning(window, noise[-1], num_blocks)
         position = unravel(center.astype(start.dtype))

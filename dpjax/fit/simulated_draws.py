@@ -1,44 +1,59 @@
-"""Draws of the posterior that a fit's last release implies. Reads no data.
+"""Draws of the posterior that the last release of a fit implies. Reads no data.
 
-A draw solves n m(t) = S + N(0, Sigma) for t, so that draws are independent; they are
-resampled with weights prior(t) / |det m'(t)|. Near theta the mean of clip(g) under the
-model at t is one of records at theta, weighted with their likelihood ratios w,
+With S its total, the posterior is prior(t) N(S; n m(t), Sigma). A draw solves
 
-    m(t) = m(theta) + E[(w(x) - 1) (clip(g) - m(theta))],    w = p(x | t) / p(x | theta),
+    n m(t) = S + N(0, Sigma)
 
-which needs no simulation at t, and holds for discrete records as well. The term that is
-linear in t - theta is replaced by that of many more records.
+for t, so draws are independent, and they are resampled with the weights
+prior(t) / |det m'(t)|. If records leave a direction undetermined, there is no such
+solution, and chains of NUTS draw.
+
+Near theta, m(t) is a mean over records from the model at theta, weighted with their
+likelihood ratios w = p(x | t) / p(x | theta):
+
+    m(t) = m(theta) + E[(w - 1) (clip(g) - m(theta))].
+
+That takes no simulation at t, and holds for discrete records as well. The part of w that
+is linear in the score s is b^T s, with b fitted to log w by least squares. That part of
+the mean, E[clip(g) s^T] b, is known from many more records.
 """
 
-from functools import partial
-from typing import Any, Callable
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
-from dpjax.fit.record_model import RecordModel, Window
+from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel, Window
 from dpjax.fit.simulated import Released
 from dpjax.posterior import Posterior
+from dpjax.release.nominal import nominal_size
 
 __all__ = ["draws"]
 
 NUM_NEAR = 2048
 """Records whose likelihood ratios make up m(t)."""
 
-NUM_SLOPE = 2048
-"""Of them, those whose scores make up the slope of m."""
+EXCESS = 1.25
+"""Equations that are solved, over draws that are wanted."""
 
 MAX_STEPS = 20
-TOLERANCE = 0.01
+"""Steps of Broyden's method towards a solution."""
 
-EXCESS = 1.25
-"""Equations that are solved, over draws."""
+TOLERANCE, MAX_RESIDUAL = 0.002, 0.02
+"""Residual of a solution, in sds of S: at which steps end, and of those that are kept."""
 
-MAX_RESIDUAL = 0.02
-"""Of a solution, in sds of the released sum."""
+MIN_USABLE = 0.5
+"""Effective share of the solutions below which chains draw instead."""
+
+NUM_CHAINS = 16
+NUM_WARMUP = 300
+NUM_NEAR_CHAINS = 512
 
 
 def draws(
@@ -47,60 +62,129 @@ def draws(
     simulate_fn: Callable[[jax.Array, Any], Any],
     released: Released,
     num_draws: int,
-    num_records: int,
+    *,
+    nominal_num_records: int | None = None,
 ):
-    """Independent draws.
+    """Draws of the posterior that a release implies.
+
+    Parameters
+    ----------
+    rng_key
+        A JAX key; draws are post-processing, so it need not be secret.
+    posterior, simulate_fn, nominal_num_records
+        As of the `simulated_fit`. No data are read.
+    released
+        Info of its step.
+    num_draws
+        How many.
+
+    Returns
+    -------
+    Positions, leaves ``(num_draws, ...)``. They are independent if the records inform
+    about every direction.
     """
+    num_records = nominal_size(posterior, nominal_num_records)
+    functions = _Functions(
+        posterior.logprior_fn,
+        posterior.loglikelihood_fn,
+        simulate_fn,
+        num_records,
+    )
+    dtypes = jax.tree.map(lambda leaf: leaf.dtype, released.position)
     with jax.enable_x64(True):
-        released = jax.tree.map(lambda x: jnp.asarray(x, float), released)
-        flat, unravel = ravel_pytree(released.position)
-        count = int(EXCESS * num_draws)
-        solutions, residuals, log_weights, counts = _solve(
-            rng_key, released, posterior.logprior_fn, posterior.loglikelihood_fn, simulate_fn,
-            posterior.tempering, num_records, count)
-        usable = residuals < MAX_RESIDUAL
-        log_weights = np.where(usable, log_weights, -np.inf)
-        weights = np.exp(log_weights - log_weights.max())
-        print('steps',np.mean(counts),np.max(counts),'usable', np.mean(usable), 'ess', weights.sum()**2/(weights**2).sum()/count)
-        offset = float(jax.random.uniform(jax.random.fold_in(rng_key, 1)))
-        cumulated = np.cumsum(weights) / weights.sum()
-        chosen = np.searchsorted(cumulated, (np.arange(num_draws) + offset) / num_draws)
-        chosen = np.random.default_rng(0).permutation(chosen)
-        return np.asarray(solutions)[chosen]
+        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), released)
+        found = None
+        if np.all(np.any(np.asarray(wide.whitening) != 0, axis=0)):
+            found = _solutions(rng_key, functions, wide, num_draws)
+        if found is None:
+            found = _chains(rng_key, functions, wide, num_draws)
+        _, unravel = ravel_pytree(wide.position)
+        positions = jax.vmap(unravel)(jnp.asarray(found))
+    return jax.tree.map(
+        lambda leaf, dtype: np.asarray(leaf, dtype), positions, dtypes
+    )
 
 
-@partial(jax.jit, static_argnums=(2, 3, 4, 5, 6, 7))
-def _solve(rng_key, released, logprior_fn, loglikelihood_fn, simulate_fn, tempering, num_records, count):
-    center, unravel = ravel_pytree(released.position)
-    model = RecordModel(
-        lambda t, record: loglikelihood_fn(unravel(t), record),
-        lambda rng_key, t: simulate_fn(rng_key, unravel(t)), True)
-    window = Window(center, released.whitening, released.l2_clip_norm)
-    records = model.simulate(center, NUM_NEAR)
-    scores = model.scores(center, records)
-    clipped = window(scores) - released.mean[None]
-    excess_slope = released.slope - clipped.T @ scores / NUM_NEAR
-    loglikelihoods = jax.vmap(model.loglikelihood_fn, (None, 0))
-    base = loglikelihoods(center, records)
-    root = jnp.linalg.cholesky(released.covariance)
+class _Functions(NamedTuple):
+    """What the compiled functions are specialised to."""
 
-    first = jax.tree.map(lambda leaf: leaf[:NUM_SLOPE], records)
+    logprior_fn: Callable
+    loglikelihood_fn: Callable
+    simulate_fn: Callable
+    num_records: int
 
-    def residual_of(t, normal):
-        ratios = jnp.exp(loglikelihoods(t, records) - base)
-        mean = released.mean + (ratios - 1) @ clipped / NUM_NEAR
-        mean = mean + excess_slope @ (t - center)
-        difference = num_records * mean - released.total
-        return solve_triangular(root, difference, lower=True) - normal
 
-    def slope_of(t):
-        ratios = jnp.exp(loglikelihoods(t, first) - base[:NUM_SLOPE])
-        weighted = ratios[:, None] * clipped[:NUM_SLOPE]
-        slope = weighted.T @ model.scores(t, first) / NUM_SLOPE
-        slope0 = clipped[:NUM_SLOPE].T @ scores[:NUM_SLOPE] / NUM_SLOPE
-        return released.slope + slope - slope0
+class _Near(NamedTuple):
+    """The law of S given a parameter near theta."""
 
-    start = jnp.linalg.inv(solve_triangular(root, num_records * released.slope, lower=True))
+    residual: Callable[[jax.Array], jax.Array]
+    slope: Callable[[jax.Array], jax.Array]
+    logprior: Callable[[jax.Array], jax.Array]
+
+    @classmethod
+    def of(cls, functions: _Functions, released: Released, count: int) -> "_Near":
+        """Residual (S - n m(t)) in sds of S, its negative derivative, and log prior."""
+        center, unravel = ravel_pytree(released.position)
+        model = RecordModel.of(functions, functions.simulate_fn, released.position)
+        window = Window(center, released.whitening, released.l2_clip_norm)
+        records = model.simulate(center, count)
+        scores = model.scores(center, records)
+        centered = window(scores) - released.mean[None]
+        # b = fit @ log w; a ridge stands for directions that scores leave out.
+        scale = jnp.sqrt(jnp.diag(scores.T @ scores)) + 1e-300
+        scaled = scores / scale[None]
+        ridge = RANK_TOLERANCE * jnp.eye(len(center))
+        fit = jnp.linalg.solve(scaled.T @ scaled + ridge, scaled.T) / scale[:, None]
+        excess = (released.slope - centered.T @ scores / count) @ fit
+        loglikelihoods = jax.vmap(model.loglikelihood_fn, (None, 0))
+        base = loglikelihoods(center, records)
+        root = jnp.linalg.cholesky(released.covariance)
+
+        def log_ratios(t):
+            return loglikelihoods(t, records) - base
+
+        def residual(t):
+            found = log_ratios(t)
+            mean = (jnp.exp(found) - 1) @ centered / count + excess @ found
+            mean = functions.num_records * (released.mean + mean)
+            return solve_triangular(root, released.total - mean, lower=True)
+
+        def slope(t):
+            ratios = jnp.exp(log_ratios(t))
+            weights = ratios[:, None] * centered / count + excess.T
+            found = functions.num_records * weights.T @ model.scores(t, records)
+            return solve_triangular(root, found, lower=True)
+
+        return cls(residual, slope, lambda t: functions.logprior_fn(unravel(t)))
+
+
+def _solutions(rng_key, functions, released, num_draws):
+    """Solutions, resampled; None if too few of them are of use."""
+    solve_key, offset_key = jax.random.split(rng_key)
+    count = int(EXCESS * num_draws)
+    solutions, residuals, log_weights = map(
+        np.asarray, _solve(solve_key, functions, released, count)
+    )
+    usable = (residuals < MAX_RESIDUAL) & np.isfinite(log_weights)
+    if not np.any(usable):
+        return None
+    log_weights = np.where(usable, log_weights, -np.inf)
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    if 1 / np.sum(weights**2) < MIN_USABLE * count:
+        return None
+    # Systematic resampling: a solution comes as often as its weight says, or once more.
+    places = (np.arange(num_draws) + float(jax.random.uniform(offset_key))) / num_draws
+    chosen = np.searchsorted(np.cumsum(weights), places).clip(max=count - 1)
+    return solutions[chosen]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 3))
+def _solve(rng_key, functions, released, count):
+    """Solutions ``(count, d)``, their largest residuals, and their log weights."""
+    near = _Near.of(functions, released, NUM_NEAR)
+    center, _ = ravel_pytree(released.position)
+    slope = near.slope(center)
 
     def solve(normal):
         def more(carry):
@@ -109,17 +193,44 @@ def _solve(rng_key, released, logprior_fn, loglikelihood_fn, simulate_fn, temper
 
         def turn(carry):
             t, residual, inverse, count = carry
-            step = -inverse @ residual
-            now = residual_of(t + step, normal)
-            # Broyden's (1965) first update of the inverse slope.
-            moved = inverse @ (now - residual)
-            change = jnp.outer(step - moved, step @ inverse) / (step @ moved)
-            return t + step, now, inverse + change, count + 1
+            step = inverse @ residual
+            now = near.residual(t + step) + normal
+            # Broyden's (1965) first update of the inverse of the slope.
+            moved = inverse @ (residual - now)
+            inverse += jnp.outer(step - moved, step @ inverse) / (step @ moved)
+            return t + step, now, inverse, count + 1
 
-        carry = center, residual_of(center, normal), start, 0
-        t, residual, _, count = jax.lax.while_loop(more, turn, carry)
-        log_weight = logprior_fn(unravel(t)) - jnp.linalg.slogdet(slope_of(t))[1]
-        return t, jnp.max(jnp.abs(residual)), log_weight, count
+        carry = center, near.residual(center) + normal, jnp.linalg.inv(slope), 0
+        t, residual, _, _ = jax.lax.while_loop(more, turn, carry)
+        log_weight = near.logprior(t) - jnp.linalg.slogdet(near.slope(t))[1]
+        return t, jnp.max(jnp.abs(residual)), log_weight
 
     normals = jax.random.normal(rng_key, (count, center.size))
     return jax.lax.map(solve, normals, batch_size=64)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 3))
+def _chains(rng_key, functions, released, num_draws):
+    """States of NUTS, ``(num_draws, d)``; the chains take turns."""
+    near = _Near.of(functions, released, NUM_NEAR_CHAINS)
+    center, _ = ravel_pytree(released.position)
+
+    def log_density(t):
+        return near.logprior(t) - jnp.sum(near.residual(t) ** 2) / 2
+
+    def chain(rng_key):
+        warmup_key, key = jax.random.split(rng_key)
+        # BlackJAX annotates neither the steps of `run` nor the fields of states.
+        adaptation: Any = blackjax.window_adaptation(blackjax.nuts, log_density)
+        (state, parameters), _ = adaptation.run(warmup_key, center, NUM_WARMUP)
+        step: Any = blackjax.nuts(log_density, **parameters).step
+
+        def one(state, key):
+            state, _ = step(key, state)
+            return state, state.position
+
+        keys = jax.random.split(key, -(-num_draws // NUM_CHAINS))
+        return jax.lax.scan(one, state, keys)[1]
+
+    found = jax.vmap(chain)(jax.random.split(rng_key, NUM_CHAINS))
+    return jnp.swapaxes(found, 0, 1).reshape(-1, center.size)[:num_draws]

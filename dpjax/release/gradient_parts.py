@@ -15,7 +15,9 @@ MAX_PARTS = 16
 """Components up to which one pass over the records each is worth it."""
 
 
-def gradient_parts(function, position: jax.Array, record) -> list[jax.Array]:
+def gradient_parts(
+    function, position: jax.Array, record, max_parts: int = MAX_PARTS
+) -> list[jax.Array]:
     """The gradient of ``function(position, record)``, as vectors that make it up.
 
     Parameters
@@ -24,6 +26,8 @@ def gradient_parts(function, position: jax.Array, record) -> list[jax.Array]:
         ``(position, record) -> scalar``.
     position
         Shape ``(d,)``.
+    max_parts
+        Components up to which they are separate.
 
     Returns
     -------
@@ -32,7 +36,7 @@ def gradient_parts(function, position: jax.Array, record) -> list[jax.Array]:
     parts, as that of a dot product.
     """
     gradient_fn = jax.grad(function)
-    if not 1 < position.size <= MAX_PARTS:
+    if not 1 < position.size <= max_parts:
         return [gradient_fn(position, record)]
     closed = jax.make_jaxpr(gradient_fn)(position, record)
     parts = _parts(closed.jaxpr)
