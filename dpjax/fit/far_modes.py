@@ -8,7 +8,7 @@ and Marquardt's method goes on from the best position that they visited.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +69,22 @@ class Prior(NamedTuple):
         return cls(lambda t: logprior_fn(unravel(t)), draws, root)
 
 
+class _Fit(NamedTuple):
+    """What is minimised, at a position.
+
+    force, curvature
+        Negative gradient, and a positive matrix in place of the Hessian.
+    gain
+        Twice what a step may gain.
+    """
+
+    position: jax.Array
+    value: jax.Array
+    force: jax.Array
+    curvature: jax.Array
+    gain: jax.Array
+
+
 class Law(NamedTuple):
     """What a release S, together with the prior, says about the parameter.
 
@@ -112,7 +128,6 @@ class Law(NamedTuple):
         prior_precision = self.prior.root @ self.prior.root.T
 
         def fit(t):
-            """Value, negative gradient, curvature, and how much a step may gain."""
             mean, slope = self.model.far(self.window, t, num_simulated)
             residual = self.total - self.num_records * mean
             residual = solve_triangular(root, residual, lower=True)
@@ -122,35 +137,30 @@ class Law(NamedTuple):
             value = jnp.where(jnp.isfinite(value), value, jnp.inf)
             force = slope.T @ residual + force + push
             curvature = slope.T @ slope + prior_precision
-            return value, force, curvature, force @ jnp.linalg.solve(curvature, force)
+            gain = force @ jnp.linalg.solve(curvature, force)
+            return _Fit(t, value, force, curvature, gain)
 
-        def undamped(carry):
-            (t, (_, force, curvature, _)), best, count = carry
-            moved = t + jnp.linalg.solve(curvature, force)
-            now = moved, fit(moved)
-            return now, better(now, best), count + 1
-
-        def damped(carry):
-            (t, (value, force, curvature, _)), damping, count = carry
-            ridge = damping * jnp.diag(jnp.diag(curvature))
-            moved = t + jnp.linalg.solve(curvature + ridge, force)
-            found = better((moved, fit(moved)), carry[0])
-            damping *= jnp.where(found[1][0] < value, 0.1, 10.0)
-            return found, damping, count + 1
-
-        def more(num_steps):
+        def more(carry):
+            _, best, _, count = carry
             # A NaN goes on: it is not a mode.
-            return lambda carry: (
-                ~(carry[0][1][3] <= MAX_GAIN) & (carry[-1] < num_steps)
+            return ~(best.gain <= MAX_GAIN) & (count < num_undamped + num_damped)
+
+        def turn(carry):
+            t, best, damping, count = carry
+            now = fit(t)
+            is_better = now.value < best.value
+            best = jax.tree.map(lambda a, b: jnp.where(is_better, a, b), now, best)
+            factor = jnp.where(is_better, 0.1, 10.0)
+            is_free = count < num_undamped
+            damping = damping * jnp.where(is_free, 1.0, factor)
+            t, _, force, curvature, _ = jax.tree.map(
+                lambda a, b: jnp.where(is_free, a, b), now, best
             )
+            ridge = jnp.where(is_free, 0.0, damping) * jnp.diag(jnp.diag(curvature))
+            moved = t + jnp.linalg.solve(curvature + ridge, force)
+            return moved, best, damping, count + 1
 
-        def better(one, other):
-            is_better = one[1][0] < other[1][0]
-            return jax.tree.map(lambda a, b: jnp.where(is_better, a, b), one, other)
-
-        now = start, fit(start)
-        carry = now, now, 0
-        _, best, _ = jax.lax.while_loop(more(num_undamped), undamped, carry)
-        carry = best, jnp.asarray(1e-3), 0
-        best, _, _ = jax.lax.while_loop(more(num_damped), damped, carry)
-        return best[0]
+        least = _Fit(start, jnp.inf, start, prior_precision, jnp.inf)
+        least = jax.tree.map(jnp.asarray, least)
+        carry = start, least, jnp.asarray(1e-3), 0
+        return jax.lax.while_loop(more, turn, carry)[1].position

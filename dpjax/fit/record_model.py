@@ -167,7 +167,9 @@ class RecordModel:
             clipped = clip(white, l2_clip_norm)
             slope = clipped.T @ white / BLOCK + unmeasured
             residual = clipped - white @ slope.T
-            noise = noise_variance * l2_clip_norm**2 * (jnp.eye(len(center)) - unmeasured)
+            noise = (
+                noise_variance * l2_clip_norm**2 * (jnp.eye(len(center)) - unmeasured)
+            )
             covariance = residual.T @ residual / BLOCK + noise
             left = jnp.linalg.solve(slope, covariance)
             return jnp.trace(jnp.linalg.solve(slope, left.T))
@@ -196,7 +198,9 @@ class RecordModel:
         total = jax.lax.fori_loop(0, num_blocks, add, total) / (num_blocks * BLOCK)
         clipped, white = total[:dim], total[dim:-1]
         product, fisher = clipped[:, dim:-1], white[:, dim:-1]
-        regression = product @ jnp.linalg.pinv(fisher, rtol=RANK_TOLERANCE, hermitian=True)
+        regression = product @ jnp.linalg.pinv(
+            fisher, rtol=RANK_TOLERANCE, hermitian=True
+        )
         # The exact mean of g is zero, and what is left of clip(g) varies little.
         mean = clipped[:, -1] - regression @ white[:, -1]
         information = regression @ product.T

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
@@ -118,6 +119,7 @@ def simulated_fit(
     num_records = nominal_size(posterior, nominal_num_records)
     # The error of the simulated mean then adds a quarter to the clipping loss.
     num_blocks = -(-min(max(4 * num_records, 100_000), 1_000_000) // BLOCK)
+    blocks = np.asarray([1] * (len(SHARES) - 1) + [num_blocks])
     multipliers = [noise_multiplier / share**0.5 for share in SHARES]
     release = GaussianSum(1.0, None)
 
@@ -155,26 +157,29 @@ def simulated_fit(
                 + noise_variance * jnp.eye(start.size)
             )
 
-        def search(carry, row):
+        def turn(carry, row):
             center, predicted = carry
-            words, multiplier = row
+            words, multiplier, num_blocks = row
             window = model.window(center, multiplier**2 / num_records, predicted)
             total = released(words, window, multiplier)
-            _, covariance = meaning(window, multiplier, 1)
+            moments, covariance = meaning(window, multiplier, num_blocks)
             law = Law(model, prior, window, total, covariance, num_records)
-            center = law.mode().astype(start.dtype).astype(float)
-            return (center, model.simulate(law.predicted(center))), None
+            mode = law.mode().astype(start.dtype).astype(float)
+            predicted = model.simulate(law.predicted(mode))
+            return (mode, predicted), (
+                *window,
+                total,
+                moments.mean,
+                moments.slope,
+                covariance,
+            )
 
         with jax.enable_x64(True):
-            rows = words.reshape(len(SHARES), -1)
-            noise = jnp.asarray(multipliers)
+            rows = words.reshape(len(SHARES), -1), jnp.asarray(multipliers), blocks
             begin = start.astype(float), model.simulate(prior.draws)
-            (center, _), _ = jax.lax.scan(search, begin, (rows[:-1], noise[:-1]))
-            window = model.window(center, noise[-1] ** 2 / num_records)
-            total = released(rows[-1], window, noise[-1])
-            moments, covariance = meaning(window, noise[-1], num_blocks)
+            _, found = jax.lax.scan(turn, begin, rows)
+            center, *numbers = [leaf[-1] for leaf in found]
         position = unravel(center.astype(start.dtype))
-        numbers = *window[1:], total, moments.mean, moments.slope, covariance
         dtype = jnp.result_type(float)
         numbers = [number.astype(dtype) for number in numbers]
         return FitState(position), Released(position, *numbers), memory

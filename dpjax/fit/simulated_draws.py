@@ -100,9 +100,7 @@ def draws(
             found = _chains(rng_key, functions, wide, num_draws)
         _, unravel = ravel_pytree(wide.position)
         positions = jax.vmap(unravel)(jnp.asarray(found))
-    return jax.tree.map(
-        lambda leaf, dtype: np.asarray(leaf, dtype), positions, dtypes
-    )
+    return jax.tree.map(lambda leaf, dtype: np.asarray(leaf, dtype), positions, dtypes)
 
 
 class _Functions(NamedTuple):
