@@ -160,7 +160,7 @@ class Law(NamedTuple):
             moved = t + jnp.linalg.solve(curvature + ridge, force)
             return moved, best, damping, count + 1
 
-        least = _Fit(start, jnp.inf, start, prior_precision, jnp.inf)
-        least = jax.tree.map(jnp.asarray, least)
+        infinite = jnp.asarray(jnp.inf)
+        least = _Fit(start, infinite, start, prior_precision, infinite)
         carry = start, least, jnp.asarray(1e-3), 0
         return jax.lax.while_loop(more, turn, carry)[1].position

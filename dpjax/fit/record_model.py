@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax.posterior import Posterior
 from dpjax.release.gradient_parts import gradient_parts
 
 __all__ = ["Moments", "RecordModel", "Window", "clip"]
@@ -103,15 +102,14 @@ class RecordModel:
     is_wide: bool
 
     @classmethod
-    def of(cls, posterior: Posterior, simulate_fn: Callable, like) -> "RecordModel":
-        """The model of positions like `like`. It holds no data."""
+    def of(cls, loglikelihood_fn: Callable, simulate_fn: Callable, like):
+        """The model of positions like `like`."""
         wide = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
         _, unravel = ravel_pytree(wide)
-        loglikelihood_fn = posterior.loglikelihood_fn
         return cls(
             lambda t, record: loglikelihood_fn(unravel(t), record),
             lambda rng_key, t: simulate_fn(rng_key, unravel(t)),
-            jax.config.jax_enable_x64,
+            jnp.result_type(float) == jnp.float64,
         )
 
     def simulate(self, positions: jax.Array, count: int | None = None, block=0):

@@ -54,24 +54,31 @@ class Released(NamedTuple):
     """The last release of a fit, and what it means. Public.
 
     position
-        theta, where scores were taken.
+        theta ``(d,)``, flattened, where scores were taken.
     whitening, l2_clip_norm
         W ``(d, d)`` and C: see `Window`.
     total
         S ``(d,)``.
     mean, slope
         m ``(d,)`` at theta and its derivative ``(d, d)``.
-    covariance
-        Sigma ``(d, d)``.
+    information
+        A E[g g^T] A^T ``(d, d)``, of one record.
+    error
+        The rest of Sigma ``(d, d)``: clipping loss, noise, and what simulation errs.
     """
 
-    position: Any
+    position: jax.Array
     whitening: jax.Array
     l2_clip_norm: jax.Array
     total: jax.Array
     mean: jax.Array
     slope: jax.Array
-    covariance: jax.Array
+    information: jax.Array
+    error: jax.Array
+
+    def covariance(self, num_records: int, tempering: float) -> jax.Array:
+        """Sigma."""
+        return num_records / tempering * self.information + self.error
 
 
 def simulated_fit(
@@ -125,7 +132,7 @@ def simulated_fit(
 
     def move(words, state, memory):
         start, unravel = ravel_pytree(state.position)
-        model = RecordModel.of(posterior, simulate_fn, state.position)
+        model = RecordModel.of(posterior.loglikelihood_fn, simulate_fn, state.position)
         prior = Prior.of(posterior.logprior_fn, prior_sample_fn, state.position)
 
         def released(words, window, multiplier):
@@ -145,50 +152,42 @@ def simulated_fit(
                 words, posterior, contribution_fn, noise_multiplier=multiplier
             )
 
-        def meaning(window, multiplier, num_blocks):
-            """Moments of clip(g), and Sigma."""
-            moments = model.moments(window, num_blocks)
-            # The simulated mean errs like that of so many more records.
-            errors = 1 + num_records / (num_blocks * BLOCK)
-            known = moments.information / posterior.tempering
-            noise_variance = (multiplier * window.l2_clip_norm) ** 2
-            return moments, (
-                num_records * (known + errors * moments.loss)
-                + noise_variance * jnp.eye(start.size)
-            )
-
         def turn(carry, row):
             center, predicted = carry
             words, multiplier, num_blocks = row
             window = model.window(center, multiplier**2 / num_records, predicted)
             total = released(words, window, multiplier)
-            moments, covariance = meaning(window, multiplier, num_blocks)
-            law = Law(model, prior, window, total, covariance, num_records)
-            mode = law.mode().astype(start.dtype).astype(float)
-            predicted = model.simulate(law.predicted(mode))
-            return (mode, predicted), (
+            moments = model.moments(window, num_blocks)
+            # The simulated mean errs like that of so many more records.
+            loss = moments.loss * (1 + num_records / (num_blocks * BLOCK))
+            noise_variance = (multiplier * window.l2_clip_norm) ** 2
+            error = num_records * loss + noise_variance * jnp.eye(start.size)
+            found = Released(
                 *window,
                 total,
                 moments.mean,
                 moments.slope,
-                covariance,
+                moments.information,
+                error,
             )
+            covariance = found.covariance(num_records, posterior.tempering)
+            law = Law(model, prior, window, total, covariance, num_records)
+            mode = law.mode().astype(start.dtype).astype(float)
+            return (mode, model.simulate(law.predicted(mode))), found
 
         with jax.enable_x64(True):
             rows = words.reshape(len(SHARES), -1), jnp.asarray(multipliers), blocks
             begin = start.astype(float), model.simulate(prior.draws)
             _, found = jax.lax.scan(turn, begin, rows)
-            center, *numbers = [leaf[-1] for leaf in found]
-        position = unravel(center.astype(start.dtype))
-        dtype = jnp.result_type(float)
-        numbers = [number.astype(dtype) for number in numbers]
-        return FitState(position), Released(position, *numbers), memory
+            last = jax.tree.map(lambda leaf: leaf[-1].astype(start.dtype), found)
+        return FitState(unravel(last.position)), last, memory
 
     def stay(state):
-        dim = ravel_pytree(state.position)[0].size
-        vector, square = jnp.zeros(dim), jnp.zeros((dim, dim))
-        zero = jnp.zeros(())
-        return Released(state.position, square, zero, vector, vector, square, square)
+        flat, _ = ravel_pytree(state.position)
+        vector = jnp.zeros_like(flat)
+        square = jnp.zeros((flat.size, flat.size), flat.dtype)
+        zero = jnp.zeros((), flat.dtype)
+        return Released(flat, square, zero, vector, vector, *3 * [square])
 
     def num_words(state):
         dim = ravel_pytree(state.position)[0].size

@@ -13,12 +13,13 @@ likelihood ratios w = p(x | t) / p(x | theta):
 
     m(t) = m(theta) + E[(w - 1) (clip(g) - m(theta))].
 
-That takes no simulation at t, and holds for discrete records as well. The part of w that
-is linear in the score s is b^T s, with b fitted to log w by least squares. That part of
-the mean, E[clip(g) s^T] b, is known from many more records.
+That takes no simulation at t, and holds for discrete records as well. The part of w
+that is linear in the score s is b^T s, with b fitted to log w by least squares. That
+part of the mean, E[clip(g) s^T] b, is known from many more records.
 """
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,11 +43,11 @@ NUM_NEAR = 2048
 EXCESS = 1.25
 """Equations that are solved, over draws that are wanted."""
 
-MAX_STEPS = 20
-"""Steps of Broyden's method towards a solution."""
+MAX_STEPS = 8
+"""Steps of Broyden's method towards a solution, and half of those of Newton's."""
 
 TOLERANCE, MAX_RESIDUAL = 0.002, 0.02
-"""Residual of a solution, in sds of S: at which steps end, and of those that are kept."""
+"""Residual in sds of S at which steps end, and of solutions that are kept."""
 
 MIN_USABLE = 0.5
 """Effective share of the solutions below which chains draw instead."""
@@ -56,51 +57,98 @@ NUM_WARMUP = 300
 NUM_NEAR_CHAINS = 512
 
 
+class Known(NamedTuple):
+    """What draws know.
+
+    position_error
+        Root mean square distance, in posterior standard deviations, by which noise and
+        clipping move the centre of the draws.
+    num_directions
+        Number of directions that records inform about.
+    are_independent
+        Whether each draw is a solution of its own, not a state of a chain.
+    """
+
+    position_error: float
+    num_directions: int
+    are_independent: bool
+
+    def __str__(self):
+        kind = "independent draws" if self.are_independent else "states of NUTS"
+        return (
+            f"records inform about {self.num_directions} directions; noise and "
+            f"clipping move the centre by {self.position_error:.2g} posterior sds; "
+            f"{kind}"
+        )
+
+
 def draws(
-    rng_key: jax.Array,
     posterior: Posterior,
-    simulate_fn: Callable[[jax.Array, Any], Any],
     released: Released,
+    rng_key: jax.Array,
     num_draws: int,
+    like: Any,
     *,
+    simulate_fn: Callable[[jax.Array, Any], Any],
     nominal_num_records: int | None = None,
-):
+) -> tuple[Any, Known]:
     """Draws of the posterior that a release implies.
 
     Parameters
     ----------
-    rng_key
-        A JAX key; draws are post-processing, so it need not be secret.
     posterior, simulate_fn, nominal_num_records
-        As of the `simulated_fit`. No data are read.
+        As of `simulated_fit`. No data are read.
     released
         Info of its step.
+    rng_key
+        A JAX key. It need not be secret.
     num_draws
-        How many.
+        Number of draws.
+    like
+        A position, for its structure and dtypes.
 
     Returns
     -------
-    Positions, leaves ``(num_draws, ...)``. They are independent if the records inform
-    about every direction.
+    positions
+        Leaves ``(num_draws, ...)``.
+    known
+        What they know.
     """
-    num_records = nominal_size(posterior, nominal_num_records)
     functions = _Functions(
         posterior.logprior_fn,
         posterior.loglikelihood_fn,
         simulate_fn,
-        num_records,
+        nominal_size(posterior, nominal_num_records),
+        posterior.tempering,
     )
-    dtypes = jax.tree.map(lambda leaf: leaf.dtype, released.position)
+    is_measured = np.any(np.asarray(released.whitening) != 0, axis=0)
     with jax.enable_x64(True):
         wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), released)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
+        _, unravel = ravel_pytree(zeros)
+        arguments = rng_key, functions, wide, zeros, num_draws
         found = None
-        if np.all(np.any(np.asarray(wide.whitening) != 0, axis=0)):
-            found = _solutions(rng_key, functions, wide, num_draws)
+        if is_measured.all():
+            found = _solutions(*arguments)
+        known = Known(
+            _position_error(wide, functions.num_records / posterior.tempering),
+            int(is_measured.sum()),
+            found is not None,
+        )
         if found is None:
-            found = _chains(rng_key, functions, wide, num_draws)
-        _, unravel = ravel_pytree(wide.position)
+            found = _chains(*arguments)
         positions = jax.vmap(unravel)(jnp.asarray(found))
-    return jax.tree.map(lambda leaf, dtype: np.asarray(leaf, dtype), positions, dtypes)
+    return jax.tree.map(
+        lambda leaf, one: np.asarray(leaf, jnp.result_type(one)), positions, like
+    ), known
+
+
+def _position_error(released: Released, effective: float) -> float:
+    """Of a mean over `effective` = n / T records, in sds of that mean without error."""
+    information = np.asarray(released.information)
+    inverse = np.linalg.pinv(information, rtol=RANK_TOLERANCE, hermitian=True)
+    variance = np.trace(inverse @ np.asarray(released.error)) / effective
+    return math.sqrt(variance / np.linalg.matrix_rank(inverse, hermitian=True))
 
 
 class _Functions(NamedTuple):
@@ -110,6 +158,7 @@ class _Functions(NamedTuple):
     loglikelihood_fn: Callable
     simulate_fn: Callable
     num_records: int
+    tempering: float
 
 
 class _Near(NamedTuple):
@@ -120,10 +169,11 @@ class _Near(NamedTuple):
     logprior: Callable[[jax.Array], jax.Array]
 
     @classmethod
-    def of(cls, functions: _Functions, released: Released, count: int) -> "_Near":
+    def of(cls, functions: _Functions, released: Released, like, count) -> "_Near":
         """Residual (S - n m(t)) in sds of S, its negative derivative, and log prior."""
-        center, unravel = ravel_pytree(released.position)
-        model = RecordModel.of(functions, functions.simulate_fn, released.position)
+        center = released.position
+        _, unravel = ravel_pytree(like)
+        model = RecordModel.of(functions.loglikelihood_fn, functions.simulate_fn, like)
         window = Window(center, released.whitening, released.l2_clip_norm)
         records = model.simulate(center, count)
         scores = model.scores(center, records)
@@ -136,7 +186,8 @@ class _Near(NamedTuple):
         excess = (released.slope - centered.T @ scores / count) @ fit
         loglikelihoods = jax.vmap(model.loglikelihood_fn, (None, 0))
         base = loglikelihoods(center, records)
-        root = jnp.linalg.cholesky(released.covariance)
+        covariance = released.covariance(functions.num_records, functions.tempering)
+        root = jnp.linalg.cholesky(covariance)
 
         def log_ratios(t):
             return loglikelihoods(t, records) - base
@@ -156,13 +207,14 @@ class _Near(NamedTuple):
         return cls(residual, slope, lambda t: functions.logprior_fn(unravel(t)))
 
 
-def _solutions(rng_key, functions, released, num_draws):
+def _solutions(rng_key, functions, released, like, num_draws):
     """Solutions, resampled; None if too few of them are of use."""
     solve_key, offset_key = jax.random.split(rng_key)
     count = int(EXCESS * num_draws)
     solutions, residuals, log_weights = map(
-        np.asarray, _solve(solve_key, functions, released, count)
+        np.asarray, _solve(solve_key, functions, released, like, count)
     )
+    print("usable", np.mean(residuals < MAX_RESIDUAL))
     usable = (residuals < MAX_RESIDUAL) & np.isfinite(log_weights)
     if not np.any(usable):
         return None
@@ -177,19 +229,21 @@ def _solutions(rng_key, functions, released, num_draws):
     return solutions[chosen]
 
 
-@functools.partial(jax.jit, static_argnums=(1, 3))
-def _solve(rng_key, functions, released, count):
+@functools.partial(jax.jit, static_argnums=(1, 4))
+def _solve(rng_key, functions, released, like, count):
     """Solutions ``(count, d)``, their largest residuals, and their log weights."""
-    near = _Near.of(functions, released, NUM_NEAR)
-    center, _ = ravel_pytree(released.position)
-    slope = near.slope(center)
+    near = _Near.of(functions, released, like, NUM_NEAR)
+    center = released.position
+    inverse = jnp.linalg.inv(near.slope(center))
+    miss = near.residual(center)
 
     def solve(normal):
-        def more(carry):
-            _, residual, _, count = carry
-            return (jnp.max(jnp.abs(residual)) > TOLERANCE) & (count < MAX_STEPS)
+        start = center, miss + normal, inverse
 
-        def turn(carry):
+        def is_open(residual):
+            return ~(jnp.max(jnp.abs(residual)) <= TOLERANCE)
+
+        def broyden(carry):
             t, residual, inverse, count = carry
             step = inverse @ residual
             now = near.residual(t + step) + normal
@@ -198,8 +252,27 @@ def _solve(rng_key, functions, released, count):
             inverse += jnp.outer(step - moved, step @ inverse) / (step @ moved)
             return t + step, now, inverse, count + 1
 
-        carry = center, near.residual(center) + normal, jnp.linalg.inv(slope), 0
-        t, residual, _, _ = jax.lax.while_loop(more, turn, carry)
+        def newton(carry):
+            t, residual, count = carry
+            # At first towards equations on the way from those that the center solves.
+            aim = jnp.maximum(1 - (count + 1) / MAX_STEPS, 0) * start[1]
+            t += jnp.linalg.solve(near.slope(t), residual - aim)
+            return t, near.residual(t) + normal, count + 1
+
+        t, residual, *_ = jax.lax.while_loop(
+            lambda carry: is_open(carry[1]) & (carry[-1] < MAX_STEPS),
+            broyden,
+            (*start, 0),
+        )
+        # Where the cheap steps went astray, those that cost more start afresh.
+        begin = jax.tree.map(
+            lambda a, b: jnp.where(is_open(residual), a, b), start[:2], (t, residual)
+        )
+        t, residual, _ = jax.lax.while_loop(
+            lambda carry: is_open(carry[1]) & (carry[-1] < 2 * MAX_STEPS),
+            newton,
+            (*begin, 0),
+        )
         log_weight = near.logprior(t) - jnp.linalg.slogdet(near.slope(t))[1]
         return t, jnp.max(jnp.abs(residual)), log_weight
 
@@ -207,11 +280,11 @@ def _solve(rng_key, functions, released, count):
     return jax.lax.map(solve, normals, batch_size=64)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 3))
-def _chains(rng_key, functions, released, num_draws):
+@functools.partial(jax.jit, static_argnums=(1, 4))
+def _chains(rng_key, functions, released, like, num_draws):
     """States of NUTS, ``(num_draws, d)``; the chains take turns."""
-    near = _Near.of(functions, released, NUM_NEAR_CHAINS)
-    center, _ = ravel_pytree(released.position)
+    near = _Near.of(functions, released, like, NUM_NEAR_CHAINS)
+    center = released.position
 
     def log_density(t):
         return near.logprior(t) - jnp.sum(near.residual(t) ** 2) / 2
