@@ -33,13 +33,14 @@ _KEYS = {
         for clip in ("clip_in_sds", "clip_per_step_size")
         for step in ("step_size", "largest_step_size")
     ],
+    "fit": [set()],
 }
 """Keys of an algorithm's table: any one of the sets."""
 
 _INTEGERS = ("batch_size", "num_integration_steps", "num_passes")
 
 ALGORITHMS = tuple(_KEYS)
-"""The thesis's names, in its order, and ``ours``."""
+"""The thesis's names, in its order, and ours: a walk, and a fit without settings."""
 
 
 @dataclass(frozen=True)

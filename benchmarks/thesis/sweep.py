@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
-from benchmarks.thesis import entries, published, replay, report
+from benchmarks.thesis import entries, fits, published, replay, report
 from benchmarks.thesis.settings import Experiment
 from dpjax.evaluation import median_bandwidth, mmd, reference_bandwidth
 
@@ -83,6 +83,8 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
     identity = json.dumps({**settings, **dataclasses.asdict(options)})
     if (name, epsilon) in done and done[name, epsilon][0]["settings"] == identity:
         return None
+    if name == "fit":
+        return _fits(case, epsilon, identity, run_key, score_key)
     entry = entries.build(model, case.posterior, name, settings, epsilon)
     num_steps = min(entry.num_steps, int(options.most_passes / entry.laziness))
     start = time.perf_counter()
@@ -124,12 +126,34 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
     ]
 
 
+def _fits(case, epsilon, identity, run_key, score_key):
+    """Rows of ``fit``, one for every analysis."""
+    model, count = case.experiment.model, case.options.num_chains
+    found, seconds = fits.analyses(model, case.posterior, epsilon, run_key, count)
+    common = dict(
+        model=model.key,
+        algorithm="fit",
+        epsilon=epsilon,
+        steps=1,
+        budget_steps=1,
+        accountant="gdp",
+        # Five releases read the data.
+        passes=5,
+        settings=identity,
+    )
+    rows = []
+    for chain, key in enumerate(jax.random.split(score_key, count)):
+        distances = _distances(case, key, jnp.asarray(found[chain]))
+        scores = dict(zip(DISTANCES, map(float, distances), strict=True))
+        row = {**dict.fromkeys(FIELDS, math.nan), **common, **scores}
+        rows.append({**row, "chain": chain, "seconds": seconds[chain]})
+    return rows
+
+
+DISTANCES = ("mmd", "mmd_thesis", "mean_error", "covariance_error")
 SCORES = (
     "acceptance",
-    "mmd",
-    "mmd_thesis",
-    "mean_error",
-    "covariance_error",
+    *DISTANCES,
     "ratio_clip",
     "gradient_clip",
     "seconds",
@@ -141,7 +165,6 @@ FIELDS = ("model", "algorithm", "epsilon", "chain", "accountant", *NUMBERS, "set
 def _score(case, name, entry, result, num_dropped, key):
     """Scores of every chain; `num_dropped` of its states are its first half."""
     keys = jax.random.split(key, len(result.positions))
-    fixed = reference_bandwidth(case.reference)
     draws = np.asarray(result.positions)
     count = min(replay.FEW if name == "hmc" else replay.MANY, draws.shape[1])
     chosen = np.linspace(0, draws.shape[1] - 1, count).astype(int)
@@ -149,20 +172,28 @@ def _score(case, name, entry, result, num_dropped, key):
     for key, chain, accepted in zip(keys, draws, result.acceptance_rate, strict=True):
         bandwidth_key, replay_key = jax.random.split(key)
         kept = jnp.asarray(chain[num_dropped:])
-        thesis = median_bandwidth(bandwidth_key, kept, case.reference)
         ratios, gradients = replay.clip_fractions(
             entry.replay_fn, replay_key, case.posterior, jnp.asarray(chain[chosen])
         )
         numbers = (
             np.mean(accepted),
-            mmd(kept, case.reference, fixed),
-            mmd(kept, case.reference, thesis),
-            *_moment_errors(case, kept),
+            *_distances(case, bandwidth_key, kept),
             np.mean(ratios),
             np.mean(gradients),
         )
         rows.append(dict(zip(SCORES, map(float, numbers), strict=False)))
     return rows
+
+
+def _distances(case, key, kept):
+    """Of the draws `kept` from the posterior: `DISTANCES`."""
+    fixed = reference_bandwidth(case.reference)
+    thesis = median_bandwidth(key, kept, case.reference)
+    return (
+        mmd(kept, case.reference, fixed),
+        mmd(kept, case.reference, thesis),
+        *_moment_errors(case, kept),
+    )
 
 
 def _moment_errors(case, kept):

@@ -108,11 +108,11 @@ class Law(NamedTuple):
 
         They are modes, had S and the prior other noise: approximate draws of the law.
         """
-        key = jax.random.key(1)
         with jax.enable_x64(self.model.is_wide):
-            normals = jax.random.normal(key, (NUM_SPREAD, 2, len(mode)))
+            shape = NUM_SPREAD, 2, len(mode)
+            normals = jax.random.normal(jax.random.key(1), shape)
         normals = normals.astype(float)
-        totals = self.total + normals[:, 0] @ jnp.linalg.cholesky(self.covariance).T
+        totals = self.total[None] + normals[:, 0] @ jnp.linalg.cholesky(self.covariance).T
         pushes = normals[:, 1] @ self.prior.root.T
 
         def one(total, push):

@@ -117,9 +117,10 @@ class RecordModel:
 
         Those of another block are independent.
         """
-        key = jax.random.fold_in(jax.random.key(SEED), block)
         axis = None if count else 0
         with jax.enable_x64(self.is_wide):
+            block = jnp.asarray(block, jnp.uint32)
+            key = jax.random.fold_in(jax.random.key(SEED), block)
             keys = jax.random.split(key, count or len(positions))
             positions = positions.astype(float)
             return jax.vmap(self.simulate_fn, (0, axis))(keys, positions)

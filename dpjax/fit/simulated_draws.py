@@ -214,7 +214,6 @@ def _solutions(rng_key, functions, released, like, num_draws):
     solutions, residuals, log_weights = map(
         np.asarray, _solve(solve_key, functions, released, like, count)
     )
-    print("usable", np.mean(residuals < MAX_RESIDUAL))
     usable = (residuals < MAX_RESIDUAL) & np.isfinite(log_weights)
     if not np.any(usable):
         return None

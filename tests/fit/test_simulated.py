@@ -1,0 +1,198 @@
+"""Fits to models whose records can be simulated: what they release, and the draws."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from dp_accounting import NeighboringRelation as Relation
+from scipy import stats
+
+import dpjax
+from dpjax import privacy
+from dpjax.fit.simulated import SHARES, simulated_fit
+from dpjax.fit.simulated_draws import draws
+from dpjax.models.banana import banana, exact_sample, simulate
+from dpjax.models.circle import simulate as simulate_radii
+from dpjax.runner.program import check_algorithm
+
+NUM_RECORDS, CURVATURE = 4000, 5.0
+
+
+def simulate_fn(rng_key, position):
+    straight = position.at[1].add(CURVATURE * position[0] ** 2 - 3)
+    return straight + simulate(rng_key, 1, 2)[0]
+
+
+def prior_sample_fn(rng_key):
+    straight = 1000**0.5 * jax.random.normal(rng_key, (2,))
+    return straight.at[1].add(-CURVATURE * straight[0] ** 2)
+
+
+def posterior_of(data, tempering=1.0):
+    return banana(data, curvature=CURVATURE, tempering=tempering)
+
+
+def algorithm_fn(posterior, noise_multiplier, **options):
+    return simulated_fit(
+        posterior,
+        simulate_fn,
+        prior_sample_fn,
+        noise_multiplier=noise_multiplier,
+        **options,
+    )
+
+
+@functools.partial(jax.jit, static_argnames="noise_multiplier")
+def released(rng_key, posterior, noise_multiplier):
+    algorithm = algorithm_fn(posterior, noise_multiplier)
+    return algorithm.step(rng_key, algorithm.init(jnp.full(2, 0.1)))[1]
+
+
+def drawn(posterior, info, num_draws):
+    return draws(
+        posterior,
+        info,
+        jax.random.key(7),
+        num_draws,
+        jnp.zeros(2),
+        simulate_fn=simulate_fn,
+    )
+
+
+@pytest.fixture(scope="module")
+def data():
+    return simulate(jax.random.key(3), NUM_RECORDS, 2)
+
+
+@pytest.mark.parametrize(
+    ("relation", "sensitivity"),
+    [(Relation.REPLACE_ONE, 2.0), (Relation.ADD_OR_REMOVE_ONE, 1.0)],
+)
+def test_all_releases_cost_what_one_costs(data, relation, sensitivity):
+    algorithm = algorithm_fn(posterior_of(data), 3.0, nominal_num_records=5000)
+    found = algorithm.privacy(1, relation)
+    assert [count for _, count in found] == [1] * len(SHARES)
+    noises = [event.noise_multiplier for event, _ in found]
+    expected = 3.0 / np.sqrt(SHARES) / sensitivity
+    np.testing.assert_allclose(noises, expected, rtol=1e-12)
+    np.testing.assert_allclose(np.sum(np.power(noises, -2)), (sensitivity / 3.0) ** 2)
+
+
+def test_a_secret_number_of_records_is_refused(data):
+    algorithm = algorithm_fn(posterior_of(data), 3.0)
+    with pytest.raises(ValueError, match="nominal_num_records"):
+        algorithm.privacy(1, Relation.ADD_OR_REMOVE_ONE)
+
+
+@pytest.mark.thorough
+def test_records_get_out_through_releases_only(data):
+    fit = functools.partial(algorithm_fn, noise_multiplier=3.0)
+    check_algorithm(fit, posterior_of(data), jnp.full((1, 2), 0.1))
+
+
+@pytest.mark.thorough
+def test_a_run_spends_its_budget(data):
+    posterior = posterior_of(data)
+    noise_multiplier = privacy.calibrate(
+        lambda noise: algorithm_fn(posterior, noise).privacy(1),
+        num_steps=1,
+        epsilon=2.0,
+        delta=1e-5,
+        bracket=(0.1, 100.0),
+    )
+    run = dpjax.run(
+        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier),
+        posterior,
+        1,
+        initial_position=jnp.full((1, 2), 0.1),
+        num_chains=1,
+        budget=dpjax.Budget(2.0, 1e-5),
+        warmup_fraction=0.0,
+        verbose=False,
+        unsafe_key=jax.random.key(0),
+    )
+    assert 1.98 < run.statement.epsilon <= 2.0
+    info = jax.tree.map(lambda leaf: leaf[0, 0], run.infos)
+    positions, known = drawn(posterior, info, 500)
+    assert known.are_independent and known.num_directions == 2
+    assert 0.1 < known.position_error < 1
+    exact = exact_sample(jax.random.key(1), data, 4000, curvature=CURVATURE)
+    # The error in the mean of t1 is noise; 1e-7 for a normal variable.
+    allowed = 5.4 * np.hypot(1, known.position_error) * np.std(exact[:, 0])
+    assert abs(np.mean(positions[:, 0]) - np.mean(exact[:, 0])) < allowed
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("tempering", [1.0, 0.05])
+def test_without_noise_to_speak_of_draws_are_exact(data, tempering):
+    posterior = posterior_of(data, tempering)
+    info = released(jax.random.key(0), posterior, 1e-3)
+    positions, known = drawn(posterior, info, 2000)
+    assert known.position_error < 0.02
+    straight = np.array(positions, np.float64)
+    straight[:, 1] += CURVATURE * straight[:, 0] ** 2
+    variance = 1 / np.array([0.05, 0.4]) / (tempering * NUM_RECORDS)
+    scaled = (straight - np.mean(data, axis=0)) / variance**0.5
+    # Systematic resampling makes p-values larger; the chance of failure is 4e-8.
+    for column in scaled.T:
+        assert stats.kstest(column, "norm").pvalue > 1e-8
+    assert stats.kstest(scaled.sum(axis=1) / 2**0.5, "norm").pvalue > 1e-8
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("tempering", [1.0, 0.1])
+def test_draws_are_as_wide_as_they_are_wrong(tempering):
+    """With noise, draws of t1 and u are N(mean of the data, 1 + error^2) in sds."""
+    scores, errors = [], []
+    for seed in range(60):
+        data = simulate(jax.random.key(100 + seed), NUM_RECORDS, 2)
+        posterior = posterior_of(data, tempering)
+        info = released(jax.random.key(seed), posterior, 20.0)
+        positions, _ = drawn(posterior, info, 2000)
+        straight = np.array(positions, np.float64)
+        straight[:, 1] += CURVATURE * straight[:, 0] ** 2
+        sds = 1 / np.array([0.05, 0.4]) / (tempering * NUM_RECORDS)
+        miss = (straight.mean(axis=0) - np.mean(data, axis=0)) / sds**0.5
+        width = straight.std(axis=0) / sds**0.5
+        scores.append(miss)
+        errors.append(width**2 - 1)
+    # What draws are too wide by is what they miss by: 120 squares of normal variables.
+    ratio = np.sum(np.square(scores)) / np.sum(errors)
+    low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], 2 * len(scores)) / (2 * len(scores))
+    assert low < ratio < high
+
+
+@pytest.mark.thorough
+def test_chains_draw_where_records_leave_a_direction_undetermined():
+    num_records, sharpness = 4000, 1e-3
+    radii = simulate_radii(jax.random.key(2), num_records)
+
+    def loglikelihood_fn(position, record):
+        return -sharpness * (jnp.sum(position**2) - record) ** 2
+
+    def simulate_fn(rng_key, position):
+        noise = jax.random.normal(rng_key) / (2 * sharpness) ** 0.5
+        return jnp.sum(position**2) + noise
+
+    posterior = dpjax.Posterior(lambda position: 0.0, loglikelihood_fn, radii**2)
+    algorithm = simulated_fit(
+        posterior,
+        simulate_fn,
+        lambda key: 5 * jax.random.normal(key, (2,)),
+        noise_multiplier=1e-2,
+    )
+    start = jnp.full(2, 0.5)
+    info = jax.jit(algorithm.step)(jax.random.key(0), algorithm.init(start))[1]
+    positions, known = draws(
+        posterior, info, jax.random.key(1), 4000, start, simulate_fn=simulate_fn
+    )
+    assert not known.are_independent and known.num_directions == 1
+    sd = (2 * sharpness * num_records) ** -0.5
+    scaled = (np.sum(positions**2, axis=1) - np.mean(radii**2)) / sd
+    # Every fifth state, of chains that forget within a few: standard errors of 800.
+    assert abs(np.mean(scaled)) < 6 / 800**0.5
+    assert abs(np.std(scaled) - 1) < 6 / 1600**0.5
+    angles = np.arctan2(positions[:, 1], positions[:, 0])
+    assert abs(np.mean(np.exp(1j * angles))) < 6 / 800**0.5
