@@ -21,6 +21,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
 from dpjax.runner.run import run
+from dpjax.runner.sample import sample
 from dpjax.sgmcmc import schedules
 from dpjax.sgmcmc.sghmc import sghmc
 from dpjax.sgmcmc.sgld import sgld
@@ -55,6 +56,7 @@ __all__ = [
     "privacy",
     "proposals",
     "run",
+    "sample",
     "schedules",
     "sep",
     "sghmc",

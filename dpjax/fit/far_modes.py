@@ -112,7 +112,9 @@ class Law(NamedTuple):
             shape = NUM_SPREAD, 2, len(mode)
             normals = jax.random.normal(jax.random.key(1), shape)
         normals = normals.astype(float)
-        totals = self.total[None] + normals[:, 0] @ jnp.linalg.cholesky(self.covariance).T
+        totals = (
+            self.total[None] + normals[:, 0] @ jnp.linalg.cholesky(self.covariance).T
+        )
         pushes = normals[:, 1] @ self.prior.root.T
 
         def one(total, push):

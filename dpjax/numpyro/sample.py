@@ -1,9 +1,13 @@
 """Private draws from a NumPyro model with nothing to tune.
 
 By default `dpjax.fit` releases what the data say about the parameters, and draws
-independently from the posterior that this implies. ``method="walk"`` spends a share of
-the budget on such a fit and the rest on lazy `dpjax.barker`, whose steps leave the
-exact posterior unchanged:
+independently from the posterior that this implies. A model that generates whole records
+is fitted by `dpjax.fit.simulated`, whose draws keep the shape of a curved posterior. A
+model of observations given covariates is fitted by `dpjax.fit.score_fit`, whose
+likelihood is normal about the bulk of the posterior.
+
+``method="walk"`` spends a share of the budget on a fit of the second kind, and the rest
+on lazy `dpjax.barker`, whose steps leave the exact posterior unchanged:
 
 1. *Start and metric.* Chains start at draws of the fit, whose covariance is the metric.
 2. *Clip bound.* The quantile `QUANTILE` of the log ratios of records that the model
@@ -39,11 +43,12 @@ from dpjax.numpyro.fisher import (
     prior_sd,
     record_information,
 )
-from dpjax.numpyro.nodes import conditional_scores
+from dpjax.numpyro.nodes import conditional_scores, generated
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.quietest_sum import quietest_sum
+from dpjax.runner import sample as simulated
 from dpjax.runner.fit import fit, least_noise
 from dpjax.runner.results import PrivacyStatement, Run
 from dpjax.runner.run import run
@@ -154,13 +159,23 @@ def sample(
     )
     if method == "walk":
         return _walk(posterior, budget, **options)
+    model = model_of(posterior)
+    if generated(model) == frozenset(posterior.data):
+        return simulated.sample(
+            posterior,
+            model.simulate,
+            model.draw,
+            budget=budget,
+            nominal_num_records=nominal_num_records,
+            **options,
+        )
     algorithm_fn = functools.partial(
         fit_algorithm, nominal_num_records=nominal_num_records
     )
     noise_multiplier = least_noise(algorithm_fn, posterior, budget)
     algorithm_fn = functools.partial(algorithm_fn, noise_multiplier=noise_multiplier)
     *others, _ = algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
-    last = quietest_sum(1.0, model_of(posterior).dim, others, budget)
+    last = quietest_sum(1.0, model.dim, others, budget)
     return fit(
         functools.partial(algorithm_fn, last=last),
         draws,

@@ -1,0 +1,92 @@
+"""Private draws with nothing to tune, for any model whose records can be simulated."""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dpjax import privacy
+from dpjax.fit.simulated import simulated_fit
+from dpjax.fit.simulated_draws import draws
+from dpjax.posterior import Posterior
+from dpjax.runner.fit import Fit, fit, least_noise
+
+__all__ = ["sample"]
+
+NUM_PRIOR_DRAWS = 100
+"""Draws from the prior, at whose mean the search begins."""
+
+
+def sample(
+    posterior: Posterior,
+    simulate_fn: Callable[[jax.Array, Any], Any],
+    prior_sample_fn: Callable[[jax.Array], Any],
+    *,
+    budget: privacy.Budget,
+    num_draws: int = 1000,
+    num_chains: int = 4,
+    nominal_num_records: int | None = None,
+    ledger: str | os.PathLike | None = None,
+    checkpoint: str | os.PathLike | None = None,
+    verbose: bool = True,
+    unsafe_key: jax.Array | None = None,
+) -> Fit:
+    """Draw from a posterior, and spend all of a budget, without a chain.
+
+    A few noisy sums of clipped scores are released, and what they say of the parameters
+    is computed from simulated records: see `dpjax.fit.simulated`. So the draws keep the
+    shape of a curved posterior, and their width includes what clipping and noise hide.
+
+    Parameters
+    ----------
+    posterior, simulate_fn, prior_sample_fn, nominal_num_records
+        As in `dpjax.fit.simulated.simulated_fit`. Records are drawn whole: a model of
+        observations given covariates is for `dpjax.numpyro.sample`.
+    budget, ledger, checkpoint, verbose, unsafe_key
+        As in `dpjax.run`.
+    num_draws, num_chains
+        The draws come as so many chains of so many draws. All of them are independent
+        and cost nothing.
+
+    Returns
+    -------
+    Fit
+        The draws, and what they know.
+
+    Raises
+    ------
+    ValueError, BudgetError, CheckpointError
+        As in `dpjax.run`.
+    """
+    keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
+    start = jax.tree.map(
+        lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(prior_sample_fn)(keys)
+    )
+    algorithm_fn = functools.partial(
+        simulated_fit,
+        simulate_fn=simulate_fn,
+        prior_sample_fn=prior_sample_fn,
+        nominal_num_records=nominal_num_records,
+    )
+    draws_fn = functools.partial(
+        draws, simulate_fn=simulate_fn, nominal_num_records=nominal_num_records
+    )
+    return fit(
+        functools.partial(
+            algorithm_fn,
+            noise_multiplier=least_noise(algorithm_fn, posterior, budget),
+        ),
+        draws_fn,
+        posterior,
+        initial_position=start,
+        budget=budget,
+        num_draws=num_draws,
+        num_chains=num_chains,
+        ledger=ledger,
+        checkpoint=checkpoint,
+        verbose=verbose,
+        unsafe_key=unsafe_key,
+    )
