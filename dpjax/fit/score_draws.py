@@ -1,17 +1,17 @@
 """Draws from what a `score_fit` released. They read no data and cost nothing.
 
-With y = T^-1 (z - position), what was released is about
+With y = T^-1 (z - position), each released score s_k is about
 
-    score ~ N(J y, Sigma),
-    Sigma = rho J + s_J^2 / 2 (|v|^2 I + v v^T) + nu^2 I,
+    s_k ~ N(J (y - y_k), rho J + sigma_k^2 I),  sigma_k^2 = nu_k^2 + b_k^2,
 
-where rho J is the scatter of the records' scores, nu the sd of the noise on the score,
-and s_J that of the noise on the slope J, which acts through the distance v over which
-scores were carried. The posterior is this likelihood times the prior. It is normal
-where the prior is. Elsewhere every draw is the end of a short chain of its own, of
-Hamiltonian steps from the normal law that fits best.
+where J is the slope, rho J the scatter of the records' scores, nu_k the sd of the noise
+and b_k = kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature adds. Draws of y come
+from this likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`).
+Given J they are normal where the prior is. Elsewhere every draw is the end of a short
+chain of its own, of Hamiltonian steps from the normal law that fits best.
 """
 
+import warnings
 from typing import Any, NamedTuple
 
 import blackjax
@@ -20,7 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax.fit.score_fit import Released
+from dpjax.fit.score_fit import Released, regular
+from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, slopes
 from dpjax.posterior import Posterior
 
 __all__ = ["Known", "draws"]
@@ -29,10 +30,16 @@ NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 20, 0.3, 6
 """Of every draw's chain, in standard deviations of the normal law it starts from."""
 
 NEWTON_STEPS, MAX_NEWTON_STEP = 30, 3.0
-"""For the normal law: steps, and how far one moves a component in the frame."""
+"""For the mode: steps, and how far one moves a component in the frame."""
 
-MIN_PRECISION = 0.1
-"""Least precision of the normal law in the frame, where the expected one is one."""
+CURVATURE = 0.3
+"""kappa, in the module docstring."""
+
+MIN_RESOLUTION = 0.5
+"""Below this `Known.resolution` noise may hide directions without information."""
+
+NUM_SLOPES = 512
+"""Draws of the slope, which the draws of the position share in turn."""
 
 
 class Known(NamedTuple):
@@ -46,6 +53,9 @@ class Known(NamedTuple):
         and with noise. They add to one.
     num_directions
         Number of these directions.
+    resolution, likely_resolution
+        Least eigenvalue of the slope over about the largest of its noise: of the slope
+        as released, and in the median over draws of the slope.
     """
 
     position_error: float
@@ -53,6 +63,8 @@ class Known(NamedTuple):
     prior: float
     noise: float
     num_directions: int
+    resolution: float
+    likely_resolution: float
 
     def __str__(self):
         return (
@@ -63,22 +75,26 @@ class Known(NamedTuple):
         )
 
 
-class _Likelihood(NamedTuple):
-    """Of y: precision ``(d, d)``, and centre ``(d,)``. Float64.
+class _Laws(NamedTuple):
+    """For each of n slopes: the likelihood of y, and its law where the prior is normal.
 
-    Where records were not asked the precision is zero.
+    rows, target
+        The likelihood is exp(-|rows y - target|^2 / 2); ``(n, r, d)`` and ``(n, r)``.
+    mean, root
+        Of y: ``(n, d)``, and ``(n, d, d)`` with covariance root root^T.
     """
 
-    precision: np.ndarray
-    centre: np.ndarray
+    rows: np.ndarray
+    target: np.ndarray
+    mean: np.ndarray
+    root: np.ndarray
 
 
-class _Normal(NamedTuple):
-    """Mean ``(d,)`` and covariance ``(d, d)`` of y, and the prior's precision there."""
+class _Prior(NamedTuple):
+    """The normal law that fits the prior of y best at a point; ``(d,)``, ``(d, d)``."""
 
     mean: np.ndarray
-    covariance: np.ndarray
-    prior: np.ndarray
+    precision: np.ndarray
 
 
 def draws(
@@ -100,6 +116,11 @@ def draws(
     Returns
     -------
     Positions with leaves ``(num_draws, ...)``, and what they know.
+
+    Warns
+    -----
+    UserWarning
+        If noise hides the slope in some direction.
     """
     flat, unravel = ravel_pytree(like)
     stretch = jnp.asarray(released.stretch, flat.dtype)
@@ -107,94 +128,168 @@ def draws(
     def logprior(y):
         return posterior.logprior_fn(unravel(released.position + stretch @ y))
 
-    likelihood = _likelihood(released, _noise(released))
-    law = _normal(likelihood, logprior)
-    root = np.linalg.cholesky(law.covariance)
-    values, vectors = np.linalg.eigh(likelihood.precision)
-    rows = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
-    apart = law.mean - likelihood.centre
-    mean, root, rows, offset = (
-        jnp.asarray(part, flat.dtype)
-        for part in (law.mean, root, rows @ root, rows @ apart)
+    is_measured = np.asarray(released.data_share > 0)
+    evidence = _evidence(released, is_measured)
+    prior, mode = _mode(evidence, logprior, released.data_share)
+    apart = np.sum((mode[is_measured] - evidence.places) ** 2, axis=1)
+    bend = CURVATURE * apart / np.sqrt(np.sum(is_measured) * released.num_records)
+    evidence = evidence._replace(score_sds=np.hypot(evidence.score_sds, bend))
+    first, second = jax.random.split(rng_key)
+    found = slopes(
+        evidence,
+        prior.mean[is_measured],
+        np.linalg.inv(prior.precision)[np.ix_(is_measured, is_measured)],
+        first,
+        min(num_draws, NUM_SLOPES),
     )
-
-    def logdensity(x):
-        return logprior(mean + root @ x) - jnp.sum((offset + rows @ x) ** 2) / 2
-
-    kernel: Any = blackjax.hmc(
-        logdensity, STEP_SIZE, jnp.ones_like(mean), NUM_INTEGRATION_STEPS
+    laws = _laws(evidence, prior, is_measured, found)
+    offset = np.einsum("nij,nj->ni", laws.rows, laws.mean) - laws.target
+    means, roots, rows, offsets = (
+        jnp.asarray(part, flat.dtype)
+        for part in (laws.mean, laws.root, laws.rows @ laws.root, offset)
     )
 
     @jax.jit
     @jax.vmap
-    def draw(rng_key):
+    def draw(rng_key, index):
+        mean, root, row, offset = (
+            leaf[index] for leaf in (means, roots, rows, offsets)
+        )
+
+        def logdensity(x):
+            return logprior(mean + root @ x) - jnp.sum((offset + row @ x) ** 2) / 2
+
+        kernel: Any = blackjax.hmc(
+            logdensity, STEP_SIZE, jnp.ones_like(mean), NUM_INTEGRATION_STEPS
+        )
         first, second = jax.random.split(rng_key)
 
         def step(state, key):
             return kernel.step(key, state)[0], None
 
-        start = jax.random.normal(first, mean.shape, mean.dtype)
-        state, _ = jax.lax.scan(
-            step, kernel.init(start), jax.random.split(second, NUM_STEPS)
-        )
+        state = kernel.init(jax.random.normal(first, mean.shape, mean.dtype))
+        state, _ = jax.lax.scan(step, state, jax.random.split(second, NUM_STEPS))
         return unravel(released.position + stretch @ (mean + root @ state.position))
 
-    return draw(jax.random.split(rng_key, num_draws)), _known(released, law)
+    index = jnp.arange(num_draws) % len(found)
+    positions = draw(jax.random.split(second, num_draws), index)
+    known = _known(evidence, prior, laws, is_measured, found)
+    if known.resolution < MIN_RESOLUTION:
+        warnings.warn(_alarm(known), stacklevel=2)
+    return positions, known
 
 
-def _noise(released: Released) -> np.ndarray:
-    """Covariance of what noise adds to the score."""
-    shift = np.asarray(released.shift)
-    eye = np.eye(len(shift))
-    far = shift @ shift * eye + np.outer(shift, shift)
-    of_slope = np.square(released.slope_noise_sd) / 2 * far
-    return of_slope + np.square(released.score_noise_sd) * eye
+def _evidence(released: Released, is_measured) -> Evidence:
+    """What was released in the measured directions."""
+    slope, share, places, scores, score_sds = (
+        np.asarray(leaf, np.float64)
+        for leaf in (
+            released.slope,
+            released.data_share,
+            released.places,
+            released.scores,
+            released.score_noise_sds,
+        )
+    )
+    asked = np.ix_(is_measured, is_measured)
+    slope_noise_sd = float(released.slope_noise_sd)
+    with jax.enable_x64(True):
+        estimate = np.asarray(
+            regular(jnp.asarray(slope), slope_noise_sd, jnp.asarray(is_measured))
+        )
+    return Evidence(
+        slope=slope[asked],
+        slope_noise_sd=slope_noise_sd,
+        regular=estimate[asked],
+        data_share=share[is_measured],
+        level=float(expected_slope(released.clip_norm)),
+        places=places[:, is_measured],
+        scores=scores[:, is_measured],
+        score_sds=score_sds,
+        inefficiency=float(released.inefficiency),
+    )
 
 
-def _likelihood(released: Released, noise: np.ndarray) -> _Likelihood:
-    """The likelihood of y, given the covariance of what noise adds to the score."""
-    asked = np.ix_(released.is_measured, released.is_measured)
-    slope = released.slope[asked]
-    inner = slope @ np.linalg.solve(released.inefficiency * slope + noise[asked], slope)
-    precision, centre = np.zeros_like(released.slope), np.zeros_like(released.score)
-    precision[asked] = (inner + inner.T) / 2
-    score = released.score[released.is_measured]
-    centre[released.is_measured] = np.linalg.solve(slope, score)
-    return _Likelihood(precision, centre)
-
-
-def _normal(likelihood: _Likelihood, logprior) -> _Normal:
-    """The normal law that fits the posterior best, found by Newton's method."""
+def _mode(evidence: Evidence, logprior, data_share) -> tuple[_Prior, np.ndarray]:
+    """The prior near the mode and the mode of y, by Newton's method."""
     hessian = jax.jit(jax.hessian(lambda y: -logprior(y)))
     gradient = jax.jit(jax.grad(logprior))
-    mean = np.zeros_like(likelihood.centre)
+    least = np.min(1 - data_share)
+
+    def prior_at(y):
+        at = jnp.asarray(y, jnp.result_type(float))
+        matrix = np.asarray(hessian(at), np.float64)
+        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+        values = np.maximum(values, least)
+        step = vectors @ (vectors.T @ np.asarray(gradient(at), np.float64) / values)
+        return _Prior(y + step, (vectors * values) @ vectors.T)
+
+    mode = np.zeros(len(data_share))
     for _ in range(NEWTON_STEPS):
-        at = jnp.asarray(mean, jnp.result_type(float))
-        prior = np.asarray(hessian(at), np.float64)
-        values, vectors = np.linalg.eigh(likelihood.precision + (prior + prior.T) / 2)
-        covariance = (vectors / np.maximum(values, MIN_PRECISION)) @ vectors.T
-        score = likelihood.precision @ (likelihood.centre - mean)
-        step = covariance @ (score + np.asarray(gradient(at), np.float64))
-        mean = mean + step / max(1.0, np.abs(step).max() / MAX_NEWTON_STEP)
-    return _Normal(mean, covariance, np.linalg.inv(covariance) - likelihood.precision)
+        prior = prior_at(mode)
+        laws = _laws(evidence, prior, data_share > 0, evidence.regular[None])
+        step = laws.mean[0] - mode
+        mode = mode + step / max(1.0, np.abs(step).max() / MAX_NEWTON_STEP)
+    return prior_at(mode), mode
 
 
-def _known(released: Released, law: _Normal) -> Known:
-    asked = np.ix_(released.is_measured, released.is_measured)
-    count = int(np.sum(released.is_measured))
-    noise = _noise(released)
-    exact = _likelihood(released, 0 * noise).precision
-    without = np.linalg.inv(exact + law.prior)[asked]
-    share = np.trace(np.linalg.solve(law.covariance[asked], without)) / count
-    of_prior = np.trace(law.prior[asked] @ without) / count
-    slope, noise = released.slope[asked], noise[asked]
-    total = released.inefficiency * slope + noise
-    moves = law.covariance[asked] @ slope @ np.linalg.inv(total)
-    error = np.trace(np.linalg.solve(without, moves @ noise @ moves.T)) / count
+def _laws(evidence: Evidence, prior: _Prior, is_measured, found) -> _Laws:
+    """The likelihood and the law of y for each of the slopes `found`, ``(n, r, r)``."""
+    place, score, noise_sd = evidence.pooled
+    scatter = evidence.inefficiency * found + noise_sd**2 * np.eye(len(place))
+    factor = np.linalg.cholesky(scatter)
+    rows = np.zeros((*found.shape[:2], len(is_measured)))
+    rows[:, :, is_measured] = np.linalg.solve(factor, found)
+    target = np.linalg.solve(factor, (score + found @ place)[:, :, None])
+    transposed = np.swapaxes(rows, 1, 2)
+    values, vectors = np.linalg.eigh(transposed @ rows + prior.precision)
+    root = vectors / np.sqrt(values)[:, None]
+    pull = transposed @ target + (prior.precision @ prior.mean)[:, None]
+    mean = root @ (np.swapaxes(root, 1, 2) @ pull)
+    return _Laws(rows, target[:, :, 0], mean[:, :, 0], root)
+
+
+def _known(evidence: Evidence, prior: _Prior, laws: _Laws, is_measured, found) -> Known:
+    count = len(found[0])
+    asked = np.ix_(is_measured, is_measured)
+    _, _, noise_sd = evidence.pooled
+    exact = prior.precision.copy()
+    exact[asked] += found.mean(0) / evidence.inefficiency
+    without = np.linalg.inv(exact)[asked]
+    transposed = np.swapaxes(laws.root, 1, 2)
+    given_slope = laws.root @ transposed
+    scatter = evidence.inefficiency * found + noise_sd**2 * np.eye(count)
+    moves = given_slope[:, is_measured][:, :, is_measured] @ found
+    moves = noise_sd * moves @ np.linalg.inv(scatter)
+    of_slope = np.cov(laws.mean.T).reshape(given_slope[0].shape)[asked]
+    covariance = given_slope.mean(0)[asked] + of_slope
+    error = (moves @ np.swapaxes(moves, 1, 2)).mean(0) + of_slope
+    share = np.trace(np.linalg.solve(covariance, without)) / count
+    of_prior = np.trace(prior.precision[asked] @ without) / count
+    least = np.linalg.eigvalsh(evidence.slope)[0]
+    likely = np.median(np.linalg.eigvalsh(found)[:, 0])
+    noise = largest_noise(evidence.slope_noise_sd, count)
     return Known(
-        position_error=float(np.sqrt(error)),
+        position_error=float(
+            np.sqrt(np.trace(np.linalg.solve(without, error)) / count)
+        ),
         records=float(share * (1 - of_prior)),
         prior=float(share * of_prior),
         noise=float(1 - share),
         num_directions=count,
+        resolution=float(least / noise),
+        likely_resolution=float(likely / noise),
+    )
+
+
+def _alarm(known: Known) -> str:
+    factor = max(2.0, MIN_RESOLUTION / known.likely_resolution)
+    return (
+        "the releases do not tell how much the records say in each of the "
+        f"{known.num_directions} directions that were asked: the noise of the slope is "
+        "as large as the slope. The draws allow for every slope that noise may have "
+        "hidden, so they are wide, in some directions perhaps as wide as the prior. "
+        f"About {factor:.1g} times as many records or {factor:.1g} times the epsilon, "
+        "a more informative prior, fewer parameters, or an example= that is more like "
+        "the data would resolve the slope"
     )

@@ -75,32 +75,40 @@ class Released(NamedTuple):
         Where the scores were released last, flattened, ``(d,)``.
     stretch
         T, ``(d, d)``.
-    is_measured
-        The columns of T along which the records were asked, ``(d,)``.
-    score
-        All scores, carried to `position`, without the prior's, ``(d,)``.
-    shift
-        J^-1 times the mean of the scores where they were released, ``(d,)``.
+    data_share
+        gamma, ``(d,)``: the share of the expected information along a column of T that
+        is the records'. It is zero where they were not asked.
+    places
+        Where the scores were released, ``(number of scores, d)``.
+    scores
+        The released scores, without the prior's, ``(number of scores, d)``.
     slope
-        J, ``(d, d)``: minus the derivative of the score.
-    score_noise_sd, slope_noise_sd
-        Sd of the noise on a component of `score`, and on a diagonal entry of `slope`.
+        J as released, ``(d, d)``: minus the derivative of the score. Noise may leave it
+        with negative eigenvalues.
+    score_noise_sds
+        Sds of the noise on the components of each score, ``(number of scores,)``.
+    slope_noise_sd
+        Sd of the noise on a diagonal entry of `slope`; off the diagonal it is less by
+        sqrt(2).
     clip_norm
         The clip norm over the root mean square length of a record's score.
     inefficiency
         Variance of the score over its slope: one without clipping.
+    num_records
+        Number of records, times the tempering.
     """
 
     position: jax.Array
     stretch: jax.Array
-    is_measured: jax.Array
-    score: jax.Array
-    shift: jax.Array
+    data_share: jax.Array
+    places: jax.Array
+    scores: jax.Array
     slope: jax.Array
-    score_noise_sd: jax.Array
+    score_noise_sds: jax.Array
     slope_noise_sd: jax.Array
     clip_norm: jax.Array
     inefficiency: jax.Array
+    num_records: jax.Array
 
 
 class FitState(NamedTuple):
@@ -247,13 +255,10 @@ def score_fit(
     def stay(state):
         position, _ = ravel_pytree(state.position)
         with jax.enable_x64(True):
-            number, vector, matrix = (
-                jnp.zeros(()),
-                jnp.zeros(dim),
-                jnp.zeros((dim, dim)),
-            )
-            measured = jnp.zeros(dim, bool)
-        nothing = matrix, measured, vector, vector, matrix, *4 * [number]
+            number, count = jnp.zeros(()), jnp.zeros(len(SCORE_SHARES))
+            vector, matrix = jnp.zeros(dim), jnp.zeros((dim, dim))
+            vectors = jnp.zeros((len(SCORE_SHARES), dim))
+        nothing = matrix, vector, vectors, vectors, matrix, count, *4 * [number]
         return Released(jnp.zeros_like(position), *nothing)
 
     transition = Transition(lambda state: num_words, move, stay)
@@ -443,7 +448,7 @@ class _Fit:
         return jnp.asarray(CLIP_NORMS)[best], inefficiency
 
     def slope(self, release, noise, z, axes: Frame, clip_norm):
-        """J in units of the frame, regular, and the noise's sd on its diagonal."""
+        """J in units of the frame, and the noise's sd on its diagonal."""
         unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
         scores = self.scores_at(z, axes, unit)
 
@@ -453,15 +458,16 @@ class _Fit:
 
         unit = self.tempering * unit**2 * bound
         found = unit * self.matrix(release, noise, contribution)
-        return regular(found, unit * noise, axes.is_measured), unit * noise
+        return found, unit * noise
 
     def release(self, kinds: _Kinds, noises: _Noises, z, correction) -> Released:
         """Clip norm, slope and scores, from where the search has ended."""
         axes = self.frame_at(z, correction)
         clip_norm, inefficiency = self.clip_norm(kinds.histogram, noises, z, axes)
-        slope, slope_noise_sd = self.slope(
+        found, slope_noise_sd = self.slope(
             kinds.vector, noises.slope, z, axes, clip_norm
         )
+        slope = regular(found, slope_noise_sd, axes.is_measured)
         unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
         back = jnp.linalg.inv(axes.stretch)
 
@@ -473,39 +479,42 @@ class _Fit:
             def contribution(*record):
                 return contrast.contrast(scores(*record), bound.astype(self.dtype))[0]
 
-            found = self.ask(kind, words, noise, contribution)
-            found = jnp.where(axes.is_measured, self.tempering * unit * found, 0)
+            released = self.ask(kind, words, noise, contribution)
+            released = jnp.where(axes.is_measured, self.tempering * unit * released, 0)
             weight, place = noise**-2.0, slope @ (back @ z)
             total += weight
-            score += weight * found
+            score += weight * released
             carried += weight * place
             here = (score + carried) / total - place
             whole = slope + jnp.diag(1 - axes.data_share)
             step = jnp.linalg.solve(whole, here + self.prior_score(z, axes))
             moved = self.moved(z, axes, step)
-            return (moved, total, score, carried), (z, here, score / total)
+            return (moved, total, score, carried), (z, released)
 
         *firsts, last = noises.scores
         words = self.take(kinds.vector, self.dim, len(firsts))
         zero = jnp.zeros(self.dim)
         carry = z, jnp.zeros(()), zero, zero
         step = functools.partial(next_score, kinds.vector)
-        carry, _ = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
+        carry, earlier = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
         words = self.take(kinds.last, self.dim)[0]
-        (_, total, _, _), found = next_score(kinds.last, carry, (words, last))
-        position, score, mean_score = found
-        unasked = jnp.diag(jnp.where(axes.is_measured, 0.0, 1.0))
+        _, latest = next_score(kinds.last, carry, (words, last))
+        places, scores = (
+            jnp.concatenate([leaf, end[None]])
+            for leaf, end in zip(earlier, latest, strict=True)
+        )
         return Released(
-            position,
+            places[-1],
             axes.stretch,
-            axes.is_measured,
-            score,
-            jnp.linalg.solve(slope + unasked, mean_score),
-            slope,
-            self.tempering * unit / jnp.sqrt(total),
+            axes.data_share,
+            (places - places[-1]).astype(jnp.float64) @ back.T,
+            scores,
+            found,
+            self.tempering * unit * jnp.asarray(noises.scores),
             slope_noise_sd,
             clip_norm,
             inefficiency,
+            jnp.array(self.effective, jnp.float64),
         )
 
 

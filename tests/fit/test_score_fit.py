@@ -150,15 +150,19 @@ def test_without_noise_a_fit_finds_the_maximum():
 
 @pytest.mark.thorough
 def test_noise_is_what_it_says():
-    """The score has the variance that draws count with, over 200 fits."""
+    """The scores have the variance that draws count with, over 200 fits."""
     posterior = regression(2000)
 
     @jax.jit
     def fit(rng_key):
         algorithm = fitted(posterior, 8.0)
         found = algorithm.step(rng_key, algorithm.init(START))[1]
-        centre = jnp.linalg.solve(found.slope, found.score)
-        return found.position + found.stretch @ centre, found.score_noise_sd
+        weights = found.score_noise_sds**-2.0
+        score, place = (
+            weights @ leaf / jnp.sum(weights) for leaf in (found.scores, found.places)
+        )
+        centre = place + jnp.linalg.solve(found.slope, score)
+        return found.position + found.stretch @ centre, jnp.sum(weights) ** -0.5
 
     keys = jax.random.split(jax.random.key(3), 200)
     centres, noise_sds = (np.asarray(part) for part in jax.lax.map(fit, keys))

@@ -1,0 +1,179 @@
+"""What the releases of a fit say of the slope, which noise hides where n is small.
+
+The slope J of the scores in a `dpjax.fit.frame` is about a multiple of the shares gamma
+of the information that are expected from the records. A priori
+
+    J = R B^2 R,  B = e^(a/2) (I + tau (G + G^T) / sqrt(4 r)),  R = diag(gamma)^(1/2),
+
+where the entries of G are standard normal, and a and log tau are normal. With Gaussian
+noise, J is observed three times: as released; in how the scores s_k differ between the
+places y_k where they were released; and in their mean, whose law given J follows from
+that of y = y_0 a priori,
+
+    s_k ~ N(J (y_0 - y_k), rho J + sigma_k^2 I).
+
+Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J given all three. What
+is far from resolved keeps its prior, so J may be nearly zero there, and the draws of y
+are then nearly those of the prior.
+"""
+
+from typing import Any, NamedTuple
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = ["Evidence", "expected_slope", "largest_noise", "slopes"]
+
+LEVEL_SD = 0.5
+MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
+"""Of the priors: the sd of a; the median of tau, and the sd of log tau."""
+
+NUM_CHAINS, WARMUP, SPACING = 32, 300, 20
+"""Chains, their steps before the first draw, and their steps between draws."""
+
+
+class Evidence(NamedTuple):
+    """What is known of the slope, in r measured directions.
+
+    slope
+        J as released, ``(r, r)``.
+    slope_noise_sd
+        Sd of the noise on a diagonal entry; off the diagonal it is less by sqrt(2).
+    regular
+        A positive estimate of J, ``(r, r)``, where the chains start.
+    data_share
+        gamma, ``(r,)``.
+    level
+        Median of e^a.
+    places, scores
+        y_k and s_k, both ``(K, r)``.
+    score_sds
+        sigma_k, ``(K,)``.
+    inefficiency
+        rho.
+    """
+
+    slope: np.ndarray
+    slope_noise_sd: float
+    regular: np.ndarray
+    data_share: np.ndarray
+    level: float
+    places: np.ndarray
+    scores: np.ndarray
+    score_sds: np.ndarray
+    inefficiency: float
+
+    @property
+    def pooled(self):
+        """Mean place and score, weighted by precision, and the mean score's noise."""
+        weights = self.score_sds**-2.0
+        total = weights.sum()
+        return weights @ self.places / total, weights @ self.scores / total, total**-0.5
+
+
+def expected_slope(clip_norm):
+    """About the share of the information that clipped scores carry.
+
+    The clip norm is over the root mean square length of a record's score.
+    """
+    return 0.7 * clip_norm / (clip_norm + 0.8)
+
+
+def largest_noise(noise_sd, dim):
+    """About the largest eigenvalue of noise on a symmetric ``(dim, dim)`` matrix.
+
+    The noise has sd `noise_sd` on the diagonal, and less by sqrt(2) off it.
+    """
+    return noise_sd * (np.sqrt(2 * dim) + 1)
+
+
+def slopes(
+    evidence: Evidence, mean, covariance, rng_key: jax.Array, num_draws: int
+) -> np.ndarray:
+    """Draws of the slope.
+
+    Parameters
+    ----------
+    mean, covariance
+        Of y a priori, ``(r,)`` and ``(r, r)``.
+    num_draws
+        Number of draws.
+
+    Returns
+    -------
+    Positive definite matrices, ``(num_draws, r, r)``, float64.
+    """
+    per_chain = -(-num_draws // NUM_CHAINS)
+    with jax.enable_x64(True):
+        given = jax.tree.map(jnp.asarray, (evidence, evidence.pooled, mean, covariance))
+        found = _draw(*given, rng_key, per_chain)
+    return np.asarray(found).reshape(-1, *evidence.slope.shape)[:num_draws]
+
+
+@jax.jit(static_argnames="per_chain")
+def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
+    dim = len(known.data_share)
+    size = dim**2 + 2
+    place, score, noise_sd = pooled
+    root = jnp.sqrt(known.data_share)
+    eye = jnp.eye(dim)
+
+    def slope(x):
+        level = jnp.exp(LEVEL_SD / 2 * x[0]) * jnp.sqrt(known.level)
+        spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * x[1])
+        turns = x[2:].reshape(dim, dim)
+        inner = level * (eye + spread * (turns + turns.T) / jnp.sqrt(4 * dim))
+        half = inner * root
+        return half.T @ half
+
+    def logdensity(x):
+        found = slope(x)
+        released = (known.slope - found) / known.slope_noise_sd
+        apart = known.scores - score + (known.places - place) @ found
+        apart = apart / known.score_sds[:, None]
+        scatter = known.inefficiency * found + noise_sd**2 * eye
+        factor = jnp.linalg.cholesky(found @ covariance @ found + scatter)
+        rest = score - found @ (mean - place)
+        rest = jax.scipy.linalg.solve_triangular(factor, rest, lower=True)
+        squares = sum(jnp.sum(part**2) for part in (released, apart, rest))
+        value = -squares / 2 - jnp.sum(jnp.log(jnp.diag(factor)))
+        return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+    kernel: Any = blackjax.elliptical_slice(
+        logdensity, mean=jnp.zeros(size), cov=jnp.ones(size)
+    )
+
+    def start(rng_key):
+        """Where the slope is the estimate, with the noise that the release leaves."""
+        noise = known.slope_noise_sd * jax.random.normal(rng_key, (dim, dim))
+        values, vectors = jnp.linalg.eigh(known.regular + (noise + noise.T) / 2)
+        least = jnp.linalg.eigvalsh(known.regular)[0] / 2
+        found = (vectors * jnp.maximum(values, least)) @ vectors.T
+        values, vectors = jnp.linalg.eigh(found / jnp.outer(root, root))
+        inner = (vectors * jnp.sqrt(values)) @ vectors.T
+        level = jnp.trace(inner) / dim
+        apart = inner / level - eye
+        spread = jnp.maximum(jnp.sqrt(jnp.sum(apart**2) * 2 / (dim + 1)), 0.05)
+        first = 2 * (jnp.log(level) - jnp.log(known.level) / 2) / LEVEL_SD
+        second = jnp.log(spread / MEDIAN_SPREAD) / SPREAD_SD
+        rest = apart * jnp.sqrt(dim) / spread
+        return jnp.concatenate([jnp.stack([first, second]), rest.ravel()])
+
+    def chain(rng_key):
+        first, second = jax.random.split(rng_key)
+
+        def step(state, key):
+            return kernel.step(key, state)[0], None
+
+        def draw(state, key):
+            state, _ = jax.lax.scan(step, state, jax.random.split(key, SPACING))
+            return state, slope(state.position)
+
+        state = kernel.init(start(first))
+        warm, rest = jax.random.split(second)
+        state, _ = jax.lax.scan(step, state, jax.random.split(warm, WARMUP))
+        return jax.lax.scan(draw, state, jax.random.split(rest, per_chain))[1]
+
+    return jax.vmap(chain)(jax.random.split(rng_key, NUM_CHAINS))
