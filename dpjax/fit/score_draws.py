@@ -149,30 +149,36 @@ def draws(
         for part in (laws.mean, laws.root, laws.rows @ laws.root, offset)
     )
 
+    def logdensity(x, index):
+        y = means[index] + roots[index] @ x
+        return logprior(y) - jnp.sum((offsets[index] + rows[index] @ x) ** 2) / 2
+
+    def step(states, rng_key):
+        def move(rng_key, state, index):
+            kernel: Any = blackjax.hmc(
+                lambda x: logdensity(x, index),
+                STEP_SIZE,
+                jnp.ones_like(flat),
+                NUM_INTEGRATION_STEPS,
+            )
+            return kernel.step(rng_key, state)[0]
+
+        return jax.vmap(move)(jax.random.split(rng_key, num_draws), states, index), None
+
+    def start(x, index):
+        return blackjax.mcmc.hmc.init(x, lambda x: logdensity(x, index))
+
     @jax.jit
-    @jax.vmap
-    def draw(rng_key, index):
-        mean, root, row, offset = (
-            leaf[index] for leaf in (means, roots, rows, offsets)
-        )
-
-        def logdensity(x):
-            return logprior(mean + root @ x) - jnp.sum((offset + row @ x) ** 2) / 2
-
-        kernel: Any = blackjax.hmc(
-            logdensity, STEP_SIZE, jnp.ones_like(mean), NUM_INTEGRATION_STEPS
-        )
+    def run(rng_key):
         first, second = jax.random.split(rng_key)
-
-        def step(state, key):
-            return kernel.step(key, state)[0], None
-
-        state = kernel.init(jax.random.normal(first, mean.shape, mean.dtype))
-        state, _ = jax.lax.scan(step, state, jax.random.split(second, NUM_STEPS))
-        return unravel(released.position + stretch @ (mean + root @ state.position))
+        x = jax.random.normal(first, (num_draws, flat.size), flat.dtype)
+        states = jax.vmap(start)(x, index)
+        states, _ = jax.lax.scan(step, states, jax.random.split(second, NUM_STEPS))
+        y = means[index] + jnp.einsum("nij,nj->ni", roots[index], states.position)
+        return jax.vmap(unravel)(released.position[None] + y @ stretch.T)
 
     index = jnp.arange(num_draws) % len(found)
-    positions = draw(jax.random.split(second, num_draws), index)
+    positions = run(second)
     known = _known(evidence, prior, laws, is_measured, found)
     if known.resolution < MIN_RESOLUTION:
         warnings.warn(_alarm(known), stacklevel=2)

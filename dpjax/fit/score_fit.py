@@ -507,7 +507,7 @@ class _Fit:
             places[-1],
             axes.stretch,
             axes.data_share,
-            (places - places[-1]).astype(jnp.float64) @ back.T,
+            (places - places[-1:]).astype(jnp.float64) @ back.T,
             scores,
             found,
             self.tempering * unit * jnp.asarray(noises.scores),

@@ -17,9 +17,8 @@ is far from resolved keeps its prior, so J may be nearly zero there, and the dra
 are then nearly those of the prior.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,6 +28,9 @@ __all__ = ["Evidence", "expected_slope", "largest_noise", "slopes"]
 LEVEL_SD = 0.5
 MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
 """Of the priors: the sd of a; the median of tau, and the sd of log tau."""
+
+MAX_SHRINKS = 64
+"""Proposals of an elliptical step before it stays."""
 
 NUM_CHAINS, WARMUP, SPACING = 32, 300, 20
 """Chains, their steps before the first draw, and their steps between draws."""
@@ -115,7 +117,6 @@ def slopes(
 @jax.jit(static_argnames="per_chain")
 def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
     dim = len(known.data_share)
-    size = dim**2 + 2
     place, score, noise_sd = pooled
     root = jnp.sqrt(known.data_share)
     eye = jnp.eye(dim)
@@ -125,13 +126,13 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * x[1])
         turns = x[2:].reshape(dim, dim)
         inner = level * (eye + spread * (turns + turns.T) / jnp.sqrt(4 * dim))
-        half = inner * root
+        half = inner * root[None]
         return half.T @ half
 
     def logdensity(x):
         found = slope(x)
         released = (known.slope - found) / known.slope_noise_sd
-        apart = known.scores - score + (known.places - place) @ found
+        apart = known.scores - score[None] + (known.places - place[None]) @ found
         apart = apart / known.score_sds[:, None]
         scatter = known.inefficiency * found + noise_sd**2 * eye
         factor = jnp.linalg.cholesky(found @ covariance @ found + scatter)
@@ -141,18 +142,14 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         value = -squares / 2 - jnp.sum(jnp.log(jnp.diag(factor)))
         return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
-    kernel: Any = blackjax.elliptical_slice(
-        logdensity, mean=jnp.zeros(size), cov=jnp.ones(size)
-    )
-
     def start(rng_key):
         """Where the slope is the estimate, with the noise that the release leaves."""
         noise = known.slope_noise_sd * jax.random.normal(rng_key, (dim, dim))
         values, vectors = jnp.linalg.eigh(known.regular + (noise + noise.T) / 2)
         least = jnp.linalg.eigvalsh(known.regular)[0] / 2
-        found = (vectors * jnp.maximum(values, least)) @ vectors.T
+        found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
         values, vectors = jnp.linalg.eigh(found / jnp.outer(root, root))
-        inner = (vectors * jnp.sqrt(values)) @ vectors.T
+        inner = (vectors * jnp.sqrt(values)[None]) @ vectors.T
         level = jnp.trace(inner) / dim
         apart = inner / level - eye
         spread = jnp.maximum(jnp.sqrt(jnp.sum(apart**2) * 2 / (dim + 1)), 0.05)
@@ -161,19 +158,50 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         rest = apart * jnp.sqrt(dim) / spread
         return jnp.concatenate([jnp.stack([first, second]), rest.ravel()])
 
-    def chain(rng_key):
-        first, second = jax.random.split(rng_key)
+    def step(states, rng_key):
+        keys = jax.random.split(rng_key, NUM_CHAINS)
+        return jax.vmap(lambda *args: _slice(*args, logdensity))(keys, states), None
 
-        def step(state, key):
-            return kernel.step(key, state)[0], None
+    def draw(states, rng_key):
+        states, _ = jax.lax.scan(step, states, jax.random.split(rng_key, SPACING))
+        return states, jax.vmap(slope)(states[0])
 
-        def draw(state, key):
-            state, _ = jax.lax.scan(step, state, jax.random.split(key, SPACING))
-            return state, slope(state.position)
+    first, second, third = jax.random.split(rng_key, 3)
+    x = jax.vmap(start)(jax.random.split(first, NUM_CHAINS))
+    states = x, jax.vmap(logdensity)(x)
+    states, _ = jax.lax.scan(step, states, jax.random.split(second, WARMUP))
+    return jax.lax.scan(draw, states, jax.random.split(third, per_chain))[1]
 
-        state = kernel.init(start(first))
-        warm, rest = jax.random.split(second)
-        state, _ = jax.lax.scan(step, state, jax.random.split(warm, WARMUP))
-        return jax.lax.scan(draw, state, jax.random.split(rest, per_chain))[1]
 
-    return jax.vmap(chain)(jax.random.split(rng_key, NUM_CHAINS))
+def _slice(rng_key, state, logdensity):
+    """One elliptical step from x with its log density, where x is N(0, I) a priori.
+
+    BlackJAX's step keeps a key in a loop, which the key checks of JAX refuse under
+    `jax.vmap`. Here the random numbers of the loop are drawn before it.
+    """
+    x, value = state
+    first, second, third = jax.random.split(rng_key, 3)
+    other = jax.random.normal(first, x.shape, x.dtype)
+    least = value + jnp.log(jax.random.uniform(second, dtype=x.dtype))
+    shares = jax.random.uniform(third, (MAX_SHRINKS,), x.dtype)
+
+    def at(angle):
+        found = jnp.cos(angle) * x + jnp.sin(angle) * other
+        return found, logdensity(found)
+
+    def goes_on(carry):
+        count, _, _, _, (_, value) = carry
+        return (value <= least) & (count < MAX_SHRINKS)
+
+    def shrink(carry):
+        count, angle, low, high, _ = carry
+        low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
+        angle = low + shares[count] * (high - low)
+        return count + 1, angle, low, high, at(angle)
+
+    angle = 2 * jnp.pi * shares[0]
+    start = 1, angle, angle - 2 * jnp.pi, angle, at(angle)
+    *_, found = jax.lax.while_loop(goes_on, shrink, start)
+    return jax.tree.map(
+        lambda new, old: jnp.where(found[1] > least, new, old), found, state
+    )
