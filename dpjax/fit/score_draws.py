@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax.fit.score_fit import Released, regular
+from dpjax.fit.score_fit import MIN_RESOLUTION, Released, regular
 from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, slopes
 from dpjax.posterior import Posterior
 
@@ -34,9 +34,6 @@ NEWTON_STEPS, MAX_NEWTON_STEP = 30, 3.0
 
 CURVATURE = 0.3
 """kappa, in the module docstring."""
-
-MIN_RESOLUTION = 0.5
-"""Below this `Known.resolution` noise may hide directions without information."""
 
 NUM_SLOPES = 512
 """Draws of the slope, which the draws of the position share in turn."""

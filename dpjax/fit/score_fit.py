@@ -31,13 +31,21 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import contrast
 from dpjax.fit.frame import Frame, frame
+from dpjax.fit.slopes import expected_slope, largest_noise
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import check_nominal, nominal_size
 
-__all__ = ["FitState", "Released", "ScoreModel", "score_fit"]
+__all__ = [
+    "MIN_RESOLUTION",
+    "FitState",
+    "Released",
+    "ScoreModel",
+    "expected_resolution",
+    "score_fit",
+]
 
 PHASES = ((20, 0.1, 0.3), (8, 0.05, 0.2), (6, 0.03, 0.2))
 """Of the search: number of steps; noise of a step, in standard deviations of the
@@ -63,6 +71,10 @@ square length of a record's score."""
 
 MIN_EIGENVALUE = 0.2
 """Least eigenvalue of the slope, over their mean."""
+
+MIN_RESOLUTION = 0.5
+"""Least eigenvalue of the slope over about the largest of its noise, below which noise
+may hide directions in which the records say little."""
 
 KEY_WORDS = 2
 """Random words of the key from which the records get keys of their own."""
@@ -173,6 +185,25 @@ def _noises(dim: int, effective: float, noise_multiplier: float) -> _Noises:
         noise(SLOPE_SHARE),
         noise(rest * np.array(SCORE_SHARES)),
     )
+
+
+def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -> float:
+    """What `dpjax.fit.score_draws.Known.resolution` will be, from public numbers.
+
+    The clip norm is taken to be the root mean square length of a record's score, and
+    the public design to be like the data; if it is not, less is resolved.
+
+    Parameters
+    ----------
+    dim
+        Number of parameters.
+    num_records
+        Number of records, times the tempering.
+    noise_multiplier
+        As in `score_fit`.
+    """
+    noise = SLOPE_CLIP * dim / num_records * noise_multiplier / math.sqrt(SLOPE_SHARE)
+    return expected_slope(1.0) / largest_noise(noise, dim)
 
 
 def score_fit(

@@ -160,7 +160,8 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
 
     def step(states, rng_key):
         keys = jax.random.split(rng_key, NUM_CHAINS)
-        return jax.vmap(lambda *args: _slice(*args, logdensity))(keys, states), None
+        move = jax.vmap(lambda key, state: _slice(key, state, logdensity))
+        return move(keys, states), None
 
     def draw(states, rng_key):
         states, _ = jax.lax.scan(step, states, jax.random.split(rng_key, SPACING))

@@ -23,6 +23,7 @@ import functools
 import math
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,12 @@ from jax.flatten_util import ravel_pytree
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import ScoreModel, score_fit
+from dpjax.fit.score_fit import (
+    MIN_RESOLUTION,
+    ScoreModel,
+    expected_resolution,
+    score_fit,
+)
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (
@@ -47,6 +53,7 @@ from dpjax.numpyro.nodes import conditional_scores, generated
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner import sample as simulated
 from dpjax.runner.fit import fit, least_noise
@@ -146,6 +153,13 @@ def sample(
         used.
     BudgetError, CheckpointError
         As in `dpjax.run`.
+
+    Warns
+    -----
+    UserWarning
+        Before anything is spent, if the budget is too small for the number of records
+        and parameters. After the fit, if noise hides what the records say in some
+        direction. The draws allow for both: they are wide.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -173,6 +187,7 @@ def sample(
         fit_algorithm, nominal_num_records=nominal_num_records
     )
     noise_multiplier = least_noise(algorithm_fn, posterior, budget)
+    _check_resolution(posterior, budget, noise_multiplier, nominal_num_records)
     algorithm_fn = functools.partial(algorithm_fn, noise_multiplier=noise_multiplier)
     *others, _ = algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
     last = quietest_sum(1.0, model.dim, others, budget)
@@ -184,6 +199,28 @@ def sample(
         budget=budget,
         **options,
     )
+
+
+def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
+    """Warn, before anything is spent, of a budget that says little of the parameters.
+
+    All numbers are public.
+    """
+    num_records = nominal_size(posterior, nominal_num_records)
+    dim, effective = model_of(posterior).dim, posterior.tempering * num_records
+    resolution = expected_resolution(dim, effective, noise_multiplier)
+    if resolution < MIN_RESOLUTION:
+        factor = MIN_RESOLUTION / resolution
+        warnings.warn(
+            f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records "
+            f"and {dim} parameters: noise will hide how much the records say in each "
+            "direction, and draws will be wide, in some directions perhaps as wide as "
+            f"the prior. Nothing is spent yet. About {factor * num_records:.2g} "
+            f"records, or epsilon = {factor * budget.epsilon:.2g}, or fewer "
+            "parameters, would do. To stop here, turn this warning into an error "
+            "(warnings.simplefilter)",
+            stacklevel=3,
+        )
 
 
 def _centre(posterior):
@@ -211,6 +248,7 @@ def _walk(
     ]
     share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
     noise_multiplier = least_noise(fit_algorithm, posterior, share)
+    _check_resolution(posterior, share, noise_multiplier, None)
     spent = fit_algorithm(posterior, noise_multiplier=noise_multiplier).privacy(
         1, budget.neighboring_relation
     )
