@@ -302,7 +302,7 @@ SITES = {
         (0.02, 0.02),
     ),
 }
-DEFAULT = ["student", "hurdle"]
+DEFAULT = ["hurdle"]
 
 
 @functools.cache
@@ -385,6 +385,7 @@ def test_a_mask_hides_the_record():
     assert np.any(found.directions)
 
 
+@pytest.mark.thorough
 def test_scaled_sites_have_scaled_scores():
     def scaled(x, y):
         with handlers.scale(scale=0.5):
