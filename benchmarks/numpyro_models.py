@@ -198,8 +198,8 @@ def main():
         f"epsilon = {options.epsilon:g}, delta = 1e-6 (replace one record)\n"
         f"{'':<13}{'records':>8}{'error / posterior sd':>30}{'sd':>10}"
         f"{'90 % covers':>20}{'data':>6}{'seconds':>15}\n"
-        f"{'':<21}{'median':>7}{'rms':>7}{'max':>7}{'below 1':>9}{'ratio':>10}{'':>20}{'sets':>6}{'first':>8}"
-        f"{'others':>7}"
+        f"{'':<21}{'median':>7}{'rms':>7}{'max':>7}{'below 1':>9}{'ratio':>10}"
+        f"{'':>20}{'sets':>6}{'first':>8}{'others':>7}"
     )
     for name in options.only:
         line(
