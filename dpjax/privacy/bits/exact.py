@@ -203,7 +203,8 @@ class _Composition:
     """A grid for up to `num_bits` bits, W_0 on it, and the step from W_t to W_(t+1)."""
 
     def __init__(self, bit: AcceptBit, num_bits: int):
-        pairs = dominating_pairs(bit, num_bits)
+        # Rounded up coarsely, as the frame that suits the pairs is a matter of luck.
+        pairs = dominating_pairs(bit, 2 ** num_bits.bit_length())
         rise, fall = pairs.log_ratios()
         fall = np.where(np.isfinite(fall), fall, 0.0)
         shares = np.array([pairs.low * rise**2, pairs.one_minus_low * fall**2])
