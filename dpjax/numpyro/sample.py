@@ -174,7 +174,7 @@ def sample(
     if method == "walk":
         return _walk(posterior, budget, **options)
     model = model_of(posterior)
-    if generated(model) == frozenset(posterior.data):
+    if generated(model) == frozenset(model.example):
         return simulated.sample(
             posterior,
             model.simulate,

@@ -74,7 +74,7 @@ def sum_over_records(
         return total
 
     size = jax.tree.leaves(data)[0].shape[0]
-    stride = block_size if is_in_turn else MAX_UNROLLED_BLOCKS * block_size
+    stride = MAX_UNROLLED_BLOCKS * block_size
     num_strides, rest = divmod(size, stride)
     if not num_strides:
         return stretch(0, rest)
