@@ -134,7 +134,7 @@ def test_without_noise_to_speak_of_draws_are_exact(data, tempering):
     straight = np.array(positions, np.float64)
     straight[:, 1] += CURVATURE * straight[:, 0] ** 2
     variance = 1 / np.array([0.05, 0.4]) / (tempering * NUM_RECORDS)
-    scaled = (straight - np.mean(data, axis=0)) / variance**0.5
+    scaled = (straight - np.mean(np.asarray(data), axis=0)) / variance**0.5
     # Systematic resampling makes p-values larger; the chance of failure is 4e-8.
     for column in scaled.T:
         assert stats.kstest(column, "norm").pvalue > 1e-8
@@ -154,7 +154,7 @@ def test_draws_are_as_wide_as_they_are_wrong(tempering):
         straight = np.array(positions, np.float64)
         straight[:, 1] += CURVATURE * straight[:, 0] ** 2
         sds = 1 / np.array([0.05, 0.4]) / (tempering * NUM_RECORDS)
-        miss = (straight.mean(axis=0) - np.mean(data, axis=0)) / sds**0.5
+        miss = (straight.mean(axis=0) - np.mean(np.asarray(data), axis=0)) / sds**0.5
         width = straight.std(axis=0) / sds**0.5
         scores.append(miss)
         errors.append(width**2 - 1)
@@ -190,7 +190,7 @@ def test_chains_draw_where_records_leave_a_direction_undetermined():
     )
     assert not known.are_independent and known.num_directions == 1
     sd = (2 * sharpness * num_records) ** -0.5
-    scaled = (np.sum(positions**2, axis=1) - np.mean(radii**2)) / sd
+    scaled = (np.sum(positions**2, axis=1) - np.mean(np.asarray(radii) ** 2)) / sd
     # Every fifth state, of chains that forget within a few: standard errors of 800.
     assert abs(np.mean(scaled)) < 6 / 800**0.5
     assert abs(np.std(scaled) - 1) < 6 / 1600**0.5
