@@ -126,17 +126,18 @@ def draws(
         wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), released)
         zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
         _, unravel = ravel_pytree(zeros)
-        arguments = rng_key, functions, wide, zeros, num_draws
+        solve_key, chain_key = jax.random.split(rng_key)
+        arguments = functions, wide, zeros, num_draws
         found = None
         if is_measured.all():
-            found = _solutions(*arguments)
+            found = _solutions(solve_key, *arguments)
         known = Known(
             _position_error(wide, functions.num_records / posterior.tempering),
             int(is_measured.sum()),
             found is not None,
         )
         if found is None:
-            found = _chains(*arguments)
+            found = _chains(chain_key, *arguments)
         positions = jax.vmap(unravel)(jnp.asarray(found))
     return jax.tree.map(
         lambda leaf, one: np.asarray(leaf, jnp.result_type(one)), positions, like

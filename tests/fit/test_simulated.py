@@ -14,7 +14,6 @@ from dpjax import privacy
 from dpjax.fit.simulated import SHARES, simulated_fit
 from dpjax.fit.simulated_draws import draws
 from dpjax.models.banana import banana, exact_sample, simulate
-from dpjax.models.circle import simulate as simulate_radii
 from dpjax.runner.program import check_algorithm
 
 NUM_RECORDS, CURVATURE = 4000, 5.0
@@ -162,37 +161,3 @@ def test_draws_are_as_wide_as_they_are_wrong(tempering):
     ratio = np.sum(np.square(scores)) / np.sum(errors)
     low, high = stats.chi2.ppf([1e-7, 1 - 1e-7], 2 * len(scores)) / (2 * len(scores))
     assert low < ratio < high
-
-
-@pytest.mark.thorough
-def test_chains_draw_where_records_leave_a_direction_undetermined():
-    num_records, sharpness = 4000, 1e-3
-    radii = simulate_radii(jax.random.key(2), num_records)
-
-    def loglikelihood_fn(position, record):
-        return -sharpness * (jnp.sum(position**2) - record) ** 2
-
-    def simulate_fn(rng_key, position):
-        noise = jax.random.normal(rng_key) / (2 * sharpness) ** 0.5
-        return jnp.sum(position**2) + noise
-
-    posterior = dpjax.Posterior(lambda position: 0.0, loglikelihood_fn, radii**2)
-    algorithm = simulated_fit(
-        posterior,
-        simulate_fn,
-        lambda key: 5 * jax.random.normal(key, (2,)),
-        noise_multiplier=1e-2,
-    )
-    start = jnp.full(2, 0.5)
-    info = jax.jit(algorithm.step)(jax.random.key(0), algorithm.init(start))[1]
-    positions, known = draws(
-        posterior, info, jax.random.key(1), 4000, start, simulate_fn=simulate_fn
-    )
-    assert not known.are_independent and known.num_directions == 1
-    sd = (2 * sharpness * num_records) ** -0.5
-    scaled = (np.sum(positions**2, axis=1) - np.mean(np.asarray(radii) ** 2)) / sd
-    # Every fifth state, of chains that forget within a few: standard errors of 800.
-    assert abs(np.mean(scaled)) < 6 / 800**0.5
-    assert abs(np.std(scaled) - 1) < 6 / 1600**0.5
-    angles = np.arctan2(positions[:, 1], positions[:, 0])
-    assert abs(np.mean(np.exp(1j * angles))) < 6 / 800**0.5
