@@ -4,10 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import ndtr
+from scipy.stats import binom
 
 import dpjax
-from dpjax.fit.score_draws import draws
+from dpjax.fit.score_draws import _evidence, _laws, _Prior, draws
 from dpjax.fit.score_fit import Released
+from dpjax.fit.slopes import LEVEL_SD, MEDIAN_SPREAD, SPREAD_SD, slopes
 
 DIM, NUM_RECORDS = 3, 2000
 PRIOR_SD = 20.0
@@ -22,7 +25,7 @@ def released(slope, slope_noise_sd, score_noise_sd, truth, seed):
     rng = np.random.default_rng(seed)
     places = np.array([[3.0, -2.0, 1.0], [0.5, 0.5, -0.5], [0.0, 0.0, 0.0]])
     noise_sds = score_noise_sd * np.array([10.0, 3.0, 1.5]) ** 0.5
-    scatter = np.sqrt(np.diag(slope)) * rng.normal(size=DIM)
+    scatter = np.linalg.cholesky(slope) @ rng.normal(size=DIM)
     noise = noise_sds[:, None] * rng.normal(size=places.shape)
     noisy = slope_noise_sd * rng.normal(size=(DIM, DIM))
     return Released(
@@ -73,3 +76,29 @@ def test_where_nothing_is_resolved_the_draws_are_the_priors():
     assert np.abs(np.mean(y, 0)).max() < 0.1 * PRIOR_SD
     np.testing.assert_allclose(np.std(y, 0) / PRIOR_SD, 1, atol=0.07)
     assert known.resolution < 0.5 and known.records < 0.01
+
+
+@pytest.mark.thorough
+def test_intervals_cover_where_noise_hides_the_slope():
+    """Truths and slopes come from their priors, so 90 % intervals cover 90 %."""
+    eye, asked, num_sets, covered = np.eye(DIM), np.ones(DIM, bool), 200, 0
+    prior = _Prior(np.zeros(DIM), eye / PRIOR_SD**2)
+    for seed in range(num_sets):
+        rng = np.random.default_rng(1000 + seed)
+        # The level of a clip norm of two is .5.
+        level = 0.5 * np.exp(LEVEL_SD * rng.normal())
+        spread = MEDIAN_SPREAD * np.exp(SPREAD_SD * rng.normal())
+        turns = rng.normal(size=(DIM, DIM))
+        half = eye + spread * (turns + turns.T) / np.sqrt(4 * DIM)
+        slope = level * half @ half * (1 - PRIOR_SD**-2.0)
+        truth = PRIOR_SD * rng.normal(size=DIM)
+        evidence = _evidence(released(slope, 0.3, 0.5, truth, seed), asked)
+        key = jax.random.key(seed)
+        found = slopes(evidence, prior.mean, PRIOR_SD**2 * eye, key, 512)
+        laws = _laws(evidence, prior, asked, found)
+        sd = np.sqrt(np.sum(laws.root[:, 0] ** 2, axis=1))
+        chance = np.mean(ndtr((truth[0] - laws.mean[:, 0]) / sd))
+        covered += 0.05 < chance < 0.95
+    # A false alarm has a chance below 2e-7.
+    assert binom.cdf(covered, num_sets, 0.9) > 1e-7
+    assert binom.sf(covered - 1, num_sets, 0.9) > 1e-7
