@@ -25,7 +25,7 @@ import numpy as np
 
 __all__ = ["Evidence", "expected_slope", "largest_noise", "slopes"]
 
-LEVEL_SD = 0.5
+LEVEL_SD = 1.0
 MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
 """Of the priors: the sd of a; the median of tau, and the sd of log tau."""
 
