@@ -111,7 +111,7 @@ def cost_table(job: config.Job) -> str:
     budget, chains = job.budget, job.run["num_chains"]
     if job.algorithm_fn is None:
         return (
-            f"{chains} chains, tuning included, spend all of epsilon = "
+            f"all draws of {chains} chains together spend epsilon = "
             f"{budget.epsilon} at delta = {budget.delta} "
             f"({budget.neighboring_relation.name})"
         )

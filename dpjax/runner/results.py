@@ -178,7 +178,8 @@ class Run:
         """Mean, sd, interval, effective sample size and R-hat of every component."""
         import arviz
 
-        kind = "all" if self.statement.num_chains > 1 else "stats"
+        num_chains = len(jax.tree.leaves(self.positions)[0])
+        kind = "all" if num_chains > 1 else "stats"
         return arviz.summary(self.to_arviz(), kind=kind)
 
 

@@ -85,20 +85,19 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
 ):
     monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
     path, out = folder / "job.toml", folder / "out"
-    # So many that their accounting is the fast one.
-    path.write_text(TOML + "num_steps = 12_000\nthinning = 50\n")
+    path.write_text(TOML + "num_draws = 200\n")
     assert cli.main(["account", str(path)]) == 0
-    assert "2 chains, tuning included, spend all of epsilon = 4.0" in (
+    assert "all draws of 2 chains together spend epsilon = 4.0" in (
         capsys.readouterr().out
     )
     assert cli.main(["run", str(path), "--out", str(out)]) == 0
     draws = arviz.from_netcdf(out / "draws.nc").posterior
-    assert draws["level"].shape[::2] == (2, 3) and draws["slope"].shape[::2] == (2, 2)
+    assert draws["level"].shape == (2, 200, 3) and draws["slope"].shape == (2, 200, 2)
     assert np.all(draws["scale"] > 0)
     assert not list(out.glob("checkpoint*"))
     assert "level[2]" in (out / "summary.csv").read_text()
     statement = json.loads((out / "privacy.json").read_text())
-    assert 3.9 < statement["epsilon"] <= 4 and "40 x Gaussian" in statement["events"]
+    assert 3.9 < statement["epsilon"] <= 4 and "Gaussian release" in statement["events"]
     assert cli.main(["run", str(path), "--out", str(out)]) == 1
     assert "epsilon" in capsys.readouterr().err
 

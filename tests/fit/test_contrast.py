@@ -54,10 +54,10 @@ def test_contributions_have_mean_zero_under_the_model(scale):
 def test_without_clipping_the_contrast_is_the_score():
     found = scores(np.random.default_rng(2), scale=1e-4)
     psi, slope = contrast.contrast(found, 1e6)
-    gradient, nodes = found.gradients()
+    gradient, nodes = map(np.asarray, found.gradients())
     np.testing.assert_allclose(psi, gradient, atol=1e-4 * TINY)
     np.testing.assert_allclose(
-        slope, (nodes.T * found.weights) @ nodes, atol=1e-4 * TINY
+        slope, (nodes.T * np.asarray(found.weights)) @ nodes, atol=1e-4 * TINY
     )
 
 
