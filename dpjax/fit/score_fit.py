@@ -380,35 +380,50 @@ class _Fit:
 
     def search(self, release, noises: _Noises):
         """Where the bulk is, and the correction of the frame."""
-        z, correction = self.start, jnp.eye(self.dim)
-        for steps, noise in zip(noises.steps, noises.curvatures, strict=True):
+        counts = jnp.asarray([len(steps) for steps in noises.steps])
+        words = self.take(release, self.dim, sum(map(len, noises.steps)))
 
-            def step(z, given, correction=correction):
-                words, noise = given
-                axes = self.frame_at(z, correction)
-                unit = self.unit(axes)
-                scores = self.scores_at(z, axes, unit)
-                score = (
-                    unit
-                    * self.tempering
-                    * self.ask(
-                        release,
-                        words,
-                        noise,
-                        lambda *record: contrast.difference(scores(*record)),
-                    )
-                )
-                score += self.prior_score(z, axes)
-                z = self.moved(z, axes, RATE * score)
-                return z, z
+        def phase(carry, given):
+            first, count, noise, curvature_words, curvature_noise = given
+            z, correction = carry
 
-            words = self.take(release, self.dim, len(steps))
-            z, path = jax.lax.scan(step, z, (words, jnp.asarray(steps)))
-            z = jnp.mean(path[len(path) // 2 :], axis=0)
-            correction = self.curvature(release, noise, z, correction)
-        return z, correction
+            def step(i, carry):
+                z, total = carry
+                z = self.step(release, words[first + i], noise, z, correction)
+                return z, total + jnp.where(2 * i >= count, z, 0)
 
-    def curvature(self, release, noise, z, correction):
+            start = z, jnp.zeros_like(z)
+            _, total = jax.lax.fori_loop(0, count, step, start)
+            z = (total / (count - (count + 1) // 2)).astype(self.dtype)
+            correction = self.curvature(
+                release, curvature_words, curvature_noise, z, correction
+            )
+            return (z, correction), None
+
+        given = (
+            jnp.cumsum(counts) - counts,
+            counts,
+            jnp.asarray([steps[0] for steps in noises.steps]),
+            self.take(release, self.dim * (self.dim + 1) // 2, len(counts)),
+            jnp.asarray(noises.curvatures),
+        )
+        found, _ = jax.lax.scan(phase, (self.start, jnp.eye(self.dim)), given)
+        return found
+
+    def step(self, release, words, noise, z, correction):
+        """z after a step of the search."""
+        axes = self.frame_at(z, correction)
+        unit = self.unit(axes)
+        scores = self.scores_at(z, axes, unit)
+
+        def contribution(*record):
+            return contrast.difference(scores(*record))
+
+        score = self.ask(release, words, noise, contribution)
+        score = self.tempering * unit * score + self.prior_score(z, axes)
+        return self.moved(z, axes, RATE * score)
+
+    def curvature(self, release, words, noise, z, correction):
         """The correction of the frame at z, where noise does not explain it."""
         axes = self.frame_at(z, correction)
         scores = self.scores_at(z, axes, self.unit(axes))
@@ -423,7 +438,7 @@ class _Fit:
             matrix = found.directions.T @ matrix @ found.directions
             return contrast.packed(matrix) / CURVATURE_CLIP
 
-        found = self.matrix(release, noise, contribution)
+        found = self.matrix(release, words, noise, contribution)
         unit = self.tempering * CURVATURE_CLIP * self.unit(axes) ** 2
         measured = jnp.outer(axes.is_measured, axes.is_measured)
         matrix = jnp.where(measured, unit * found, 0) + jnp.diag(1 - axes.data_share)
@@ -434,9 +449,8 @@ class _Fit:
         values = jnp.where(is_news, jnp.maximum(values, noise_sd), 1)
         return axes.corrected((vectors * values[None]) @ vectors.T)
 
-    def matrix(self, release, noise, contribution_fn):
+    def matrix(self, release, words, noise, contribution_fn):
         """The noisy sum of symmetric matrices that come `contrast.packed`."""
-        words = self.take(release, self.dim * (self.dim + 1) // 2)[0]
         found = self.ask(release, words, noise, contribution_fn)
         return contrast.unpacked(found, self.dim)
 
@@ -488,7 +502,8 @@ class _Fit:
             return contrast.packed(found) / bound.astype(self.dtype)
 
         unit = self.tempering * unit**2 * bound
-        found = unit * self.matrix(release, noise, contribution)
+        words = self.take(release, self.dim * (self.dim + 1) // 2)[0]
+        found = unit * self.matrix(release, words, noise, contribution)
         return found, unit * noise
 
     def release(self, kinds: _Kinds, noises: _Noises, z, correction) -> Released:
