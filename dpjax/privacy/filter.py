@@ -5,7 +5,7 @@ is seen. If a release is chosen in view of earlier outputs, the epsilon of the l
 came out can be too small a claim: whoever chooses can go on just where it went well.
 Sums over all releases that stay below a constant fixed in advance remain sound:
 
-- the number of releases, if all are of one kind [Zhu, Dong and Wang 2022, Theorem 10];
+- the number of releases, if all are of one kind [Zhu, Dong and Wang 2022];
 - of Renyi divergences at one order [Feldman and Zrnic 2021, Theorem 3.1];
 - of mu^2, if every release is mu-GDP [Smith and Thakurta 2022, Theorem 2.1; Koskela,
   Tobaben and Honkela 2023, Theorem 7].
@@ -57,7 +57,7 @@ class AdaptiveRule:
     Runs are *alike* if all their events are of the one kind that the first run had, or
     if that run's events were Gaussian and all others are. The accountant's bound on so
     many events of one kind holds however each is chosen in view of the others [Zhu,
-    Dong and Wang 2022, Theorem 10], and fewer of them cost no more. So their number is
+    Dong and Wang 2022], and fewer of them cost no more. So their number is
     a filter, and so is mu^2 of Gaussian events. Neither loses anything.
 
     After the first event that is not alike, the filter is that of one Renyi order.
