@@ -80,7 +80,8 @@ def as_top_level_api(
     model = SharedSite(posterior, family, match)
     num_records = model.num_records
     unit = l2_clip_norm / exact_sums.GRID
-    row = -(-2 * family.size // 16) * 16
+    count = gaussian.WORDS_PER_COORDINATE * family.size
+    row = -(-count // 16) * 16
 
     def release(words, index, theta):
         one = Sample(index[None], jnp.ones(1, bool))
@@ -93,7 +94,7 @@ def as_top_level_api(
             return total * unit
 
     def visit(key, theta, index, place):
-        words = chacha.expand(key, place * row, row)[: 2 * family.size]
+        words = chacha.expand(key, place * row, row)[:count]
         site = release(words, index, theta).astype(theta.dtype)
         difference = site - model.factor(theta)
         theta = model.step(theta, difference, damping / num_records**2)
