@@ -7,6 +7,7 @@ shell's background.
 
 import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Callable
 
@@ -27,17 +28,24 @@ class Stopped(BaseException):
 def raised():
     """Raise `Stopped` where the block stands when a signal comes.
 
-    Python drops what is raised while it collects garbage, so `check` raises it again.
+    Python drops what is raised while it collects garbage, so `check` raises it again,
+    and Python's message of what it dropped is not printed.
     """
 
     def stop(number, frame):
         _came.append(number)
         raise Stopped(number)
 
+    def drop(unraisable):
+        if not isinstance(unraisable.exc_value, Stopped):
+            before(unraisable)
+
+    before, sys.unraisablehook = sys.unraisablehook, drop
     try:
         with _handled(stop):
             yield
     finally:
+        sys.unraisablehook = before
         _came.clear()
 
 

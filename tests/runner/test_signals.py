@@ -1,7 +1,9 @@
 """Signals: deferred to the end of a block, raised where it stands, and never lost."""
 
+import gc
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -30,6 +32,22 @@ def test_a_signal_whose_exception_was_dropped_is_found_again():
             pass
         signals.check()
     signals.check()
+
+
+def test_a_signal_during_garbage_collection_is_found_again_and_prints_nothing(capfd):
+    def on_collection(phase, info):
+        if phase == "start":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hook = sys.unraisablehook
+    with pytest.raises(signals.Stopped), signals.raised():
+        gc.callbacks.append(on_collection)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(on_collection)
+        signals.check()
+    assert capfd.readouterr().err == "" and sys.unraisablehook is hook
 
 
 def test_handlers_are_put_back_and_ignored_signals_stay_so():
