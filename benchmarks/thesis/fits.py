@@ -15,12 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpjax
-from dpjax import privacy
 from dpjax.fit.simulated import simulated_fit
 from dpjax.fit.simulated_draws import draws
 from dpjax.models.banana import simulate as simulate_banana
 from dpjax.models.gaussian import simulate as simulate_gaussian
 from dpjax.models.thesis import ThesisModel
+from dpjax.runner.fit import least_noise
 
 __all__ = ["START", "analyses", "model_of"]
 
@@ -30,9 +30,6 @@ START = 0.1
 NUM_DRAWS = 4_000
 
 CIRCLE_SD = 10.0
-
-NOISE_MULTIPLIERS = 0.01, 2000.0
-"""Between these lies the one that spends a budget."""
 
 
 def model_of(model: ThesisModel, posterior: dpjax.Posterior):
@@ -95,13 +92,8 @@ def analyses(model: ThesisModel, posterior, epsilon: float, rng_key, count: int)
     algorithm_fn = functools.partial(
         simulated_fit, simulate_fn=simulate_fn, prior_sample_fn=prior_sample_fn
     )
-    noise_multiplier = privacy.calibrate(
-        lambda noise: algorithm_fn(posterior, noise_multiplier=noise).privacy(1),
-        num_steps=1,
-        epsilon=epsilon,
-        delta=model.delta,
-        bracket=NOISE_MULTIPLIERS,
-    )
+    budget = dpjax.Budget(epsilon, model.delta)
+    noise_multiplier = least_noise(algorithm_fn, posterior, budget)
 
     @jax.jit
     def released(rng_key, posterior):

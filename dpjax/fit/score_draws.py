@@ -97,7 +97,9 @@ class _Prior(NamedTuple):
 def draws(
     posterior: Posterior, released: Released, rng_key: jax.Array, num_draws: int, like
 ) -> tuple[Any, Known]:
-    """Independent draws from the posterior that a fit implies.
+    """Draws from the posterior that a fit implies.
+
+    They are independent given the slopes, of which there are at most `NUM_SLOPES`.
 
     Parameters
     ----------

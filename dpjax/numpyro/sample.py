@@ -1,7 +1,7 @@
 """Private draws from a NumPyro model with nothing to tune.
 
-By default `dpjax.fit` releases what the data say about the parameters, and draws
-independently from the posterior that this implies. A model that generates whole records
+By default `dpjax.fit` releases what the data say about the parameters, and draws from
+the posterior that this implies. A model that generates whole records
 is fitted by `dpjax.fit.simulated`, whose draws keep the shape of a curved posterior. A
 model of observations given covariates is fitted by `dpjax.fit.score_fit`, whose
 likelihood is normal about the bulk of the posterior.
@@ -128,13 +128,14 @@ def sample(
         Draws of every chain. Those of a fit cost nothing. Those of a walk are twenty
         steps apart, and every step is charged, so their number is approximate.
     num_chains
-        Chains. All draws of a fit are independent, those of one chain as well.
+        Chains. Those of a fit differ in nothing but their name: see `dpjax.runner.Fit`
+        for how far its draws are independent.
     method
         ``"fit"`` draws from the posterior that a few releases imply. ``"walk"`` spends
         most of the budget on a fit, and goes on from its draws with steps that leave
         the exact posterior unchanged.
     nominal_num_records
-        As in `dpjax.sgld`; a walk does not take it.
+        As in `dpjax.sgld`. A walk refuses it.
     ledger, checkpoint, verbose, unsafe_key
         As in `dpjax.run`. A walk keeps two files, whose names begin with that of
         `checkpoint`.
@@ -172,6 +173,11 @@ def sample(
         unsafe_key=unsafe_key,
     )
     if method == "walk":
+        if nominal_num_records is not None:
+            raise ValueError(
+                "a walk computes with the number of records: leave out "
+                'nominal_num_records, or use method="fit"'
+            )
         return _walk(posterior, budget, **options)
     model = model_of(posterior)
     if generated(model) == frozenset(model.example):

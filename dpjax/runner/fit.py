@@ -1,4 +1,4 @@
-"""Fits: one step that spends a budget, then as many independent draws as wanted."""
+"""Fits: one step that spends a budget, then as many draws as wanted, at no cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +23,13 @@ NOISE_MULTIPLIERS = 1e-2, 2.0**11
 
 @dataclass(frozen=True)
 class Fit(Run):
-    """Independent draws from the posterior that a few releases imply.
+    """Draws from the posterior that a few releases imply.
 
-    The effective sample size of the draws is their number. What noise adds to the
-    posterior's width is part of theirs.
+    What noise adds to the posterior's width is part of theirs. They are no chain of
+    steps, but neither are all of them independent: `dpjax.fit.score_draws` shares its
+    draws of the slope among them, and `dpjax.fit.simulated_draws` runs NUTS where
+    records leave a direction undetermined. An effective sample size that is computed
+    from the draws does not see the former.
 
     released
         All that the draws follow from.
@@ -69,8 +72,7 @@ def fit(
     initial_position
         Where the fit starts: one position, chosen without looking at the data.
     num_draws, num_chains
-        The draws come as `num_chains` chains of `num_draws` draws each, all of them
-        independent.
+        The draws come as `num_chains` chains of `num_draws` draws each.
 
     Raises
     ------

@@ -48,8 +48,8 @@ def sample(
     budget, ledger, checkpoint, verbose, unsafe_key
         As in `dpjax.run`.
     num_draws, num_chains
-        The draws come as so many chains of so many draws. All of them are independent
-        and cost nothing.
+        The draws come as so many chains of so many draws, and cost nothing. They are
+        independent if ``known.are_independent`` says so.
 
     Returns
     -------

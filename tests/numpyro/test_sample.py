@@ -162,6 +162,16 @@ def test_a_kernel_charges_what_was_spent_before():
     assert rule.epsilon([spent, one_more], 1e-6) > 2.0
 
 
+def test_a_walk_refuses_a_number_that_it_would_not_use():
+    with pytest.raises(ValueError, match="leave out nominal_num_records"):
+        sample(
+            target(),
+            budget=dpjax.Budget(1.0, 1e-6),
+            method="walk",
+            nominal_num_records=1000,
+        )
+
+
 def test_a_private_number_of_records_is_refused():
     budget = dpjax.Budget(2.0, 1e-5, privacy.NeighboringRelation.ADD_OR_REMOVE_ONE)
     with pytest.raises(ValueError, match="pass nominal_num_records"):
