@@ -153,11 +153,11 @@ def test_without_noise_a_fit_finds_the_maximum():
 @pytest.mark.thorough
 def test_noise_is_what_it_says():
     """Centres have the variance that draws count with, over 60 fits."""
-    posterior = regression(20_000)
+    posterior = regression(5_000)
 
     @jax.jit
     def fit(rng_key):
-        algorithm = fitted(posterior, 8.0)
+        algorithm = fitted(posterior, 2.0)
         found = algorithm.step(rng_key, algorithm.init(START))[1]
         weights = found.score_noise_sds**-2.0
         score, place = (
