@@ -38,6 +38,27 @@ by at most
 ends of a cell of r bound G over the cell. The pair of the lower log odds and that gap
 is at least as far apart as every genuine pair.
 
+*The supremum over w* is bounded between nodes of w and of r, because log T bends down
+by little. Let a = S sigma(-w), A = E sigma(r + s w) / sigma(r) - 1 and B = 1 -
+E sigma(-r - s w) / sigma(-r). So T = U + V with U = log(1 + A) and V = -log(1 - B).
+
+- log A and log B are logarithms of sums over s. Such a logarithm has a second
+  derivative of at least the mean of those of its terms, weighted by the terms.
+- In r the terms' logarithms have first derivatives within [-1, 1] and second ones in
+  [-1/4, 0].
+- In w the first ones are within 5 S / 4 + 1/w + 1, and the second ones at least
+  -(S/10 + (1 + S) / 4 + 1 / w^2 + (1 + S)^2 / 4), in the mean. For the terms of both
+  sums are exp(s log a - a) (1 - e^(-s w)) / s! over e^(-s w) + e^r or 1 + e^(-s w - r).
+  The weights favour large s the more, the smaller r is. In the limit they are those of
+  P(s) (e^(s w) - 1), where the means of s and s^2 are at most 1 + S and (1 + S)^2.
+- U and V are at most H, as T is. As a function of log A, log U has a slope in (0, 1]
+  and a second derivative of at least -min(1/5, H/2). As a function of log B, log V is
+  convex and has a slope of at most (e^H - 1) / H.
+
+So the second derivative of log T is at least -`_bend`. Hence log T is at most its chord
+between two nodes at a distance h, plus h^2 / 8 times that bound. A supremum over w of
+such functions of r is again such a function.
+
 *Pure privacy.* For v >= 0, (1 - f(r; -H)) / sigma(-r) and sigma(-r) / (1 - f(r; v))
 grow with r, to e^(H R) and e^(v a/b), as each term of the means shows. The ratios
 f(r; v) / sigma(r) and sigma(r) / f(r; -H) fall, from e^v and e^H. So probabilities
@@ -52,7 +73,7 @@ project's.
 """
 
 import math
-from functools import partial
+from functools import lru_cache, partial
 
 import numpy as np
 from scipy import special
@@ -67,18 +88,14 @@ __all__ = ["largest_fall", "pure_epsilon", "rdp"]
 MAX_MONOTONE_ODDS = 1 + math.sqrt(2)
 """Odds b/a up to which the chance of acceptance grows with v."""
 
-TOLERANCE = 2e-3
-"""Relative excess of a bound over what is attained, at which no cell is split, where
-the odds exceed `MAX_MONOTONE_ODDS`."""
+TOLERANCE = 2.5e-4
+"""Relative excess over T between neighbouring nodes of w, and of r."""
 
 MAX_RATE = 300
 """Largest k for which the counts are summed."""
 
-SPLIT_INTO = 8
-"""Cells of w that a cell is split into."""
-
-LEVELS = 4
-"""How many sizes of cells of w there are, at most."""
+MAX_SENSITIVITY = 10.0
+"""Largest H + H R for which the counts are summed."""
 
 
 def pure_epsilon(event: PoissonAcceptBit) -> float:
@@ -113,7 +130,7 @@ def rdp(event: PoissonAcceptBit, orders) -> np.ndarray:
     Returns
     -------
     Nats, ``(m,)`` float64: at least the supremum over the remainder and over the log
-    ratios of the two records, and about 0.1 % above it, or 0.5 % if R > 1 + sqrt(2).
+    ratios of the two records, and about 0.1 % above it, or 0.2 % if R > 1 + sqrt(2).
     Where k > 300 or H + H R > 10, it is the bound on a Barker `AcceptBit` of
     sensitivity H + H R. Infinite unless the acceptance function is Barker's.
 
@@ -125,19 +142,24 @@ def rdp(event: PoissonAcceptBit, orders) -> np.ndarray:
     order, event = renyi.check_orders(orders), renyi.drop_slight_laziness(event)
     if event.acceptance.family != "barker":
         return np.full(order.shape, np.inf)
-    if event.bound > MAX_RATE * (event.max_odds - 1) or event.sensitivity > 10:
+    too_many = event.bound > MAX_RATE * (event.max_odds - 1)
+    if too_many or event.sensitivity > MAX_SENSITIVITY:
         bound = renyi.rdp(AcceptBit(event.acceptance, event.sensitivity), order)
     else:
-        reach = 15 + math.log(order.max()) + event.sensitivity
+        reach = _reach(order.max(), event.sensitivity)
         bound = renyi.supremum(
             order,
             np.linspace(-reach, reach, 193),
             _tails(event, order, reach),
             partial(_describe, event),
-            renyi.TOLERANCE if event.max_odds <= MAX_MONOTONE_ODDS else TOLERANCE,
         )
     # The factor covers the rounding of the closed forms.
     return np.minimum(bound, pure_epsilon(event)) * (1 + 1e-12)
+
+
+def _reach(order: float, sensitivity: float) -> float:
+    """Where the tails of r begin."""
+    return 15 + math.log(order) + sensitivity
 
 
 def _describe(event: PoissonAcceptBit, edges: np.ndarray):
@@ -192,31 +214,41 @@ def _shifts(event: PoissonAcceptBit, r: np.ndarray):
     fall = _shift(-r, kappa * odds, largest)
     if odds <= MAX_MONOTONE_ODDS:
         return fall, _shift(r, kappa, largest)
-    return fall, _highest(r, kappa * (odds + 1), math.log(MAX_MONOTONE_ODDS), largest)
+    nodes, log_highest = _highest(event.bound, odds)
+    return fall, np.exp(np.interp(r, nodes, log_highest))
 
 
-def _highest(r: np.ndarray, total: float, low: float, high: float) -> np.ndarray:
-    """Bound sup T(r; S sigma(-w), w) over w in [low, high], for each r; S is `total`.
+@lru_cache(maxsize=256)
+def _highest(bound: float, odds: float) -> tuple[np.ndarray, np.ndarray]:
+    """Nodes of r, and the logarithm there of a bound on sup_w T(r; S sigma(-w), w).
 
-    The rate S sigma(-w) falls with w, and T grows with the rate and with w. So over a
-    cell of w, T is at most its value at the rate of the left end and the w of the right
-    end. Cells that could hold the supremum are split.
+    The nodes hold every r of a search. Chords between them are bounds as well.
     """
-    points = r.ravel()
-    bound, attained = np.zeros_like(points), np.zeros_like(points)
-    row, cell = np.indices((points.size, SPLIT_INTO)).reshape(2, -1)
-    width = (high - low) / SPLIT_INTO
-    left = low + width * cell
-    for level in range(LEVELS):
-        rate = total * special.expit(-left)
-        np.maximum.at(attained, row, _shift(points[row], rate, left))
-        upper = _shift(points[row], rate, left + width)
-        keep = (upper > (1 + TOLERANCE) * attained[row]) & (level < LEVELS - 1)
-        np.maximum.at(bound, row[~keep], upper[~keep])
-        row = np.repeat(row[keep], SPLIT_INTO)
-        width /= SPLIT_INTO
-        left = (left[keep, None] + width * np.arange(SPLIT_INTO)).ravel()
-    return bound.reshape(r.shape)
+    total = bound * (odds + 1) / (odds - 1)
+    low, high = math.log(MAX_MONOTONE_ODDS), math.log(odds)
+    curvature = total / 10 + (1 + total) / 4 + 1 / low**2 + (1 + total) ** 2 / 4
+    bend = _bend(bound, 5 * total / 4 + 1 / low + 1, curvature)
+    step = np.linspace(low, high, _num_nodes(high - low, bend))
+    reach = _reach(renyi.MAX_ORDER, MAX_SENSITIVITY)
+    nodes = np.linspace(-reach, reach, _num_nodes(2 * reach, _bend(bound, 1.0, 0.25)))
+    found = _shift(nodes[:, None], total * special.expit(-step), step)
+    return nodes, np.log(found.max(axis=1)) + 2 * TOLERANCE
+
+
+def _bend(bound: float, slope: float, curvature: float) -> float:
+    """Bound on minus the second derivative of log T.
+
+    `slope` bounds the first derivatives of log A and log B of the module docstring, and
+    -`curvature` is at most their second derivatives.
+    """
+    return max(
+        curvature + min(0.2, bound / 2) * slope**2,
+        curvature * math.expm1(bound) / bound,
+    )
+
+
+def _num_nodes(length: float, bend: float) -> int:
+    return 2 + int(length * math.sqrt(bend / (8 * TOLERANCE)))
 
 
 def _shift(r: np.ndarray, rate, step) -> np.ndarray:
@@ -226,7 +258,7 @@ def _shift(r: np.ndarray, rate, step) -> np.ndarray:
     - 1 and reject = 1 - E sigma(-r - s w) / sigma(-r). Both are sums over s >= 1 of
     positive terms, so no digits are lost however small T is.
     """
-    accept, reject = np.zeros_like(r), np.zeros_like(r)
+    accept, reject = 0.0, 0.0
     grow, shrink = np.exp(r), np.exp(-r)
     chance, still, once = np.exp(-rate), 1.0, np.exp(-step)
     for count in range(1, _num_terms(rate, step) + 1):
@@ -245,8 +277,6 @@ def _num_terms(rate, step) -> int:
     the smaller r is; in the limit they are e^(s w) - 1. And e^(s w) P(s) is the
     probability of s under Poisson(a e^w), up to a constant.
     """
-    if np.size(rate) == 0:
-        return 0
     weighted = np.max(rate * np.exp(step))
     least = 1e-12 * -np.expm1(-np.min(rate * np.expm1(step)))
     count = 4

@@ -41,6 +41,9 @@ __all__ = [
     "supremum",
 ]
 
+MAX_ORDER = 1e6
+"""Largest Renyi order."""
+
 TOLERANCE = 5e-4
 """Relative excess of a cell's bound over a divergence attained, at which it stays."""
 
@@ -128,10 +131,10 @@ def is_searched(
 
 
 def check_orders(orders) -> np.ndarray:
-    """Return Renyi orders as floats in (1, 1e6], ``(m,)``."""
+    """Return Renyi orders as floats in (1, `MAX_ORDER`], ``(m,)``."""
     orders = np.atleast_1d(orders)
     return np.array(
-        [check_real("order", float(o), low=1 + 1e-6, high=1e6) for o in orders]
+        [check_real("order", float(o), low=1 + 1e-6, high=MAX_ORDER) for o in orders]
     )
 
 
@@ -145,12 +148,12 @@ def drop_slight_laziness(event):
     return event
 
 
-def supremum(order, edges, tails, describe, tolerance: float = TOLERANCE):
+def supremum(order, edges, tails, describe):
     """Bound the supremum of the divergences over all cells and both tails.
 
     For each order, every cell has an upper bound on the divergence and an estimate from
     below of what it attains. A cell is split only while its upper bound exceeds both
-    the largest divergence attained, by more than `tolerance`, and the largest upper
+    the largest divergence attained, by more than `TOLERANCE`, and the largest upper
     bound of a cell that is not split any more. The result is that largest upper bound,
     so it is sound whichever cells are left unsplit.
 
@@ -164,8 +167,6 @@ def supremum(order, edges, tails, describe, tolerance: float = TOLERANCE):
         Bounds on the divergences beyond the first and the last edge, ``(m,)``.
     describe
         ``edges -> (middle, width, gap, least_gap)``, as `renyi_cells.describe` does.
-    tolerance
-        Relative; a smaller one takes longer.
 
     Returns
     -------
@@ -185,7 +186,7 @@ def supremum(order, edges, tails, describe, tolerance: float = TOLERANCE):
         lost = (width / 2)[column] + order[row] * (gap - least_gap)[column]
         lower = value * np.exp(-lost) * ((least_gap / gap) ** 2)[column]
         np.maximum.at(attained, row, lower)
-        threshold = np.maximum((1 + tolerance) * attained, bound)
+        threshold = np.maximum((1 + TOLERANCE) * attained, bound)
         keep = upper > threshold[row]
         if level == MAX_LEVELS - 1 or np.count_nonzero(keep) * SPLIT_INTO > MAX_PAIRS:
             keep[:] = False
