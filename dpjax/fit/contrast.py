@@ -9,12 +9,14 @@ norm and the covariates: the conditionally unbiased estimators of bounded influe
 Kuensch, Stefanski and Carroll (1989).
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 
 from dpjax.fit.scores import Scores
 
-__all__ = ["contrast", "difference", "length", "packed", "unpacked"]
+__all__ = ["Contrast", "contrast", "difference", "length", "packed", "unpacked"]
 
 CENTRINGS = 6
 """Steps of the fixed point for the centre of the clipped scores."""
@@ -42,14 +44,36 @@ def difference(scores: Scores) -> jax.Array:
     return (scores.weights * shrink) @ apart @ scores.directions
 
 
-def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
-    """The clipped and centred score psi of a record, and its expected slope J.
+class Contrast(NamedTuple):
+    """What a record's scores say, in units of the clip norm.
+
+    score
+        psi, the clipped and centred score, ``(d,)``, of norm at most one.
+    slope
+        J, the slope that the model expects of it, ``(d, d)``.
+    square
+        The mean of |psi|^2 under the model, at most one.
+    """
+
+    score: jax.Array
+    slope: jax.Array
+    square: jax.Array
+
+    @property
+    def excess(self) -> jax.Array:
+        """|psi|^2 - E |psi|^2, of mean zero under the model, in [-1, 1]."""
+        return jnp.sum(self.score**2) - self.square
+
+
+def contrast(scores: Scores, slope_bound) -> Contrast:
+    """The clipped and centred score of a record, and what the model expects of it.
 
     With b about the centre at which the clipped nodes have mean zero, and the sums over
     nodes,
 
         e_j = h_j - b,  omega_j = min(1, 1 / |e_j|),  r = sum w omega e,
         psi = phi (clip_1(e_0) - r),  J = phi sum w omega e e^T,
+        E |psi|^2 = phi^2 (sum w |omega e|^2 - |r|^2),
 
     where phi bounds both norms. It depends on the covariates alone, as r does, so psi
     has mean zero under the model, exactly.
@@ -60,10 +84,6 @@ def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
         In units of the clip norm.
     slope_bound
         Bound on the Frobenius norm of J.
-
-    Returns
-    -------
-    psi ``(d,)`` of norm at most one, and J ``(d, d)``, both in units of the clip norm.
     """
     nodes, directions = scores.nodes, scores.directions
 
@@ -81,10 +101,13 @@ def contrast(scores: Scores, slope_bound) -> tuple[jax.Array, jax.Array]:
     rest = chances @ apart
     slope = directions.T @ ((apart * chances[:, None]).T @ apart) @ directions
     size = jnp.sqrt(jnp.maximum(jnp.sum(slope**2), 1e-30))
-    factor = jnp.minimum(1.0, slope_bound / size) / (1.0 + length(rest, directions))
+    loss = length(rest, directions)
+    factor = jnp.minimum(1.0, slope_bound / size) / (1.0 + loss)
+    squares = jnp.minimum(1.0, length(apart, directions)) ** 2
+    square = factor**2 * (scores.weights @ squares - loss**2)
     own = scores.observed - centre
     own = own * jnp.minimum(1.0, 1.0 / length(own, directions))
-    return factor * (own - rest) @ directions, factor * slope
+    return Contrast(factor * (own - rest) @ directions, factor * slope, square)
 
 
 def packed(matrix: jax.Array) -> jax.Array:

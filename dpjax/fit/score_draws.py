@@ -11,6 +11,7 @@ Given J they are normal where the prior is. Elsewhere every draw is the end of a
 chain of its own, of Hamiltonian steps from the normal law that fits best.
 """
 
+import functools
 import warnings
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.score_fit import MIN_RESOLUTION, Released, regular
 from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, slopes
 from dpjax.posterior import Posterior
@@ -53,6 +55,8 @@ class Known(NamedTuple):
     resolution, likely_resolution
         Least eigenvalue of the slope over about the largest of its noise: of the slope
         as released, and in the median over draws of the slope.
+    fit_check
+        How much the scores of the records vary, over how much the model says they do.
     """
 
     position_error: float
@@ -62,13 +66,14 @@ class Known(NamedTuple):
     num_directions: int
     resolution: float
     likely_resolution: float
+    fit_check: FitCheck
 
     def __str__(self):
         return (
             f"{self.num_directions} directions were asked; noise moves the centre by "
             f"{self.position_error:.2g} posterior sds; of the width the records "
             f"account for {self.records:.0%}, the prior for {self.prior:.0%}, noise "
-            f"for {self.noise:.0%}"
+            f"for {self.noise:.0%}; {self.fit_check}"
         )
 
 
@@ -119,7 +124,7 @@ def draws(
     Warns
     -----
     UserWarning
-        If noise hides the slope in some direction.
+        If noise hides the slope in some direction, or the model does not fit.
     """
     flat, unravel = ravel_pytree(like)
     stretch = jnp.asarray(released.stretch, flat.dtype)
@@ -178,9 +183,11 @@ def draws(
 
     index = jnp.arange(num_draws) % len(found)
     positions = run(second)
-    known = _known(evidence, prior, laws, is_measured, found)
+    fit_check = functools.partial(_fit_check, released, posterior.tempering)
+    known = _known(evidence, prior, laws, is_measured, found, fit_check)
     if known.resolution < MIN_RESOLUTION:
         warnings.warn(_alarm(known), stacklevel=2)
+    known.fit_check.warn()
     return positions, known
 
 
@@ -254,7 +261,23 @@ def _laws(evidence: Evidence, prior: _Prior, is_measured, found) -> _Laws:
     return _Laws(rows, target[:, :, 0], mean[:, :, 0], root)
 
 
-def _known(evidence: Evidence, prior: _Prior, laws: _Laws, is_measured, found) -> Known:
+def _fit_check(released: Released, tempering, distance) -> FitCheck:
+    """The fit check at a squared distance from the centre, in variances of the draws.
+
+    No |psi|^2 is above one, so the variance of their sum is at most its mean. Where the
+    parameters are at the maximum, it is less, by the square of its correlation with the
+    scores. This correlation and the distance are what the wrong parameters add.
+    """
+    expected = float(released.expected_square)
+    return FitCheck.of(
+        float(released.excess),
+        float(released.excess_noise_sd),
+        expected * (1 + distance / tempering),
+        expected,
+    )
+
+
+def _known(evidence: Evidence, prior, laws: _Laws, is_measured, found, check) -> Known:
     count = len(found[0])
     asked = np.ix_(is_measured, is_measured)
     _, _, noise_sd = evidence.pooled
@@ -274,16 +297,16 @@ def _known(evidence: Evidence, prior: _Prior, laws: _Laws, is_measured, found) -
     least = np.linalg.eigvalsh(evidence.slope)[0]
     likely = np.median(np.linalg.eigvalsh(found)[:, 0])
     noise = largest_noise(evidence.slope_noise_sd, count)
+    distance = np.trace(np.linalg.solve(without, error))
     return Known(
-        position_error=float(
-            np.sqrt(np.trace(np.linalg.solve(without, error)) / count)
-        ),
+        position_error=float(np.sqrt(distance / count)),
         records=float(share * (1 - of_prior)),
         prior=float(share * of_prior),
         noise=float(1 - share),
         num_directions=count,
         resolution=float(least / noise),
         likely_resolution=float(likely / noise),
+        fit_check=check(distance),
     )
 
 

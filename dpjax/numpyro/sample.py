@@ -160,7 +160,9 @@ def sample(
     UserWarning
         Before anything is spent, if the budget is too small for the number of records
         and parameters. After the fit, if noise hides what the records say in some
-        direction. The draws allow for both: they are wide.
+        direction. The draws allow for both: they are wide. Also after the fit, if the
+        records vary otherwise than the model says, by more than noise and chance
+        explain. The draws do not allow for that.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")

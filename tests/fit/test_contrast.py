@@ -32,10 +32,11 @@ def test_contributions_are_bounded(scale):
         found = scores(rng, scale=scale)
         far = found._replace(observed=jnp.asarray([1e6, -1e5]))
         for record in (found, far):
-            psi, slope = contrast.contrast(record, 0.3)
+            psi, slope, square = own = contrast.contrast(record, 0.3)
             assert np.linalg.norm(contrast.difference(record)) <= 1 + TINY
             assert np.linalg.norm(psi) <= 1 + TINY
             assert np.linalg.norm(slope) <= 0.3 + TINY
+            assert -TINY <= square <= 1 + TINY and abs(own.excess) <= 1 + TINY
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
@@ -45,15 +46,16 @@ def test_contributions_have_mean_zero_under_the_model(scale):
         found = scores(rng, scale=scale)
         nodes = range(NUM_NODES)
         differences = [contrast.difference(seen(found, node)) for node in nodes]
-        psi = [contrast.contrast(seen(found, node), 0.3)[0] for node in nodes]
-        for contributions in (differences, psi):
+        own = [contrast.contrast(seen(found, node), 0.3) for node in nodes]
+        psi, excess = [one.score for one in own], [one.excess for one in own]
+        for contributions in (differences, psi, excess):
             mean = np.asarray(found.weights, float) @ np.array(contributions, float)
             assert np.linalg.norm(mean) < TINY
 
 
 def test_without_clipping_the_contrast_is_the_score():
     found = scores(np.random.default_rng(2), scale=1e-4)
-    psi, slope = contrast.contrast(found, 1e6)
+    psi, slope, _ = contrast.contrast(found, 1e6)
     gradient, nodes = map(np.asarray, found.gradients())
     np.testing.assert_allclose(psi, gradient, atol=1e-4 * TINY)
     np.testing.assert_allclose(
@@ -73,11 +75,11 @@ def test_the_slope_is_the_derivative_of_the_mean_contrast():
     nodes = jnp.asarray(grid[:, None])
     model = Scores(nodes[0], nodes, jnp.asarray(law(0.0)), directions)
     each = jax.jit(
-        jax.vmap(lambda y: contrast.contrast(model._replace(observed=y), 1e6)[0])
+        jax.vmap(lambda y: contrast.contrast(model._replace(observed=y), 1e6).score)
     )(nodes)[:, 0]
     each = np.asarray(each, float)
     moved = (law(0.01) @ each - law(-0.01) @ each) / 0.02
-    slope = contrast.contrast(model, 1e6)[1][0, 0]
+    slope = contrast.contrast(model, 1e6).slope[0, 0]
     # The score of the parameter is 1.3 times that of the mean.
     np.testing.assert_allclose(1.3 * moved, slope, rtol=1e-2)
     assert 0 < slope < 1.3**2

@@ -8,6 +8,7 @@ from scipy.special import ndtr
 from scipy.stats import binom
 
 import dpjax
+from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.score_draws import _evidence, _laws, _Prior, draws
 from dpjax.fit.score_fit import Released
 from dpjax.fit.slopes import LEVEL_SD, MEDIAN_SPREAD, SPREAD_SD, slopes
@@ -20,7 +21,7 @@ TARGET = dpjax.Posterior(
 )
 
 
-def released(slope, slope_noise_sd, score_noise_sd, truth, seed):
+def released(slope, slope_noise_sd, score_noise_sd, truth, seed, excess=0.0):
     """What a fit of a normal model would release, where only J is not the identity."""
     rng = np.random.default_rng(seed)
     places = np.array([[3.0, -2.0, 1.0], [0.5, 0.5, -0.5], [0.0, 0.0, 0.0]])
@@ -40,6 +41,9 @@ def released(slope, slope_noise_sd, score_noise_sd, truth, seed):
         clip_norm=np.array(2.0),
         inefficiency=np.array(1.0),
         num_records=np.array(float(NUM_RECORDS)),
+        excess=np.array(excess),
+        excess_noise_sd=np.array(40.0),
+        expected_square=np.array(900.0),
     )
 
 
@@ -50,7 +54,7 @@ def drawn(found, num_draws=4000):
 
 def test_a_slope_without_noise_gives_the_posterior_in_closed_form():
     noise_sd = 0.5
-    found = released(SLOPE, 1e-4, noise_sd, np.array([1.0, -1.0, 2.0]), 0)
+    found = released(SLOPE, 1e-4, noise_sd, np.array([1.0, -1.0, 2.0]), 0, 90.0)
     y, known = drawn(found)
 
     weights = found.score_noise_sds**-2.0
@@ -66,6 +70,8 @@ def test_a_slope_without_noise_gives_the_posterior_in_closed_form():
     assert np.abs((np.mean(y, 0) - mean) / sd).max() < 0.1
     np.testing.assert_allclose(np.std(y, 0) / sd, 1, atol=0.08)
     assert known.resolution > 100
+    variance = 40**2 + 900 * (1 + DIM * known.position_error**2)
+    assert known.fit_check == pytest.approx((1.1, variance**0.5 / 900))
 
 
 def test_where_nothing_is_resolved_the_draws_are_the_priors():
@@ -76,6 +82,16 @@ def test_where_nothing_is_resolved_the_draws_are_the_priors():
     assert np.abs(np.mean(y, 0)).max() < 0.1 * PRIOR_SD
     np.testing.assert_allclose(np.std(y, 0) / PRIOR_SD, 1, atol=0.07)
     assert known.resolution < 0.5 and known.records < 0.01
+
+
+def test_what_is_more_than_noise_and_chance_is_warned_of():
+    for excess, meaning in ((175.0, "too short"), (-175.0, "too long")):
+        check = FitCheck.of(excess, 40.0, 900.0, 900.0)
+        assert check == pytest.approx((1 + excess / 900, 50 / 900))
+        with pytest.warns(UserWarning, match=f"does not fit the records.*{meaning}"):
+            check.warn()
+        # Warnings are errors here.
+        FitCheck.of(0.9 * excess, 40.0, 900.0, 900.0).warn()
 
 
 @pytest.mark.thorough

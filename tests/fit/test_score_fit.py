@@ -96,7 +96,7 @@ def test_events_are_the_releases_that_run(monkeypatch):
         algorithm.step(jax.random.key(0), algorithm.init(START))
     charged = [event for event, count in algorithm.privacy(1) for _ in range(count)]
 
-    assert len(called) == 20 + 8 + 6 + 3 + 1 + 1 + 3
+    assert len(called) == 20 + 8 + 6 + 3 + 1 + 1 + 3 + 1
     assert sorted(map(str, called)) == sorted(map(str, charged))
 
 
@@ -172,3 +172,31 @@ def test_noise_is_what_it_says():
     spread = np.std(centres, axis=0) / np.sqrt(np.mean(variances, axis=0))
     # A standard deviation of 60 has a standard error of 9 %.
     assert np.all((0.55 < spread) & (spread < 1.5))
+
+
+@pytest.mark.thorough
+def test_the_fit_check_sees_outliers_and_nothing_where_the_model_holds():
+    """20 fits each, with and without 5 % of the records moved by 5 sds."""
+
+    @jax.jit
+    def excess(rng_key, posterior):
+        algorithm = fitted(posterior, 8.0)
+        found = algorithm.step(rng_key, algorithm.init(START))[1]
+        return found.excess, found.excess_noise_sd, found.expected_square
+
+    def deviations(moved):
+        found = []
+        for seed in range(20):
+            posterior = regression(10_000, seed)
+            posterior.data["y"] = posterior.data["y"].at[:500].add(moved)
+            found.append(excess(jax.random.key(seed), posterior))
+        excesses, noise, expected = np.transpose(np.asarray(found, np.float64))
+        np.testing.assert_allclose(noise, 80.0)
+        return excesses / np.sqrt(noise**2 + expected), excesses / expected
+
+    right, _ = deviations(0.0)
+    # Each is beyond 6 standard errors with 2e-9, and so is their mean.
+    assert abs(np.mean(right)) < 6 / np.sqrt(20) and np.all(np.abs(right) < 6)
+    # Without clipping it would be 1.25. The standard error of the mean is 0.01.
+    _, more = deviations(5.0)
+    assert 0.1 < np.mean(more) < 0.5

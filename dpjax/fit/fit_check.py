@@ -1,0 +1,73 @@
+"""Whether the records vary as the model says, in words.
+
+Under the model, the squares |psi|^2 of the records' clipped scores have known means. A
+fit releases by how much their sum exceeds the sum of these means. The *fit ratio* is
+the sum of the squares over the sum of the means.
+"""
+
+import math
+import warnings
+from typing import NamedTuple
+
+__all__ = ["FitCheck"]
+
+MAX_DEVIATION = 3.3
+"""In standard errors: a model that holds is warned of in less than one of 1000 fits."""
+
+
+class FitCheck(NamedTuple):
+    """How the records vary, over how the model says they do.
+
+    ratio
+        The fit ratio.
+    error
+        Its standard error if the model holds.
+    """
+
+    ratio: float
+    error: float
+
+    @classmethod
+    def of(cls, excess, noise_sd, variance, expected) -> "FitCheck":
+        """From what was released.
+
+        Parameters
+        ----------
+        excess, noise_sd
+            By how much the sum of the squares exceeds that of their means, and the sd
+            of the noise on it.
+        variance
+            Of this difference under the model, without noise.
+        expected
+            Sum of the means.
+        """
+        error = math.sqrt(noise_sd**2 + variance) / expected
+        return cls(float(1 + excess / expected), float(error))
+
+    def __str__(self):
+        return (
+            f"the scores of the records vary {self.ratio:.2f} ({self.error:.2g}) "
+            "times as much as the model says"
+        )
+
+    def warn(self) -> None:
+        """Warn of a model whose ratio noise does not explain."""
+        if abs(self.ratio - 1) <= MAX_DEVIATION * self.error:
+            return
+        if self.ratio > 1:
+            meaning = (
+                "The draws are as narrow as if the model held, so their intervals are "
+                "too short. A likelihood with heavier tails, overdispersion or the "
+                "covariates that are missing would account for it"
+            )
+        else:
+            meaning = (
+                "The draws are as wide as if the model held, so their intervals are "
+                "too long. A likelihood that varies less would account for it"
+            )
+        warnings.warn(
+            f"the model does not fit the records: {self}, in brackets its standard "
+            "error. If the model held, so much would come of noise and chance in less "
+            f"than one of 1000 fits. {meaning}",
+            stacklevel=3,
+        )
