@@ -69,12 +69,15 @@ class Moments(NamedTuple):
     slope
         E[clip(g) s^T] ``(d, d)``, the derivative of E clip(g) by the parameter that
         records are drawn at.
+    square
+        E |clip(g)|^2.
     """
 
     mean: jax.Array
     information: jax.Array
     loss: jax.Array
     slope: jax.Array
+    square: jax.Array
 
 
 def clip(vectors: jax.Array, l2_clip_norm) -> jax.Array:
@@ -205,7 +208,7 @@ class RecordModel:
         information = regression @ product.T
         loss = clipped[:, :dim] - information - jnp.outer(mean, mean)
         slope = product @ jnp.linalg.pinv(window.whitening)
-        return Moments(mean, information, loss, slope)
+        return Moments(mean, information, loss, slope, jnp.trace(clipped[:, :dim]))
 
     def far(self, window: Window, position: jax.Array, count: int):
         """E clip(g) of records from the model at any position, and its derivative.

@@ -17,7 +17,8 @@ information: clipping loss and noise are real.
 
 Four releases find the mode, each with a hundredth of the budget, and one with the rest
 is made there. Before each, simulated records give W, which whitens the score, and C,
-which minimises the covariance of what S leaves unknown.
+which minimises the covariance of what S leaves unknown. A last hundredth pays for a fit
+check: by how much the |clip(g_i)|^2 exceed those of simulated records.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit.far_modes import Law, Prior
-from dpjax.fit.record_model import BLOCK, MAX_PARTS, RecordModel
+from dpjax.fit.record_model import BLOCK, MAX_PARTS, RecordModel, Window
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
@@ -40,8 +41,11 @@ from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = ["SHARES", "FitState", "Released", "simulated_fit"]
 
-SHARES = (0.01, 0.01, 0.01, 0.01, 0.96)
-"""Of the budget, in squared inverse noise multipliers, for each release."""
+SHARES = (0.01, 0.01, 0.01, 0.01, 0.95)
+"""Of the budget, in squared inverse noise multipliers, for each release of scores."""
+
+CHECK_SHARE = 0.01
+"""Of the fit check, if records are substituted."""
 
 
 class FitState(NamedTuple):
@@ -65,6 +69,12 @@ class Released(NamedTuple):
         A E[g g^T] A^T ``(d, d)``, of one record.
     error
         The rest of Sigma ``(d, d)``: clipping loss, noise, and what simulation errs.
+    square
+        E |clip(g)|^2 at theta, over C^2.
+    excess
+        Sum over the records of |clip(g)|^2 / C^2 less `square`.
+    excess_noise_sd
+        Sd of what noise and the simulation of `square` add to it.
     """
 
     position: jax.Array
@@ -75,6 +85,9 @@ class Released(NamedTuple):
     slope: jax.Array
     information: jax.Array
     error: jax.Array
+    square: jax.Array
+    excess: jax.Array
+    excess_noise_sd: jax.Array
 
     def covariance(self, num_records: int, tempering: float) -> jax.Array:
         """Sigma."""
@@ -119,8 +132,9 @@ def simulated_fit(
     Notes
     -----
     *Formal guarantees.* A step makes one Gaussian release for each of the `SHARES`, of
-    sums over all records of vectors with a norm of at most one. State and info follow
-    from what they released, and are public.
+    sums over all records of vectors with a norm of at most one. One more is of a sum of
+    numbers between -m and 1 - m, with a public m in [0, 1]. State and info follow from
+    what they released, and are public.
     """
     check_positive(noise_multiplier=noise_multiplier)
     num_records = nominal_size(posterior, nominal_num_records)
@@ -129,28 +143,44 @@ def simulated_fit(
     blocks = np.asarray([1] * (len(SHARES) - 1) + [num_blocks])
     multipliers = [noise_multiplier / share**0.5 for share in SHARES]
     release = GaussianSum(1.0, None)
+    check_noise = noise_multiplier / (2 * CHECK_SHARE**0.5)
+    check = GaussianSum(1.0, check_noise, diameter=1.0)
 
     def move(words, state, memory):
         start, unravel = ravel_pytree(state.position)
         model = RecordModel.of(posterior.loglikelihood_fn, simulate_fn, state.position)
         prior = Prior.of(posterior.logprior_fn, prior_sample_fn, state.position)
 
-        def released(words, window, multiplier):
-            """S, with noise of sd C times the multiplier."""
+        def whitened(window):
+            """``record -> g / C``."""
             position = window.center.astype(start.dtype)
             scale = window.whitening / window.l2_clip_norm
 
             def loglikelihood_fn(position, record):
                 return posterior.loglikelihood_fn(unravel(position), record)
 
-            def contribution_fn(record):
+            def score_fn(record):
                 score = gradient_parts(loglikelihood_fn, position, record, MAX_PARTS)
                 score = jnp.concatenate(score)
                 return jnp.matmul(score, scale.astype(score.dtype), precision="highest")
 
+            return score_fn
+
+        def released(words, window, multiplier):
+            """S, with noise of sd C times the multiplier."""
             return window.l2_clip_norm * release(
-                words, posterior, contribution_fn, noise_multiplier=multiplier
+                words, posterior, whitened(window), noise_multiplier=multiplier
             )
+
+        def excess(words, window, square):
+            """Sum of |clip(g)|^2 / C^2 - square."""
+            score_fn = whitened(window)
+
+            def contribution_fn(record):
+                found = jnp.sum(score_fn(record) ** 2)
+                return jnp.minimum(1, found) - square.astype(found.dtype)
+
+            return check(words, posterior, contribution_fn)
 
         def turn(carry, row):
             center, predicted = carry
@@ -162,6 +192,7 @@ def simulated_fit(
             loss = moments.loss * (1 + num_records / (num_blocks * BLOCK))
             noise_variance = (multiplier * window.l2_clip_norm) ** 2
             error = num_records * loss + noise_variance * jnp.eye(start.size)
+            nothing = jnp.zeros(())
             found = Released(
                 *window,
                 total,
@@ -169,6 +200,9 @@ def simulated_fit(
                 moments.slope,
                 moments.information,
                 error,
+                moments.square / window.l2_clip_norm**2,
+                nothing,
+                nothing,
             )
             covariance = found.covariance(num_records, posterior.tempering)
             law = Law(model, prior, window, total, covariance, num_records)
@@ -176,10 +210,19 @@ def simulated_fit(
             return (mode, model.simulate(law.predicted(mode))), found
 
         with jax.enable_x64(True):
-            rows = words.reshape(len(SHARES), -1), jnp.asarray(multipliers), blocks
+            count = check.num_words(1, posterior.num_records)
+            firsts, words = words[:-count].reshape(len(SHARES), -1), words[-count:]
+            rows = firsts, jnp.asarray(multipliers), blocks
             begin = start.astype(float), model.simulate(prior.draws)
             _, found = jax.lax.scan(turn, begin, rows)
-            last = jax.tree.map(lambda leaf: leaf[-1].astype(start.dtype), found)
+            last: Released = jax.tree.map(lambda leaf: leaf[-1], found)
+            window = Window(last.position, last.whitening, last.l2_clip_norm)
+            spread = last.square * (1 - last.square) / (num_blocks * BLOCK)
+            last = last._replace(
+                excess=excess(words, window, last.square),
+                excess_noise_sd=jnp.sqrt(check_noise**2 + num_records**2 * spread),
+            )
+            last = jax.tree.map(lambda leaf: leaf.astype(start.dtype), last)
         return FitState(unravel(last.position)), last, memory
 
     def stay(state):
@@ -187,20 +230,23 @@ def simulated_fit(
         vector = jnp.zeros_like(flat)
         square = jnp.zeros((flat.size, flat.size), flat.dtype)
         zero = jnp.zeros((), flat.dtype)
-        return Released(flat, square, zero, vector, vector, *3 * [square])
+        return Released(flat, square, zero, vector, vector, *3 * [square], *3 * [zero])
 
     def num_words(state):
         dim = ravel_pytree(state.position)[0].size
-        return len(SHARES) * release.num_words(dim, posterior.num_records)
+        size = posterior.num_records
+        return len(SHARES) * release.num_words(dim, size) + check.num_words(1, size)
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         check_nominal(nominal_num_records, neighboring_relation)
         position = jax.eval_shape(prior_sample_fn, jax.random.key(0))
         dim = sum(leaf.size for leaf in jax.tree.leaves(position))
-        return [
-            (release.event(dim, neighboring_relation, multiplier), num_steps)
+        events = [
+            release.event(dim, neighboring_relation, multiplier)
             for multiplier in multipliers
         ]
+        events.append(check.event(1, neighboring_relation))
+        return [(event, num_steps) for event in events]
 
     def init(position, rng_key=None):
         return FitState(position)

@@ -30,6 +30,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
+from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel, Window
 from dpjax.fit.simulated import Released
 from dpjax.posterior import Posterior
@@ -56,6 +57,9 @@ NUM_CHAINS = 16
 NUM_WARMUP = 300
 NUM_NEAR_CHAINS = 512
 
+NUM_CHECKED = 64
+"""Draws at which the fit check is made."""
+
 
 class Known(NamedTuple):
     """What draws know.
@@ -67,18 +71,21 @@ class Known(NamedTuple):
         Number of directions that records inform about.
     are_independent
         Whether each draw is a solution of its own, not a state of a chain.
+    fit_check
+        How much the scores of the records vary, over how much the model says they do.
     """
 
     position_error: float
     num_directions: int
     are_independent: bool
+    fit_check: FitCheck
 
     def __str__(self):
         kind = "independent draws" if self.are_independent else "states of NUTS"
         return (
             f"records inform about {self.num_directions} directions; noise and "
             f"clipping move the centre by {self.position_error:.2g} posterior sds; "
-            f"{kind}"
+            f"{kind}; {self.fit_check}"
         )
 
 
@@ -113,6 +120,11 @@ def draws(
         Leaves ``(num_draws, ...)``.
     known
         What they know.
+
+    Warns
+    -----
+    UserWarning
+        If the model does not fit the records.
     """
     functions = _Functions(
         posterior.logprior_fn,
@@ -131,13 +143,16 @@ def draws(
         found = None
         if is_measured.all():
             found = _solutions(solve_key, *arguments)
+        are_independent = found is not None
+        if not are_independent:
+            found = _chains(chain_key, *arguments)
         known = Known(
             _position_error(wide, functions.num_records / posterior.tempering),
             int(is_measured.sum()),
-            found is not None,
+            are_independent,
+            _fit_check(functions, wide, zeros, np.asarray(found)),
         )
-        if found is None:
-            found = _chains(chain_key, *arguments)
+        known.fit_check.warn()
         positions = jax.vmap(unravel)(jnp.asarray(found))
     return jax.tree.map(
         lambda leaf, one: np.asarray(leaf, jnp.result_type(one)), positions, like
@@ -150,6 +165,25 @@ def _position_error(released: Released, effective: float) -> float:
     inverse = np.linalg.pinv(information, rtol=RANK_TOLERANCE, hermitian=True)
     variance = np.trace(inverse @ np.asarray(released.error)) / effective
     return math.sqrt(variance / np.linalg.matrix_rank(inverse, hermitian=True))
+
+
+def _fit_check(functions, released, like, found) -> FitCheck:
+    """The fit check at draws `found`, ``(num_draws, d)``.
+
+    At each draw, the model expects another excess. How these differ is an error of the
+    check, as are chance and noise.
+    """
+    chosen = np.linspace(0, len(found) - 1, NUM_CHECKED).astype(int)
+    excesses, variance = map(
+        np.asarray, _excesses(functions, released, like, found[chosen])
+    )
+    count = functions.num_records
+    return FitCheck.of(
+        float(released.excess) - count * np.mean(excesses),
+        float(released.excess_noise_sd),
+        count * variance + count**2 * np.var(excesses),
+        count * float(released.square),
+    )
 
 
 class _Functions(NamedTuple):
@@ -278,6 +312,24 @@ def _solve(rng_key, functions, released, like, count):
 
     normals = jax.random.normal(rng_key, (count, center.size))
     return jax.lax.map(solve, normals, batch_size=64)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _excesses(functions, released, like, positions):
+    """E |clip(g)|^2 / C^2 at each position, less that at theta, and its variance."""
+    model = RecordModel.of(functions.loglikelihood_fn, functions.simulate_fn, like)
+    window = Window(released.position, released.whitening, released.l2_clip_norm)
+    records = model.simulate(window.center, NUM_NEAR)
+    clipped = window(model.scores(window.center, records)) / window.l2_clip_norm
+    squares = jnp.sum(clipped**2, axis=1) - released.square
+    loglikelihoods = jax.vmap(model.loglikelihood_fn, (None, 0))
+    base = loglikelihoods(window.center, records)
+
+    def excess(position):
+        ratios = jnp.exp(loglikelihoods(position, records) - base)
+        return jnp.mean((ratios - 1) * squares)
+
+    return jax.lax.map(excess, positions), jnp.var(squares)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 4))

@@ -60,6 +60,12 @@ def sample(
     ------
     ValueError, BudgetError, CheckpointError
         As in `dpjax.run`.
+
+    Warns
+    -----
+    UserWarning
+        If the records vary otherwise than the model says, by more than noise and chance
+        explain. The draws do not allow for that.
     """
     keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
     start = jax.tree.map(

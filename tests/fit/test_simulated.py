@@ -11,7 +11,7 @@ from scipy import stats
 
 import dpjax
 from dpjax import privacy
-from dpjax.fit.simulated import SHARES, simulated_fit
+from dpjax.fit.simulated import CHECK_SHARE, SHARES, simulated_fit
 from dpjax.fit.simulated_draws import draws
 from dpjax.models.banana import banana, exact_sample, simulate
 from dpjax.runner.program import check_algorithm
@@ -72,11 +72,13 @@ def data():
 def test_all_releases_cost_what_one_costs(data, relation, sensitivity):
     algorithm = algorithm_fn(posterior_of(data), 3.0, nominal_num_records=5000)
     found = algorithm.privacy(1, relation)
-    assert [count for _, count in found] == [1] * len(SHARES)
-    noises = [event.noise_multiplier for event, _ in found]
+    assert [count for _, count in found] == [1] * (len(SHARES) + 1)
+    *noises, last = [event.noise_multiplier for event, _ in found]
     expected = 3.0 / np.sqrt(SHARES) / sensitivity
     np.testing.assert_allclose(noises, expected, rtol=1e-12)
-    np.testing.assert_allclose(np.sum(np.power(noises, -2)), (sensitivity / 3.0) ** 2)
+    # What two records add to the fit check differs by one at most.
+    np.testing.assert_allclose(last, 3.0 / CHECK_SHARE**0.5 / 2, rtol=1e-12)
+    np.testing.assert_allclose(sum(SHARES) + CHECK_SHARE, 1)
 
 
 def test_a_secret_number_of_records_is_refused(data):
@@ -121,6 +123,20 @@ def test_a_run_spends_its_budget(data):
     # The error in the mean of t1 is noise; 1e-7 for a normal variable.
     allowed = 5.4 * np.hypot(1, known.position_error) * np.std(exact[:, 0])
     assert abs(np.mean(positions[:, 0]) - np.mean(exact[:, 0])) < allowed
+
+
+@pytest.mark.thorough
+def test_outliers_are_warned_of(data):
+    """A tenth of the records is moved by 10 sds."""
+    info = released(jax.random.key(0), posterior_of(data), 3.0)
+    _, known = drawn(posterior_of(data), info, 100)
+    ratio, error = known.fit_check
+    # Beyond 6 standard errors with 2e-9.
+    assert abs(ratio - 1) < 6 * error < 0.15
+    moved = data.at[: NUM_RECORDS // 10, 0].add(10 / 0.05**0.5)
+    info = released(jax.random.key(0), posterior_of(moved), 3.0)
+    with pytest.warns(UserWarning, match="does not fit the records.*too short"):
+        drawn(posterior_of(moved), info, 100)
 
 
 @pytest.mark.thorough
