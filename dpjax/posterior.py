@@ -12,7 +12,7 @@ __all__ = ["Posterior", "check_numbers"]
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Posterior:
     """A posterior density and the records it conditions on.
 
@@ -82,6 +82,22 @@ class Posterior:
             raise ValueError(
                 f"every array of data must have one entry per record, got {sizes}"
             )
+
+    def __repr__(self) -> str:
+        """The names, shapes and types of one record's arrays, and nothing else.
+
+        The records are secret, under add/remove their number is too, and a function may
+        hold arrays that a print of it would show.
+        """
+        arrays = []
+        for path, leaf in jax.tree_util.tree_leaves_with_path(self.data):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            # JAX rebuilds dataclasses with placeholders that have no shape.
+            kind = type(leaf).__name__
+            if hasattr(leaf, "shape"):
+                kind = f"{leaf.dtype}{list(leaf.shape[1:])}"
+            arrays.append(f"{name}: {kind}" if name else kind)
+        return f"{type(self).__name__}(one record: {', '.join(arrays)})"
 
     @property
     def num_records(self) -> int:

@@ -23,7 +23,7 @@ NUM_MADE_UP = 16
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ModelPosterior(Posterior):
     """A posterior together with its NumPyro model; see `posterior`."""
 

@@ -40,6 +40,9 @@ class Fit(Run):
     released: Any = None
     known: Any = None
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}\n{self.known}"
+
     def to_arviz(self, component_names: list[str] | None = None):
         """As `Run.to_arviz`; what the draws know is in the attributes as well."""
         found = super().to_arviz(component_names)

@@ -1,7 +1,9 @@
 """What a run returns: draws, accept rates and the privacy statement. All public."""
 
 import ast
+import itertools
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +14,9 @@ import numpy as np
 from dpjax import privacy
 
 __all__ = ["PrivacyStatement", "Run", "load_infos"]
+
+MAX_SHOWN = 20
+"""Components whose summary the print of a run shows."""
 
 MAX_LISTED_EVENTS = 8
 """Kinds of events that a statement lists; of more, only the first and the last."""
@@ -139,6 +144,21 @@ class Run:
     statement: PrivacyStatement
     infos: Any = None
 
+    def __repr__(self) -> str:
+        """The statement, and the summary of up to `MAX_SHOWN` components."""
+        leaves = {name: np.asarray(leaf) for name, leaf in _by_site(self.positions)}
+        components = (
+            (f"{name}{list(index) or ''}", leaf[:, :, *index])
+            for name, leaf in leaves.items()
+            for index in np.ndindex(leaf.shape[2:])
+        )
+        shown = dict(itertools.islice(components, MAX_SHOWN))
+        num_left = sum(leaf[0, 0].size for leaf in leaves.values()) - len(shown)
+        with warnings.catch_warnings(action="ignore"):
+            summary = Run(shown, None, self.statement).summary().reindex(list(shown))
+        more = f"\n... and {num_left} more components" if num_left else ""
+        return f"{self.statement}\n{summary}{more}"
+
     def to_arviz(self, component_names: list[str] | None = None):
         """The draws as `arviz.InferenceData`, with the statement in its attributes.
 
@@ -152,14 +172,6 @@ class Run:
         """
         import arviz
 
-        positions = self.positions
-        if hasattr(positions, "_asdict"):
-            positions = positions._asdict()
-        if not isinstance(positions, Mapping):
-            leaves = jax.tree.leaves(positions)
-            positions = {f"position_{i}": leaf for i, leaf in enumerate(leaves)}
-            if len(leaves) == 1:
-                positions = {"position": leaves[0]}
         statistics = _named(self.infos) or None
         if self.acceptance_rate is not None:
             statistics = {"acceptance_rate": self.acceptance_rate}
@@ -168,19 +180,27 @@ class Run:
             axes["coords"] = {"component": component_names}
             axes["dims"] = {"position": ["component"]}
         return arviz.from_dict(
-            posterior=dict(positions),
+            posterior=dict(_by_site(self.positions)),
             sample_stats=statistics,
             attrs=self.statement._asdict(),
             **axes,
         )
 
     def summary(self):
-        """Mean, sd, interval, effective sample size and R-hat of every component."""
+        """Mean, sd, interval, effective sample size and R-hat of every component.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row a component. Its print has all columns, however narrow the terminal.
+        """
         import arviz
+
+        from dpjax.runner.table import Table
 
         num_chains = len(jax.tree.leaves(self.positions)[0])
         kind = "all" if num_chains > 1 else "stats"
-        return arviz.summary(self.to_arviz(), kind=kind)
+        return Table(arviz.summary(self.to_arviz(), kind=kind))
 
 
 def load_infos(path, kind: type):
@@ -217,6 +237,18 @@ def load_infos(path, kind: type):
             "infos there"
         )
     return kind(**{name: found.get(name) for name in kind._fields})
+
+
+def _by_site(positions) -> list[tuple[str, Any]]:
+    """The leaves of the positions and their names."""
+    if hasattr(positions, "_asdict"):
+        positions = positions._asdict()
+    if isinstance(positions, Mapping) and jax.tree_util.all_leaves(positions.values()):
+        return list(positions.items())
+    leaves = jax.tree.leaves(positions)
+    if len(leaves) == 1:
+        return [("position", leaves[0])]
+    return [(f"position_{i}", leaf) for i, leaf in enumerate(leaves)]
 
 
 def _named(infos) -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""What a run and a posterior print: no records, no arrays, nothing cut away."""
+
+import functools
+
+import numpy as np
+import pandas
+import pytest
+
+import dpjax
+from dpjax.runner.fit import Fit
+from dpjax.runner.results import PrivacyStatement, Run
+
+STATEMENT = PrivacyStatement(1.5, 1e-6, 0.5, "REPLACE_ONE", 2, 50, "bits", "rdp")
+
+
+def test_a_posterior_prints_the_form_of_one_record():
+    """Neither values nor how many there are, nor what its functions hold."""
+    data = {"x": np.full((97, 3), 731905.25), "y": np.arange(97)}
+    prior = functools.partial(lambda held, theta: 0.0, data["x"])
+    posterior = dpjax.Posterior(prior, lambda theta, record: 0.0, data)
+    assert repr(posterior) == "Posterior(one record: x: float64[3], y: int64[])"
+    assert repr(dpjax.Posterior(len, len, data["x"])).endswith("record: float64[3])")
+
+
+def test_a_run_prints_its_statement_and_its_summary():
+    """Of 5000 components the first, in their order."""
+    rng = np.random.default_rng(0)
+    positions = {"b": np.full((2, 50), 3.5), "a": rng.normal(size=(2, 50, 100, 50))}
+    printed = repr(Run(positions, None, STATEMENT)).splitlines()
+    assert "\n".join(printed).startswith(str(STATEMENT))
+    table = printed[len(str(STATEMENT).splitlines()) :]
+    assert table[0].split()[:2] == ["mean", "sd"] and "r_hat" in table[0]
+    assert table[1].split()[:2] == ["b", "3.500"]
+    assert table[2].startswith("a[0, 0] ") and table[20].startswith("a[0, 18] ")
+    assert table[21:] == ["... and 4981 more components"]
+    fit = Fit(np.zeros((1, 1, 1)), None, STATEMENT, known="Noise moves the centre.")
+    assert repr(fit).splitlines()[-1] == "Noise moves the centre."
+
+
+@pytest.mark.parametrize("positions", [{"a": {"b": np.zeros((1, 5, 2))}}, ()])
+def test_positions_of_any_form_print(positions):
+    assert str(STATEMENT) in repr(Run((positions, np.zeros((1, 5))), None, STATEMENT))
+
+
+def test_a_narrow_terminal_cuts_no_column():
+    summary = Run(np.random.default_rng(0).normal(size=(2, 50, 3)), None, STATEMENT)
+    with pandas.option_context("display.width", 20, "display.max_columns", 2):
+        printed = repr(summary.summary().head(2)).splitlines()
+    assert len(printed) == 3 and printed[0].split()[-1] == "r_hat"
