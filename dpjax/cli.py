@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from dpjax import config, privacy
+from dpjax.runner import ledger as ledgers
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
 from dpjax.runner.run import run
@@ -170,6 +171,7 @@ def write_run(job: config.Job, out: Path) -> None:
     posterior, names, test = job.load()
     out.mkdir(parents=True, exist_ok=True)
     ledger = job.run["ledger"] or out / "ledger.jsonl"
+    ledgers.check_writable(ledger)
     options = {
         **job.run,
         "ledger": ledger,

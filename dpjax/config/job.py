@@ -55,7 +55,8 @@ class Job:
     budget
         What the run may spend.
     run
-        Keyword arguments for `dpjax.run`.
+        Keyword arguments for `dpjax.run`. Their ledger is None if the file names none
+        and its data are not the user's own file.
     outline
         The posterior with made-up records, which is all that accounting needs.
     load
@@ -131,7 +132,7 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         raise
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name}: {error}") from error
-    options = {**run.options, "ledger": ledger}
+    options = {**run.options, "ledger": ledger or model.ledger}
     outline, load = model.outline, model.load
     return Job(name, algorithm_fn, budget, options, outline, load, sample_fn)
 

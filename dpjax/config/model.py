@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -54,6 +55,8 @@ class Model(NamedTuple):
         ``num_chains -> position`` where chains start; None if ``[run]`` says where.
     sample_fn
         What draws without an ``[algorithm]``, as `dpjax.numpyro.sample`, or None.
+    ledger
+        What all runs on the user's own file share by default; None for other data.
     """
 
     outline: Posterior
@@ -63,6 +66,7 @@ class Model(NamedTuple):
     bounds: Any = None
     initial_position_fn: Callable | None = None
     sample_fn: Callable | None = None
+    ledger: Path | None = None
 
 
 def read(model, source) -> Model:

@@ -26,6 +26,7 @@ from dpjax.config.keys import (
 from dpjax.config.model import Model
 from dpjax.datasets import files, tables
 from dpjax.posterior import check_numbers
+from dpjax.runner.ledger import beside
 
 __all__ = ["FILE", "FUNCTION", "keys", "read"]
 
@@ -124,6 +125,7 @@ def read(model, source, folder: Path) -> Model:
         made_up.model.dim,
         initial_position_fn=lambda chains: initial_position(made_up, chains),
         sample_fn=sample,
+        ledger=beside(folder / source["file"]) if "file" in source else None,
     )
 
 

@@ -21,7 +21,10 @@ KEYS = {
     "ledger": Key(
         TEXT,
         "A file that the runs on one data set share, beside the configuration like the "
-        "data; by default ``ledger.jsonl`` in the folder of the results.",
+        "data. By default jobs on a file share the ledger beside that file, such as "
+        "``records.csv.ledger.jsonl`` for ``records.csv``. A job on generated or "
+        "public data, or on those of a ``function``, has ``ledger.jsonl`` in the "
+        "folder of its results; name one if that function reads records of your own.",
         None,
     ),
 }

@@ -5,7 +5,9 @@ the first step of a run, and stays spent whether or not the run finishes. A line
 
 - its number, and the hash of the line before it;
 - a nonce, which no other reservation has, and which the run's randomness depends on;
-- a hash of the records, keyed by the nonce of the first line;
+- a hash, keyed by the nonce of the first line, of the data file that the ledger lies
+  beside (`beside`), as runs may read different columns of it; without such a file, of
+  the records;
 - the neighbouring relation, the events, and whether the user chose the randomness;
 - the rule by which runs add up, which the first line sets (`privacy.AdaptiveRule`);
 - the time, and a hash of all this.
@@ -31,6 +33,7 @@ import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NamedTuple
 
 from dpjax.privacy.events import event_from_json
@@ -38,7 +41,19 @@ from dpjax.privacy.filter import AdaptiveRule
 from dpjax.runner.files import open_own, replacing
 from dpjax.runner.hashes import keyed
 
-__all__ = ["LedgerError", "Spent", "holds", "read", "reserve"]
+__all__ = [
+    "LedgerError",
+    "Spent",
+    "beside",
+    "check_writable",
+    "holds",
+    "read",
+    "reserve",
+]
+
+
+BESIDE = ".ledger.jsonl"
+"""What follows the name of a data file in that of its ledger."""
 
 
 class LedgerError(ValueError):
@@ -93,6 +108,35 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def beside(data_file) -> Path:
+    """The ledger that all runs on a data file share unless they name another.
+
+    It lies in the folder of the file itself, also if `data_file` is a link to it.
+    """
+    return Path(os.path.realpath(data_file) + BESIDE)
+
+
+def check_writable(path) -> None:
+    """Refuse a ledger that cannot be written, as `reserve` does.
+
+    Raises
+    ------
+    LedgerError
+        If its folder is missing, or the user may not write there.
+    """
+    folder = Path(path).absolute().parent
+    reason = "" if folder.is_dir() else f"there is no folder {folder}"
+    for place in (folder, Path(path)):
+        if not reason and place.exists() and not os.access(place, os.W_OK):
+            reason = f"you may not write to {place}"
+    if reason:
+        raise LedgerError(
+            f"the ledger {path} cannot be written, so nothing is released: {reason}. "
+            "Name a file that you can write, by ledger in [privacy] or ledger= in "
+            "Python, and name the same one in every run on these records"
+        )
+
+
 def read(path, relation: str) -> Spent:
     """What was spent so far; an absent file has spent nothing.
 
@@ -144,7 +188,8 @@ def reserve(
     rule
         That of a new ledger.
     data_fn
-        Returns `hashes.digest` of the records; not called before `approve`.
+        Returns `hashes.digest` of the records, if the ledger lies beside no data file;
+        not called before `approve`.
     nonce_fn
         ``state -> nonce``: both are hex, and the state is a hash of all lines before,
         or "" in a new ledger. Not called before `approve`.
@@ -158,9 +203,10 @@ def reserve(
     Raises
     ------
     LedgerError
-        As in `read`, if the ledger is that of other data, or if the file is replaced
-        under way.
+        As in `read` and `check_writable`, if the ledger is that of other data, or if
+        the file is replaced under way.
     """
+    check_writable(path)
     with _locked(path, os.O_RDWR | os.O_CREAT) as file:
         content = file.read()
         lines, whole = _checked(content, path)
@@ -174,11 +220,12 @@ def reserve(
         previous = lines[-1].state if lines else ""
         nonce = nonce_fn(previous)
         salt = bytes.fromhex(lines[0].nonce if lines else nonce)
-        name = keyed(salt, data_fn()).hex()
+        name = keyed(salt, _digest(path, data_fn)).hex()
         if lines and name != lines[0].records:
             raise LedgerError(
-                f"{path} counts the spending of other data: budgets of different "
-                "records do not add up, so use one ledger for each data set"
+                f"{path} counts the spending of other data, or the data file beside it "
+                "has changed: budgets of different records do not add up, so use one "
+                "ledger for each data set"
             )
         if _head(path) != _entry(whole):
             # It may be one line behind, and must not fall two behind.
@@ -202,6 +249,15 @@ def reserve(
         _check_name(file, path)
         _write_head(path, [*whole, line])
     return nonce
+
+
+def _digest(path, data_fn: Callable[[], bytes]) -> bytes:
+    """Of the data file that the ledger lies beside, or else of the records."""
+    file = Path(os.fspath(path).removesuffix(BESIDE))
+    if file == Path(path) or not file.is_file():
+        return data_fn()
+    with open(file, "rb") as opened:
+        return hashlib.file_digest(opened, "sha256").digest()
 
 
 def _read(path) -> list[_Line]:

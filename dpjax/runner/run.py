@@ -83,7 +83,9 @@ def run(
         File that records what the data set has spent, kept like the data. The run is
         charged there before its first step, and refused if earlier runs left too
         little, or spent the budget of other data. A later run may be chosen in view of
-        what earlier ones released. See `dpjax.runner.ledger`.
+        what earlier ones released. The ledger of a data file ``records.csv`` is
+        ``records.csv.ledger.jsonl`` beside it, which ``dpjax run`` takes by itself:
+        name it here too, so that all runs share it. See `dpjax.runner.ledger`.
     ledger_rule
         How the runs of a new ledger add up. The default loses least if later runs
         resemble this one.
@@ -122,6 +124,9 @@ def run(
         If the budget does not pay for the run, before its first step.
     CheckpointError
         If `checkpoint` is the file of another run; the message says what differs.
+    LedgerError
+        If `ledger` is damaged, of other data, or cannot be written, before the first
+        step.
 
     Notes
     -----

@@ -98,8 +98,25 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
     assert "level[2]" in (out / "summary.csv").read_text()
     statement = json.loads((out / "privacy.json").read_text())
     assert 3.9 < statement["epsilon"] <= 4 and "Gaussian release" in statement["events"]
-    assert cli.main(["run", str(path), "--out", str(out)]) == 1
-    assert "epsilon" in capsys.readouterr().err
+    assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 1
+    said = capsys.readouterr().err
+    assert f"earlier runs in {folder / 'people.csv.ledger.jsonl'}" in said
+
+
+def test_jobs_on_one_file_share_a_ledger(folder, capsys):
+    """Also if a job reaches the file by a link; unless it names another ledger."""
+    (folder / "link.csv").symlink_to("people.csv")
+    shared = folder.resolve() / "people.csv.ledger.jsonl"
+    for file in ("people.csv", "link.csv"):
+        path = folder / f"{file}.toml"
+        path.write_text(TOML.replace("people.csv", file))
+        assert config.load(path).run["ledger"] == shared
+    own = TOML.replace("[run]", 'ledger = "gone/spent"\n[run]')
+    path.write_text(own)
+    assert config.load(path).run["ledger"] == folder / "gone/spent"
+    assert cli.main(["run", str(path), "--out", str(folder / "out")]) == 1
+    said = capsys.readouterr().err
+    assert "nothing is released: there is no folder" in said and "ledger=" in said
 
 
 def test_functions_stand_in_for_a_file(folder):
@@ -109,6 +126,7 @@ def test_functions_stand_in_for_a_file(folder):
     job = config.load(folder / "job.toml")
     posterior, names, _ = job.load()
     assert names is None and posterior.num_records == job.outline.num_records == 3000
+    assert job.run["ledger"] is None
     assert jax.tree.structure(posterior) == jax.tree.structure(job.outline)
 
 

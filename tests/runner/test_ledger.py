@@ -66,6 +66,29 @@ def test_the_first_run_sets_the_rule(path):
     assert ledger.read(path.parent / "absent", RELATION) == (None, [])
 
 
+def test_a_folder_that_cannot_be_written_is_refused_before_the_charge(
+    tmp_path, monkeypatch
+):
+    target = tmp_path / "ledger.jsonl"
+    monkeypatch.setattr(os, "access", lambda place, mode: place != tmp_path)
+    message = f"nothing is released: you may not write to {tmp_path}"
+    with pytest.raises(ledger.LedgerError, match=message):
+        reserve(target, SPENT)
+    assert not target.exists()
+
+
+def test_runs_on_one_file_may_read_different_columns_of_it(tmp_path):
+    file = tmp_path / "records.csv"
+    file.write_text("a,b\n1,2\n")
+    target = ledger.beside(file)
+    reserve(target, SPENT, data=b"a")
+    reserve(target, MORE, data=b"a and b")
+    assert spent(target) == SPENT + MORE
+    file.write_text("a,b\n1,3\n")
+    with pytest.raises(ledger.LedgerError, match="beside it has changed"):
+        reserve(target, MORE, data=b"a")
+
+
 def test_refusal_writes_nothing(path):
     before = path.read_bytes()
 
