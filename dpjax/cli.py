@@ -1,7 +1,8 @@
-"""The commands ``run``, ``account`` and ``audit``, as in ``dpjax run CONFIG.toml``."""
+"""The commands ``run``, ``account``, ``audit`` and ``ledger show`` of ``dpjax``."""
 
 import argparse
 import json
+import math
 import shlex
 import signal
 import sys
@@ -21,7 +22,7 @@ from dpjax.runner.files import sync
 from dpjax.runner.run import run
 from dpjax.runner.signals import Stopped, deferred, raised
 
-__all__ = ["audited", "cost_table", "main", "predictive", "write_run"]
+__all__ = ["audited", "cost_table", "main", "predictive", "spending", "write_run"]
 
 MAX_R_HAT = 1.1
 """Bound on the R-hat of chains that have mixed."""
@@ -34,6 +35,9 @@ AUDIT_OPTIONS = {
     "steps": "steps of a trial; default: as many as make the claim an epsilon of 4",
     "seed": "of records and randomness; default 0",
 }
+
+SHOWN_DELTA = 1e-6
+"""The delta at which `spending` states epsilon by default."""
 
 MAX_PLOTTED = 6
 """Number of parameters in the plots, which leave the others out."""
@@ -61,10 +65,22 @@ def main(arguments=None) -> int:
     audit.add_argument("config")
     for name, meaning in AUDIT_OPTIONS.items():
         audit.add_argument(f"--{name}", type=int, help=meaning)
+    ledger = commands.add_parser("ledger", help="say what the runs on a file spent")
+    show = ledger.add_subparsers(dest="action", required=True).add_parser(
+        "show", help="list the runs of a ledger, what they spent and what is left"
+    )
+    show.add_argument("ledger", help="such as records.csv.ledger.jsonl")
+    show.add_argument("--epsilon", type=float, help="a budget, to say what is left")
+    show.add_argument(
+        "--delta", type=float, default=SHOWN_DELTA, help="default %(default)s"
+    )
     options = parser.parse_args(arguments)
     out = None
     try:
         with raised():
+            if options.command == "ledger":
+                print(spending(options.ledger, options.delta, options.epsilon))
+                return 0
             job = config.load(options.config)
             if options.command == "account":
                 print(cost_table(job))
@@ -130,6 +146,41 @@ def cost_table(job: config.Job) -> str:
         )
         mark = "  <- budget" if epsilon == budget.epsilon else ""
         lines.append(f"{epsilon:9.3g}{of_one:17d}{of_all:19d}{mark}")
+    return "\n".join(lines)
+
+
+def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> str:
+    """The runs of a ledger, what they spent at `delta`, and what is left of `epsilon`.
+
+    Raises
+    ------
+    LedgerError
+        As `dpjax.runner.ledger.entries` does.
+    ValueError
+        If delta or epsilon is out of range.
+    """
+    rule, entries = ledgers.entries(path)
+    lines = [f"{path}: {len(entries)} runs, neighbours: {entries[0].relation}"]
+    for entry in entries:
+        seeded = " (unsafe key)" if entry.unsafe_key else ""
+        released = "; ".join(f"{count} x {event}" for event, count in entry.events)
+        lines.append(f"{entry.time}{seeded}  {released}")
+    runs = [entry.events for entry in entries]
+    spent = rule.epsilon(runs, delta)
+    lines.append(f"spent so far: epsilon = {spent:.4g} at delta = {delta:g}")
+    if epsilon is not None:
+        budget = privacy.Budget(epsilon, delta)
+        noise = rule.least_noise(runs, budget)
+        left = f"left of epsilon = {epsilon:g} at delta = {delta:g}: "
+        if noise == math.inf:
+            left += "nothing"
+        else:
+            alone = privacy.epsilon([(privacy.GaussianRelease(noise), 1)], delta)
+            left += (
+                f"one Gaussian release with noise multiplier {noise:.3g}, which alone "
+                f"would have epsilon = {alone:.3g}"
+            )
+        lines.append(left)
     return "\n".join(lines)
 
 

@@ -203,6 +203,40 @@ def test_a_ledger_lies_beside_the_configuration(toml, tmp_path, monkeypatch):
     assert config.load(toml).run["ledger"] == tmp_path / "spent"
 
 
+def test_ledger_show_says_what_is_spent_and_left(tmp_path, capsys):
+    path, budget = tmp_path / "records.csv.ledger.jsonl", dpjax.Budget(2.0, 1e-5)
+    noise = privacy.GaussianRelease(4.0)
+    for is_seeded in (False, True):
+        ledger.reserve(
+            path,
+            [(noise, 1)],
+            "REPLACE_ONE",
+            lambda spent: None,
+            rule=privacy.AdaptiveRule.of([(noise, 1)], budget),
+            data_fn=lambda: b"data",
+            nonce_fn=lambda state: f"{state}0a",
+            unsafe_key=is_seeded,
+        )
+    command = ["ledger", "show", str(path), "--epsilon", "2", "--delta", "1e-5"]
+    assert cli.main(command) == 0
+    shown, *rows, spent, left = capsys.readouterr().out.splitlines()
+    assert "2 runs" in shown and "REPLACE_ONE" in shown
+    assert [f"1 x {noise}" in row for row in rows] == [True, True]
+    assert ["(unsafe key)" in row for row in rows] == [False, True]
+    rule = ledger.read(path, "REPLACE_ONE").rule
+    epsilon = rule.epsilon(2 * [[(noise, 1)]], 1e-5)
+    assert spent == f"spent so far: epsilon = {epsilon:.4g} at delta = 1e-05"
+    # That release just fits.
+    multiplier = float(left.split("noise multiplier ")[1].split(",")[0])
+    for factor, fits in ((1.02, True), (0.98, False)):
+        more = [(privacy.GaussianRelease(factor * multiplier), 1)]
+        assert (rule.delta([*2 * [[(noise, 1)]], more], 2.0) < 1e-5) == fits
+    assert cli.main(["ledger", "show", str(path), "--epsilon", "0.1"]) == 0
+    assert capsys.readouterr().out.endswith("delta = 1e-06: nothing\n")
+    assert cli.main(["ledger", "show", str(tmp_path / "no")]) == 1
+    assert "there is no ledger" in capsys.readouterr().err
+
+
 def test_a_seed_is_called_unsafe(toml, capsys):
     toml.write_text(TOML + "unsafe_seed = 3\n")
     assert "unsafe_key" in config.load(toml).run

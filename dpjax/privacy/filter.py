@@ -15,6 +15,7 @@ are chosen (`dpjax.privacy.bits.total_variation`).
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -42,6 +43,9 @@ ALIKE_SHARE = 0.9
 
 MIN_GAIN = 0.03
 """Gain in events above which a rule keeps a share of delta for that case."""
+
+NOISE_MULTIPLIERS = [0.01 * 1.01**power for power in range(2000)]
+"""Where `AdaptiveRule.least_noise` looks. Releases of the last, 4e6, say nothing."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,28 @@ class AdaptiveRule:
             return self.delta([before, steps_fn(steps)], budget.epsilon) < budget.delta
 
         return accountant.largest(fits)
+
+    def least_noise(self, runs, budget: Budget) -> float:
+        """Least noise multiplier of one more Gaussian release that the budget pays for.
+
+        It says, in one number, how much of a budget is left.
+
+        Parameters
+        ----------
+        runs, budget
+            As in `max_steps`.
+
+        Returns
+        -------
+        A noise multiplier, to 1 % above the least; infinite if nothing is left.
+        """
+
+        def fits(noise_multiplier: float) -> bool:
+            more = [(GaussianRelease(noise_multiplier), 1)]
+            return self.delta([*runs, more], budget.epsilon) < budget.delta
+
+        index = bisect_left(NOISE_MULTIPLIERS, True, key=fits)
+        return NOISE_MULTIPLIERS[index] if index < len(NOISE_MULTIPLIERS) else math.inf
 
     def _method_if_alike(self, runs) -> str | None:
         """The accountant's method for runs that are alike; None if they are not."""

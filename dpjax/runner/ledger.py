@@ -42,10 +42,12 @@ from dpjax.runner.files import open_own, replacing
 from dpjax.runner.hashes import keyed
 
 __all__ = [
+    "Entry",
     "LedgerError",
     "Spent",
     "beside",
     "check_writable",
+    "entries",
     "holds",
     "read",
     "reserve",
@@ -71,6 +73,19 @@ class Spent(NamedTuple):
 
     rule: AdaptiveRule | None
     runs: list[list]
+
+
+class Entry(NamedTuple):
+    """One run in a ledger: when it was charged, for what, and whose randomness it had.
+
+    The time is that of `datetime.isoformat`. The others are described in the docstring
+    of the module.
+    """
+
+    time: str
+    relation: str
+    events: list
+    unsafe_key: bool
 
 
 class _Line(NamedTuple):
@@ -152,12 +167,32 @@ def read(path, relation: str) -> Spent:
     LedgerError
         If lines are missing, damaged or out of order, or under another relation.
     """
-    return _spent(_read(path), path, relation)
+    return _spent(_read(path)[0], path, relation)
+
+
+def entries(path) -> tuple[AdaptiveRule, list[Entry]]:
+    """The rule by which the runs of a ledger add up, and its runs.
+
+    Raises
+    ------
+    LedgerError
+        As in `read`, or if there is no such ledger.
+    """
+    lines, whole = _read(path)
+    if not lines:
+        raise LedgerError(f"there is no ledger {path}, or no run was charged in it")
+    rule, runs = _spent(lines, path, lines[0].relation)
+    assert rule is not None
+    times = [json.loads(text)["time"] for text in whole]
+    return rule, [
+        Entry(time, line.relation, events, line.unsafe_key)
+        for time, line, events in zip(times, lines, runs, strict=True)
+    ]
 
 
 def holds(path, nonce: str) -> bool:
     """Whether a reservation with this `nonce` is in the ledger; errors as in `read`."""
-    return any(line.nonce == nonce for line in _read(path))
+    return any(line.nonce == nonce for line in _read(path)[0])
 
 
 def reserve(
@@ -260,12 +295,12 @@ def _digest(path, data_fn: Callable[[], bytes]) -> bytes:
         return hashlib.file_digest(opened, "sha256").digest()
 
 
-def _read(path) -> list[_Line]:
+def _read(path) -> tuple[list[_Line], list[bytes]]:
     try:
         with _locked(path, os.O_RDONLY) as file:
-            return _checked(file.read(), path)[0]
+            return _checked(file.read(), path)
     except FileNotFoundError:
-        return _checked(b"", path)[0]
+        return _checked(b"", path)
 
 
 @contextlib.contextmanager
