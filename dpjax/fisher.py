@@ -62,7 +62,7 @@ def fisher_information(
     simulate_fn
         ``(rng_key, position) -> record``: draws one record of the model at the
         position, with regressors from a public range or design. It must not read the
-        data.
+        data. `geodesic` differentiates it by the position.
     prior_precision
         Number that is added to the diagonal. It must be positive if records alone leave
         a direction undetermined.
@@ -99,15 +99,22 @@ def fisher_information(
     num_records = nominal_size(posterior, nominal_num_records)
     weight = posterior.tempering * num_records / num_simulated
     loglikelihood_fn = posterior.loglikelihood_fn
+    # JAX cannot lower 64 random bits where the user's process has no x64.
+    is_wide, dtype = jax.config.jax_enable_x64, jnp.result_type(float)
+
+    def simulated(position):
+        narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), position)
+        with jax.enable_x64(is_wide):
+            keys = jax.random.split(jax.random.key(seed), num_simulated)
+            return jax.vmap(simulate_fn, (0, None))(keys, narrow)
 
     def of_all_records(position):
         flat, unravel = ravel_pytree(position)
 
-        def score(rng_key):
-            record = jax.lax.stop_gradient(simulate_fn(rng_key, position))
+        def score(record):
             return jax.grad(lambda x: loglikelihood_fn(unravel(x), record))(flat)
 
-        scores = jax.vmap(score)(jax.random.split(jax.random.key(seed), num_simulated))
+        scores = jax.vmap(score)(simulated(position))
         product = jnp.matmul(scores.T, scores, precision="highest")
         return weight * product + prior_precision * jnp.eye(flat.size)
 

@@ -11,6 +11,7 @@ from dpjax.models import banana, correlated_gaussian, logistic_regression
 from dpjax.models.banana import FisherInformation as BananaInformation
 from dpjax.models.gaussian import CORRELATED
 from dpjax.models.gaussian import FisherInformation as GaussianInformation
+from dpjax.posterior import Posterior
 from dpjax.random import chacha
 
 SIMULATED = 40_000
@@ -112,6 +113,39 @@ def propose(fisher_information, position, step_size, count=400):
     words = chacha.tape(bytes(range(32)), 0, (count, position.size + 1))
     step = jax.jit(jax.vmap(lambda w: proposal.propose(w, position, (), step_size)))
     return step(jnp.asarray(words))
+
+
+def scale_information():
+    """Of 20 normal records whose mean and log scale are unknown."""
+    posterior = Posterior(
+        lambda theta: 0.0 * theta[0],
+        lambda theta, record: (
+            -0.5 * ((record - theta[0]) * jnp.exp(-theta[1])) ** 2 - theta[1]
+        ),
+        jnp.zeros(20),
+    )
+    return fisher.fisher_information(
+        posterior,
+        lambda key, theta: theta[0] + jnp.exp(theta[1]) * jax.random.normal(key),
+        num_simulated=20,
+    )
+
+
+def test_simulated_records_move_with_the_position():
+    """Geodesic steps keep volumes only with the true slope of the metric."""
+    with jax.enable_x64(True):
+        metric, position, step = scale_information(), jnp.array([0.3, -0.2]), 1e-6
+        slope = jax.jacfwd(metric)(position)
+        for k, unit in enumerate(step * jnp.eye(2)):
+            change = metric(position + unit) - metric(position - unit)
+            expected = change / (2 * step)
+            np.testing.assert_allclose(slope[..., k], expected, atol=1e-6)
+
+
+def test_simulated_geodesics_in_32_bits():
+    with jax.enable_x64(False):
+        move = propose(scale_information(), jnp.zeros(2), 0.5, count=20)
+    assert np.mean(np.isfinite(move.log_ratio)) > 0.8
 
 
 def test_the_bananas_geodesics_are_straight_where_it_is():
