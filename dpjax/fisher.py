@@ -100,11 +100,11 @@ def fisher_information(
     weight = posterior.tempering * num_records / num_simulated
     loglikelihood_fn = posterior.loglikelihood_fn
     # JAX cannot lower 64 random bits where the user's process has no x64.
-    is_wide, dtype = jax.config.jax_enable_x64, jnp.result_type(float)
+    dtype = jnp.result_type(float)
 
     def simulated(position):
         narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), position)
-        with jax.enable_x64(is_wide):
+        with jax.enable_x64(dtype == jnp.float64):
             keys = jax.random.split(jax.random.key(seed), num_simulated)
             return jax.vmap(simulate_fn, (0, None))(keys, narrow)
 
