@@ -1,5 +1,7 @@
 """What a kernel is made of: BlackJAX's three layers, the cost of a step, its parts."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -84,7 +86,11 @@ class Algorithm(NamedTuple):
 
 
 class Sampler(NamedTuple):
-    """A sampling algorithm in BlackJAX's three layers; call it for the top level."""
+    """A sampling algorithm in BlackJAX's three layers; call it for the top level.
+
+    Each layer refuses arguments that it does not take by the name of the public
+    function, which is that of its module.
+    """
 
     as_top_level_api: Callable[..., Algorithm]
     init: Callable[..., Any]
@@ -117,16 +123,39 @@ class Sampler(NamedTuple):
             ``(rng_key, state, posterior, *arguments, **parameters) -> (state, info)``.
         """
 
+        @functools.wraps(as_top_level_api)
+        def made(*args, **parameters):
+            _check_arguments(as_top_level_api, args, parameters)
+            return as_top_level_api(*args, **parameters)
+
         def init_from_parameters(position, *args, rng_key=None, **parameters):
-            return as_top_level_api(*args, **parameters).init(position)
+            return made(*args, **parameters).init(position)
 
         def build_kernel():
             def kernel(rng_key, state, *args, **parameters):
-                return as_top_level_api(*args, **parameters).step(rng_key, state)
+                return made(*args, **parameters).step(rng_key, state)
 
             return kernel
 
-        return cls(as_top_level_api, init or init_from_parameters, build_kernel)
+        return cls(made, init or init_from_parameters, build_kernel)
+
+
+def _check_arguments(function: Callable, args: tuple, parameters: dict) -> None:
+    """Python's own message would name a function that nobody called."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **parameters)
+        return
+    except TypeError as error:
+        reason = str(error)
+    name = function.__module__.split(".")[-1]
+    takes = {kind: [] for kind in ("by position", "by keyword")}
+    for each in signature.parameters.values():
+        by = "by keyword" if each.kind is each.KEYWORD_ONLY else "by position"
+        is_required = each.default is each.empty
+        takes[by].append(each.name if is_required else f"[{each.name}]")
+    listed = "; ".join(f"{by} {', '.join(names)}" for by, names in takes.items())
+    raise TypeError(f"dpjax.{name}: {reason}. It takes {listed} ([] is optional)")
 
 
 def bernoulli(words: jax.Array, chance: float) -> jax.Array:

@@ -74,6 +74,7 @@ class AcceptTest(NamedTuple):
 def as_top_level_api(
     posterior: Posterior,
     step_size,
+    inverse_mass_matrix=None,
     *,
     clip_bound,
     expected_batch_size: float,
@@ -81,7 +82,6 @@ def as_top_level_api(
     epsilon: float,
     delta: float,
     proposal: Proposal = proposals.gaussian,
-    inverse_mass_matrix=None,
 ) -> Algorithm:
     """DP-Fast MH (Zhang and Zhang 2023), which is less private than it claims.
 

@@ -22,11 +22,11 @@ __all__ = ["as_top_level_api", "tuna"]
 def as_top_level_api(
     posterior: Posterior,
     step_size,
+    inverse_mass_matrix=None,
     *,
     clip_bound,
     expected_batch_size: float,
     proposal: Proposal = proposals.gaussian,
-    inverse_mass_matrix=None,
 ) -> Algorithm:
     """TunaMH (Zhang, Cooper and De Sa 2020), not private.
 

@@ -26,10 +26,10 @@ __all__ = ["as_top_level_api", "barker"]
 def as_top_level_api(
     posterior: Posterior,
     step_size,
+    inverse_mass_matrix=None,
     *,
     clip_bound,
     proposal: Proposal = proposals.fixed_length,
-    inverse_mass_matrix=None,
     laziness: float = 1.0,
 ) -> Algorithm:
     """Private Metropolis-Hastings that releases one Barker bit a step.
@@ -41,13 +41,13 @@ def as_top_level_api(
     step_size
         Length of the proposed jump, in the units of the position, or of the metric if
         there is one.
+    inverse_mass_matrix
+        The metric, ``(d,)`` or ``(d, d)``: see `proposals.in_metric`.
     clip_bound
         Bound in nats on one record's log ratio: a number, or `Lipschitz` for a bound
         proportional to the distance, with proposals of constant length.
     proposal
         One of `dpjax.proposals`.
-    inverse_mass_matrix
-        The metric, ``(d,)`` or ``(d, d)``: see `proposals.in_metric`.
     laziness
         c in (0, 1]: the chance that a step reads the data at all.
 

@@ -27,11 +27,11 @@ __all__ = ["as_top_level_api", "fast_mh"]
 def as_top_level_api(
     posterior: Posterior,
     step_size,
+    inverse_mass_matrix=None,
     *,
     clip_bound,
     expected_batch_size: float,
     proposal: Proposal = proposals.fixed_length,
-    inverse_mass_matrix=None,
     laziness: float = 1.0,
 ) -> Algorithm:
     """Private TunaMH that releases one Barker bit a step.

@@ -158,13 +158,13 @@ def _leapfrog(
 def as_top_level_api(
     posterior: Posterior,
     step_size,
+    inverse_mass_matrix=None,
     *,
     num_integration_steps: int,
     l2_clip_norm: float,
     noise_multiplier: float,
     clip_bound,
     test_noise_multiplier: float | None = None,
-    inverse_mass_matrix=None,
     sampling_prob: float = 1.0,
     jitter: float = 0.0,
 ) -> Algorithm:

@@ -44,10 +44,10 @@ def _probability(log_ratio, variance, clip_bound):
 def as_top_level_api(
     posterior: Posterior,
     step_size,
+    inverse_mass_matrix=None,
     *,
     batch_size: int,
     proposal: Proposal = proposals.gaussian,
-    inverse_mass_matrix=None,
 ) -> Algorithm:
     """DP Barker (Heikkila et al. 2019).
 

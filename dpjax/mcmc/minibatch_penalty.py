@@ -43,12 +43,12 @@ def _sensitivity(posterior, batch_size, clip_bound):
 def as_top_level_api(
     posterior: Posterior,
     step_size,
+    inverse_mass_matrix=None,
     *,
     clip_bound,
     test_noise_multiplier: float,
     batch_size: int,
     proposal: Proposal = proposals.gaussian,
-    inverse_mass_matrix=None,
 ) -> Algorithm:
     """The DP minibatch penalty algorithm (thesis, Algorithm 3).
 

@@ -24,11 +24,11 @@ __all__ = ["as_top_level_api", "penalty"]
 def as_top_level_api(
     posterior: Posterior,
     step_size,
+    inverse_mass_matrix=None,
     *,
     clip_bound,
     test_noise_multiplier: float,
     proposal: Proposal = proposals.gaussian,
-    inverse_mass_matrix=None,
 ) -> Algorithm:
     """The DP penalty algorithm (thesis, Algorithm 1).
 

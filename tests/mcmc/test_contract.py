@@ -1,5 +1,6 @@
 """The kernels in BlackJAX's hands: names, transformations, compilations, dtypes."""
 
+import functools
 import inspect
 
 import blackjax
@@ -59,8 +60,40 @@ def test_three_layers(name, posterior):
         algorithm.step(jax.random.clone(key), algorithm.init(jnp.zeros(2))),
     )
     parameters = inspect.signature(sampler.as_top_level_api).parameters
-    for parameter in list(parameters.values())[2:]:
+    assert list(parameters)[:3] == ["posterior", "step_size", "inverse_mass_matrix"]
+    for parameter in list(parameters.values())[3:]:
         assert parameter.kind is inspect.Parameter.KEYWORD_ONLY
+
+
+@pytest.mark.parametrize("call", ["top level", "init", "kernel"])
+def test_wrong_arguments_are_refused_in_the_name_of_the_public_function(
+    call, posterior
+):
+    sampler = dpjax.sgld if call == "init" else dpjax.barker
+    message = "sgld: missing a required argument: 'step_size'"
+    with pytest.raises(TypeError) as refusal:
+        if call == "init":
+            sampler.init(jnp.zeros(2), posterior)
+        else:
+            message = "barker: missing a required argument: 'clip_bound'"
+            kernel = sampler.build_kernel()
+            make = (
+                functools.partial(kernel, None, None) if call == "kernel" else sampler
+            )
+            make(posterior, 0.1)
+    assert f"dpjax.{message}" in str(refusal.value)
+    assert "by position posterior, step_size" in str(refusal.value)
+    assert "as_top_level_api" not in str(refusal.value)
+
+
+def test_the_metric_may_be_passed_by_position_as_in_blackjax(posterior):
+    metric, settings = np.array([[2.0, 0.5], [0.5, 1.0]]), SETTINGS["barker"]
+    keyword = dpjax.barker(posterior, 0.25, inverse_mass_matrix=metric, **settings)
+    states = [
+        algorithm.step(jax.random.key(0), algorithm.init(jnp.zeros(2)))
+        for algorithm in (dpjax.barker(posterior, 0.25, metric, **settings), keyword)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *states)
 
 
 def test_states_and_infos_hold_public_values_only():
