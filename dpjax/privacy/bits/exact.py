@@ -187,6 +187,7 @@ def _compose(composition: "_Composition", block: int, num_bits: int) -> Profile:
             lower = math.floor(found.first / found.spacing)
             first += count * (found.first - lower * found.spacing)
             deltas = np.minimum(1.0, found.values * found.rounding)
+            deltas = np.minimum.accumulate(deltas)
             powers.append((connect_dots(deltas, found.spacing, lower), count))
     total = convolve(powers, composition.start.spacing)
     values = total.profile() + total.infinity_mass + ROUNDING * sum(counts.values())

@@ -60,26 +60,33 @@ class Losses(NamedTuple):
         return np.asarray(values)[::-1]
 
 
-def connect_dots(deltas: np.ndarray, interval: float, lower: int) -> Losses:
+def connect_dots(
+    deltas: np.ndarray, interval: float, lower: int, at_zero: float = 0.0
+) -> Losses:
     """Losses on a grid that dominate a profile.
 
     Parameters
     ----------
     deltas
-        The profile, delta at epsilon = ``interval * (lower + i)``, ``(m,)``.
+        The profile, delta at epsilon = ``interval * (lower + i)``, ``(m,)``; less the
+        profile ``at_zero * max(0, 1 - e^epsilon)``.
     interval, lower
         As in `Losses`.
+    at_zero
+        Mass of a loss of 0 that `deltas` leave out, 0 or 1. A profile of small losses
+        is close to that of no loss, and has lost their digits.
 
     Returns
     -------
     Losses whose profile consists of the chords of the given one, as a function of
     e^epsilon [Doroshenko et al. 2022, Algorithm 1].
     """
-    deltas = np.minimum.accumulate(deltas)
     # Without overflow where the spacing is large, 1 / (e^h - 1) = e^-h / (1 - e^-h).
     fallen = np.diff(deltas) / np.expm1(-interval)
-    probabilities = np.append(1 - deltas[0], fallen)
+    probabilities = np.append(1 - at_zero - deltas[0], fallen)
     probabilities[:-1] -= math.exp(-interval) * fallen
+    if at_zero:
+        probabilities[-lower] += at_zero
     probabilities = np.maximum(probabilities, 0.0)
     return Losses(interval, lower, probabilities, float(deltas[-1]))
 

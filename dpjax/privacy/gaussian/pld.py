@@ -195,28 +195,33 @@ def _single(event, interval: float) -> list[Losses]:
         return [k_norm.losses(event, interval)]
     found = []
     noise, q, pairs = _sampled(event)
-    for first, second in pairs:
-        lower = math.floor(profiles.loss_range(first, noise, q)[0] / interval)
-        upper = math.ceil(profiles.loss_range(second, noise, q)[1] / interval)
-        below = profiles.delta(first, noise, q, np.arange(lower, 0) * interval)
-        above = profiles.delta(second, noise, q, np.arange(0, upper + 1) * interval)
-        found.append(connect_dots(np.append(below, above), interval, lower))
+    for backward, forward in pairs:
+        # H(-eps) = 1 - e^-eps + e^-eps H'(eps), of a profile H and that of the other
+        # direction H'. The last term keeps its digits.
+        most = profiles.largest_loss(backward, noise, q)
+        lower = -math.ceil(most / interval)
+        upper = math.ceil(profiles.largest_loss(forward, noise, q) / interval)
+        below = np.arange(lower, 0) * interval
+        excess = np.exp(below) * profiles.delta(backward, noise, q, -below)
+        above = profiles.delta(forward, noise, q, np.arange(0, upper + 1) * interval)
+        deltas = np.append(excess, above)
+        found.append(connect_dots(deltas, interval, lower, at_zero=1.0))
     return found
 
 
 def _sampled(event) -> tuple[float, float, list[tuple[str, str]]]:
     """Noise, sampling probability and pairs of `profiles` of a release about a sample.
 
-    There are two pairs for each direction: that at negative and that at positive
-    epsilon.
+    For each direction there are two: the pair whose profile H' at -epsilon gives that
+    at negative epsilon, and the pair of positive epsilon.
     """
     if isinstance(event, FixedBatch):
         assert event.event.gaussian is not None, "applies() refuses other batches"
         noise = event.event.gaussian.noise_multiplier
         share = event.batch_size / event.num_records
-        return noise, share, [("add", "remove")]
+        return noise, share, [("remove", "remove")]
     if event.neighboring_relation is NeighboringRelation.REPLACE_ONE:
         pairs = [("replace", "replace")]
     else:
-        pairs = [("remove", "remove"), ("add", "add")]
+        pairs = [("add", "remove"), ("remove", "add")]
     return event.noise_multiplier, event.sampling_prob, pairs

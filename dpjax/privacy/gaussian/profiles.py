@@ -19,22 +19,20 @@ import math
 import numpy as np
 from scipy.special import log_ndtr, ndtr
 
-__all__ = ["delta", "loss", "loss_range"]
+__all__ = ["delta", "largest_loss", "loss"]
 
 MAX_DEVIATIONS = 9.5
 """Standard deviations beyond which losses count as infinite; their mass is 1e-21."""
 
 
-def loss_range(pair: str, noise: float, sampling_prob: float) -> tuple[float, float]:
-    """Least and largest loss, nats, but for outcomes of probability 1e-21.
+def largest_loss(pair: str, noise: float, sampling_prob: float) -> float:
+    """Largest loss, nats, but for outcomes of probability 1e-21.
 
     The parameters are those of `delta`.
     """
-    x = np.array([-MAX_DEVIATIONS * noise, 1 + MAX_DEVIATIONS * noise])
-    if pair == "add":
-        x = x[::-1]
-    low, high = loss(pair, noise, sampling_prob, x)
-    return float(low), float(high)
+    reach = MAX_DEVIATIONS * noise
+    x = -reach if pair == "add" else 1 + reach
+    return float(loss(pair, noise, sampling_prob, x))
 
 
 def loss(pair: str, noise: float, sampling_prob: float, x) -> np.ndarray:

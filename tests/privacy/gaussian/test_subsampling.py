@@ -239,6 +239,19 @@ def test_a_billion_steps_do_not_overflow(noise, q):
     assert 0 < by["best"] == by["rdp"] < by["pld"]
 
 
+@pytest.mark.parametrize(("relation", "variance"), [(ADD, 1.718), (REPLACE, 4.701)])
+def test_small_losses_keep_their_digits(relation, variance):
+    """E (dP/dQ - 1)^2 is `variance` times q^2, which decides the limit of many steps."""
+    q = 1e-5
+    event, count = privacy.PoissonGaussianRelease(1.0, q, relation), int(0.03 / q**2)
+    limit = privacy.GaussianRelease(1 / math.sqrt(count * variance * q**2))
+    found = privacy.epsilon([(event, count)], 1e-6, "pld")
+    assert found == pytest.approx(privacy.epsilon([(limit, 1)], 1e-6), rel=0.05)
+    for losses in pld._single(event, 1e-6):
+        total = losses.probabilities.sum() + losses.infinity_mass
+        assert total == pytest.approx(1.0, abs=1e-15 * losses.probabilities.size**0.5)
+
+
 BIT = privacy.AcceptBit(acceptance.barker(), 0.02)
 MIXED = [(BIT, 100), (privacy.PoissonGaussianRelease(20.0, 0.05, REPLACE), 1100)]
 
