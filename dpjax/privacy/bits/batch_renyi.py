@@ -64,7 +64,7 @@ import math
 from functools import partial
 
 import numpy as np
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import log_ndtr
 
 from dpjax.acceptance import (
     MAX_BATCH_VARIANCE,
@@ -179,16 +179,19 @@ class _Test:
         return np.linspace(-far, far, 193)
 
     def ends(self, log_ratio: np.ndarray):
-        """A_k and B_k, ``(..., 7)`` each."""
-        least = log_ratio[..., None] + self.points
+        """A_k and B_k, ``(7, ...)`` each."""
+        least = np.add.outer(self.points, log_ratio)
         most = least + self.moved
         least = np.where(least > 0, self.shrink * least, least)
         most = np.where(most < 0, self.shrink * most, most)
         return least / self.noise_sd, most / self.noise_sd
 
     def log_mean(self, log_terms: np.ndarray) -> np.ndarray:
-        """Logarithm of a mean over the points, ``(..., 7)`` to ``(...)``."""
-        return np.asarray(logsumexp(self.log_chances + log_terms, axis=-1))
+        """Logarithm of a mean over the points, ``(7, ...)`` to ``(...)``."""
+        # Several times faster than SciPy's `logsumexp`.
+        terms = (self.log_chances + log_terms.T).T
+        top = terms.max(axis=0)
+        return top + np.log(np.exp(terms - top).sum(axis=0))
 
     def changes(self, edges: np.ndarray) -> Changes:
         """Describe cells, as `renyi_cells.changes` does."""
@@ -217,16 +220,15 @@ class _Test:
         """Bound the divergences of all l < low and l > high = -low, ``(m,)``."""
         least, most = (log_ndtr(end) for end in self.ends(np.array(low)))
         lo, not_hi = self.log_mean(least), np.log1p(-np.exp(self.log_mean(most)))
-        order = order[:, None]
-        upwards = np.exp(self.log_mean(order * most + (1 - order) * least))
-        order = order[:, 0]
+        exponents = np.multiply.outer(most, order) + np.multiply.outer(least, 1 - order)
+        upwards = np.exp(self.log_mean(exponents))
         downwards = np.exp(lo) + np.expm1((1 - order) * not_hi)
         return np.log1p(share * np.maximum(upwards, downwards)) / (order - 1)
 
 
 def _left(cells):
-    return cells[:, :-1]
+    return cells[..., :-1]
 
 
 def _right(cells):
-    return cells[:, 1:]
+    return cells[..., 1:]
