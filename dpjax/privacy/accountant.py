@@ -176,12 +176,22 @@ def max_steps(
     def fits(names: tuple[str, ...], steps: int) -> bool:
         return least_delta(events(steps), epsilon, method, names) < delta
 
+    def roughly_fits(steps: int) -> bool:
+        ideal = partial(composition.rough_delta, events(steps))
+        found = numerical_error(events(steps)).delta(ideal, epsilon)
+        return found < delta and steps <= MAX_STEPS
+
     # Slow accountants come last, and start from what is known.
-    most = largest(partial(fits, composition.CHEAP_METHODS))
-    for name in composition.SLOW_METHODS:
-        applies = name in composition.choose(events(most + 1), method)
-        if applies and fits((name,), most + 1):
-            most = largest(partial(fits, (name,)), most + 1)
+    most = largest(roughly_fits)
+    asked = [
+        names
+        for names in (composition.CHEAP_METHODS, *zip(composition.SLOW_METHODS))
+        if set(names) & set(composition.choose(events(most + 1), method))
+    ]
+    most = largest(partial(fits, asked[0]), most)
+    for names in asked[1:]:
+        if fits(names, most + 1):
+            most = largest(partial(fits, names), most + 1)
     return most
 
 

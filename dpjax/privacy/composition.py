@@ -37,6 +37,7 @@ __all__ = [
     "other_profile",
     "renyi_curve",
     "renyi_curve_at_best",
+    "rough_delta",
 ]
 
 CHEAP_METHODS = ("tv", "rdp", "gdp", "zcdp")
@@ -224,6 +225,12 @@ def _rdp(events) -> Bound:
         return min(pure, conversions.rdp_epsilon(curve, delta, orders))
 
     return Bound(delta, epsilon)
+
+
+def rough_delta(events, epsilon: float) -> float:
+    """delta(epsilon) of any events by one in `STRIDE` Renyi orders."""
+    curve, orders = _composed(events, 0, None, STRIDE)
+    return conversions.rdp_delta(curve, epsilon, orders)
 
 
 def renyi_curve_at_best(events, value_fn: Callable) -> tuple[np.ndarray, np.ndarray]:

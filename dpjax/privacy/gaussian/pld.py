@@ -122,15 +122,37 @@ def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
         others.append((GaussianRelease(1 / math.sqrt(precision)), 1))
     num_steps = sum(count for _, count in others)
     interval = _interval(others)
-    directions = [[], []]
+    # Kinds that are equally many are composed one each, and then to that power.
+    alike: dict[int, list[tuple[Event, int]]] = {}
     for (event, count), stride in zip(others, _strides(others), strict=True):
-        found = _single(event, interval * stride)
-        directions[0].append((found[0], count))
-        directions[1].append((found[-1], count))
-    if all(one is two for (one, _), (two, _) in zip(*directions, strict=True)):
-        del directions[1]
-    total = [convolve(direction, interval) for direction in directions]
+        alike.setdefault(count, []).append((event, stride))
+    found = [_one_each(tuple(kinds), interval) for kinds in alike.values()]
+    total = [
+        convolve(list(zip(losses, alike, strict=True)), interval)
+        for losses in _by_direction(found)
+    ]
     return Composed(total, ROUNDING * (100 + num_steps))
+
+
+@lru_cache(maxsize=16)
+def _one_each(kinds: tuple[tuple[Event, int], ...], interval: float) -> list[Losses]:
+    """Losses of one release of every kind together, in one direction or in both.
+
+    The kinds are (event, stride), the spacing of their grids over `interval`.
+    """
+    singles = [_single(event, interval * stride) for event, stride in kinds]
+    if len(singles) == 1:
+        return singles[0]
+    return [
+        convolve([(losses, 1) for losses in direction], interval)
+        for direction in _by_direction(singles)
+    ]
+
+
+def _by_direction(found: list[list[Losses]]) -> list[list[Losses]]:
+    """The losses of all kinds in one direction, and in the other one if it differs."""
+    last = max(len(losses) for losses in found)
+    return [[losses[min(k, len(losses) - 1)] for losses in found] for k in range(last)]
 
 
 def _interval(events) -> float:

@@ -241,7 +241,7 @@ def test_a_billion_steps_do_not_overflow(noise, q):
 
 @pytest.mark.parametrize(("relation", "variance"), [(ADD, 1.718), (REPLACE, 4.701)])
 def test_small_losses_keep_their_digits(relation, variance):
-    """E (dP/dQ - 1)^2 is `variance` times q^2, which decides the limit of many steps."""
+    """E (dP/dQ - 1)^2 is `variance` times q^2. It decides the limit of many steps."""
     q = 1e-5
     event, count = privacy.PoissonGaussianRelease(1.0, q, relation), int(0.03 / q**2)
     limit = privacy.GaussianRelease(1 / math.sqrt(count * variance * q**2))
