@@ -2,13 +2,14 @@
 
 With y = T^-1 (z - position), each released score s_k is about
 
-    s_k ~ N(J (y - y_k), rho J + sigma_k^2 I),  sigma_k^2 = nu_k^2 + b_k^2,
+    s_k ~ N(J (y - y_k), rho J + V + sigma_k^2 I),  sigma_k^2 = nu_k^2 + b_k^2,
 
-where J is the slope, rho J the scatter of the records' scores, nu_k the sd of the noise
-and b_k = kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature adds. Draws of y come
-from this likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`).
-Given J they are normal where the prior is. Elsewhere every draw is the end of a short
-chain of its own, of Hamiltonian steps from the normal law that fits best.
+where J is the slope, rho J the scatter of the records' scores under the model, V what a
+robust fit has in its place, as the records show it, nu_k the sd of the noise and b_k =
+kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature adds. Draws of y come from this
+likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`). Given J
+they are normal where the prior is. Elsewhere every draw is the end of a short chain of
+its own, of Hamiltonian steps from the normal law that fits best.
 """
 
 import functools
@@ -37,6 +38,9 @@ NEWTON_STEPS, MAX_NEWTON_STEP = 30, 3.0
 CURVATURE = 0.3
 """kappa, in the module docstring."""
 
+NUM_HIDDEN_SDS = 2.0
+"""Of the noise on the mean eigenvalue of V, which are added to it."""
+
 NUM_SLOPES = 512
 """Draws of the slope, which the draws of the position share in turn."""
 
@@ -57,6 +61,9 @@ class Known(NamedTuple):
         as released, and in the median over draws of the slope.
     fit_check
         How much the scores of the records vary, over how much the model says they do.
+    is_robust
+        Whether the draws are as wide as the records' scores vary, not as the model
+        says.
     """
 
     position_error: float
@@ -67,13 +74,15 @@ class Known(NamedTuple):
     resolution: float
     likely_resolution: float
     fit_check: FitCheck
+    is_robust: bool
 
     def __str__(self):
+        says = "the records show" if self.is_robust else "the model says"
         return (
             f"{self.num_directions} directions were asked; noise moves the centre by "
             f"{self.position_error:.2g} posterior sds; of the width the records "
             f"account for {self.records:.0%}, the prior for {self.prior:.0%}, noise "
-            f"for {self.noise:.0%}; {self.fit_check}"
+            f"for {self.noise:.0%}; {self.fit_check}; widths are what {says}"
         )
 
 
@@ -124,7 +133,8 @@ def draws(
     Warns
     -----
     UserWarning
-        If noise hides the slope in some direction, or the model does not fit.
+        If noise hides the slope in some direction, or the model does not fit and the
+        fit is not robust.
     """
     flat, unravel = ravel_pytree(like)
     stretch = jnp.asarray(released.stretch, flat.dtype)
@@ -133,7 +143,7 @@ def draws(
         return posterior.logprior_fn(unravel(released.position + stretch @ y))
 
     is_measured = np.asarray(released.data_share > 0)
-    evidence = _evidence(released, is_measured)
+    evidence = _evidence(released, is_measured, posterior.tempering)
     prior, mode = _mode(evidence, logprior, released.data_share)
     apart = np.sum((mode[is_measured] - evidence.places) ** 2, axis=1)
     bend = CURVATURE * apart / np.sqrt(np.sum(is_measured) * released.num_records)
@@ -187,11 +197,12 @@ def draws(
     known = _known(evidence, prior, laws, is_measured, found, fit_check)
     if known.resolution < MIN_RESOLUTION:
         warnings.warn(_alarm(known), stacklevel=2)
-    known.fit_check.warn()
+    if not known.is_robust:
+        known.fit_check.warn()
     return positions, known
 
 
-def _evidence(released: Released, is_measured) -> Evidence:
+def _evidence(released: Released, is_measured, tempering) -> Evidence:
     """What was released in the measured directions."""
     slope, share, places, scores, score_sds = (
         np.asarray(leaf, np.float64)
@@ -219,7 +230,20 @@ def _evidence(released: Released, is_measured) -> Evidence:
         scores=scores[:, is_measured],
         score_sds=score_sds,
         inefficiency=float(released.inefficiency),
+        variance=tempering * _variance(released, is_measured)[asked],
     )
+
+
+def _variance(released: Released, is_measured) -> np.ndarray:
+    """V over the tempering, raised by what noise may hide of its mean eigenvalue."""
+    noise_sd = float(released.variance_noise_sd)
+    if not noise_sd:
+        return np.zeros(released.variance.shape)
+    with jax.enable_x64(True):
+        matrix = jnp.asarray(released.variance, jnp.float64)
+        found = np.asarray(regular(matrix, noise_sd, jnp.asarray(is_measured)))
+    hidden = NUM_HIDDEN_SDS * noise_sd / np.sqrt(np.sum(is_measured))
+    return found + hidden * np.diag(is_measured)
 
 
 def _mode(evidence: Evidence, logprior, data_share) -> tuple[_Prior, np.ndarray]:
@@ -248,7 +272,7 @@ def _mode(evidence: Evidence, logprior, data_share) -> tuple[_Prior, np.ndarray]
 def _laws(evidence: Evidence, prior: _Prior, is_measured, found) -> _Laws:
     """The likelihood and the law of y for each of the slopes `found`, ``(n, r, r)``."""
     place, score, noise_sd = evidence.pooled
-    scatter = evidence.inefficiency * found + noise_sd**2 * np.eye(len(place))
+    scatter = evidence.scatter(found, noise_sd)
     factor = np.linalg.cholesky(scatter)
     rows = np.zeros((*found.shape[:2], len(is_measured)))
     rows[:, :, is_measured] = np.linalg.solve(factor, found)
@@ -282,11 +306,12 @@ def _known(evidence: Evidence, prior, laws: _Laws, is_measured, found, check) ->
     asked = np.ix_(is_measured, is_measured)
     _, _, noise_sd = evidence.pooled
     exact = prior.precision.copy()
-    exact[asked] += found.mean(0) / evidence.inefficiency
+    slope = found.mean(0)
+    exact[asked] += slope @ np.linalg.solve(evidence.scatter(slope, 0.0), slope)
     without = np.linalg.inv(exact)[asked]
     transposed = np.swapaxes(laws.root, 1, 2)
     given_slope = laws.root @ transposed
-    scatter = evidence.inefficiency * found + noise_sd**2 * np.eye(count)
+    scatter = evidence.scatter(found, noise_sd)
     moves = given_slope[:, is_measured][:, :, is_measured] @ found
     moves = noise_sd * moves @ np.linalg.inv(scatter)
     of_slope = np.cov(laws.mean.T).reshape(given_slope[0].shape)[asked]
@@ -307,6 +332,7 @@ def _known(evidence: Evidence, prior, laws: _Laws, is_measured, found, check) ->
         resolution=float(least / noise),
         likely_resolution=float(likely / noise),
         fit_check=check(distance),
+        is_robust=bool(np.any(evidence.variance)),
     )
 
 

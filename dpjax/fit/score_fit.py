@@ -13,7 +13,8 @@ the covariates is unknown. Every release is a Gaussian sum (`dpjax.release`) of 
 4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far. With
    the slope, all of them count at z_3.
 5. *Fit check* where these scores lead: by how much the squared lengths of the records'
-   clipped scores exceed what the model expects of them.
+   clipped scores exceed what the model expects of them. A robust fit also releases V
+   there, the sum of psi psi^T over the records' clipped scores psi.
 
 `Released` is what is released; `dpjax.fit.score_draws` draws from what it implies.
 """
@@ -61,6 +62,9 @@ HISTOGRAM_SHARE, SLOPE_SHARE, SCORE_SHARES = 0.003, 0.1, (0.1, 0.3, 0.6)
 CHECK_SHARE = 0.01
 """Of the fit check. It makes the noise of the scores half a per cent larger. At epsilon
 1 and delta 1e-6, its own noise is that of the mean square of 20,000 records to 3 %."""
+
+VARIANCE_SHARE = 0.05
+"""Of V, in a robust fit."""
 
 RATE, MAX_STEP, MAX_MOVE = 0.5, 0.25, 0.3
 """Share of Newton's step that the search takes; the longest step, in standard
@@ -111,7 +115,13 @@ class Released(NamedTuple):
     clip_norm
         The clip norm over the root mean square length of a record's score.
     inefficiency
-        Variance of the score over its slope: one without clipping.
+        Variance of the score over its slope: one without clipping. In a robust fit, of
+        the part that V does not hold, which is what tempering adds.
+    variance
+        V as released over the tempering, ``(d, d)``: the variance of the score. It is
+        zero if the fit is not robust.
+    variance_noise_sd
+        As `slope_noise_sd`, of `variance`.
     num_records
         Number of records, times the tempering.
     excess
@@ -133,6 +143,8 @@ class Released(NamedTuple):
     slope_noise_sd: jax.Array
     clip_norm: jax.Array
     inefficiency: jax.Array
+    variance: jax.Array
+    variance_noise_sd: jax.Array
     num_records: jax.Array
     excess: jax.Array
     excess_noise_sd: jax.Array
@@ -174,10 +186,13 @@ class _Noises(NamedTuple):
     histogram: float
     slope: float
     check: float
+    variance: float | None
     scores: Sequence[float]
 
 
-def _noises(dim: int, effective: float, noise_multiplier: float) -> _Noises:
+def _noises(
+    dim: int, effective: float, noise_multiplier: float, robust: bool = False
+) -> _Noises:
     """The noise for `effective` = T n records.
 
     A release of the share f of the budget has noise 1 / sqrt(f) times that of a release
@@ -191,7 +206,7 @@ def _noises(dim: int, effective: float, noise_multiplier: float) -> _Noises:
     steps = np.clip(steps, least, MAX_STEP_SHARE)
     curvatures = np.clip(curvatures, least, MAX_CURVATURE_SHARE)
     rest = 1 - counts @ steps - sum(curvatures)
-    rest -= HISTOGRAM_SHARE + SLOPE_SHARE + CHECK_SHARE
+    rest -= HISTOGRAM_SHARE + SLOPE_SHARE + CHECK_SHARE + robust * VARIANCE_SHARE
 
     def noise(share):
         return noise_multiplier / np.sqrt(share)
@@ -202,6 +217,7 @@ def _noises(dim: int, effective: float, noise_multiplier: float) -> _Noises:
         noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
         noise(SLOPE_SHARE),
         noise(CHECK_SHARE),
+        noise(VARIANCE_SHARE) if robust else None,
         noise(rest * np.array(SCORE_SHARES)),
     )
 
@@ -231,6 +247,7 @@ def score_fit(
     *,
     noise_multiplier: float,
     last: GaussianSum | KNormSum | None = None,
+    robust: bool = False,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
     """Release what the data say about the parameters, in one step.
@@ -246,6 +263,10 @@ def score_fit(
     last
         How the last score is released, with clip norm one, in place of a Gaussian sum
         of the share that is left: see `dpjax.release.quietest_sum`.
+    robust
+        Whether to release V, for draws that are as wide as it makes them and not as the
+        model says: with J^-1 V J^-1 as their covariance (Mueller, Econometrica 81,
+        2013).
     nominal_num_records
         As in `dpjax.sgld`.
 
@@ -263,7 +284,8 @@ def score_fit(
     """
     num_records = nominal_size(posterior, nominal_num_records)
     dim = len(model.prior_sd)
-    noises = _noises(dim, posterior.tempering * num_records, noise_multiplier)
+    effective = posterior.tempering * num_records
+    noises = _noises(dim, effective, noise_multiplier, robust)
     if last is None:
         last = GaussianSum(1.0, noises.scores[-1])
     assert last.noise_multiplier is not None
@@ -278,6 +300,7 @@ def score_fit(
         (kinds.histogram, num_bins, noises.histogram),
         (kinds.vector, triangle, noises.slope),
         (kinds.vector, 1, noises.check),
+        *((kinds.vector, triangle, noises.variance) for _ in range(robust)),
         *((kinds.vector, dim, noise) for noise in noises.scores[:-1]),
         (kinds.last, dim, noises.scores[-1]),
     ]
@@ -309,7 +332,8 @@ def score_fit(
             number, count = jnp.zeros(()), jnp.zeros(len(SCORE_SHARES))
             vector, matrix = jnp.zeros(dim), jnp.zeros((dim, dim))
             vectors = jnp.zeros((len(SCORE_SHARES), dim))
-        nothing = matrix, vector, vectors, vectors, matrix, count, *7 * [number]
+        nothing = matrix, vector, vectors, vectors, matrix, count, *3 * [number]
+        nothing += matrix, *5 * [number]
         return Released(jnp.zeros_like(position), *nothing)
 
     transition = Transition(lambda state: num_words, move, stay)
@@ -536,12 +560,27 @@ class _Fit:
 
         return self.ask(release, self.take(release, 1)[0], noise, contribution)
 
+    def variance(self, release, noise, z, axes: Frame, unit, bound):
+        """V at z over the tempering, and the noise's sd on its diagonal."""
+        if noise is None:
+            return jnp.zeros((self.dim, self.dim)), jnp.zeros(())
+        scores = self.scores_at(z, axes, unit)
+
+        def contribution(*record):
+            found = contrast.contrast(scores(*record), bound.astype(self.dtype)).score
+            return contrast.packed(jnp.outer(found, found))
+
+        unit = self.tempering * unit**2
+        words = self.take(release, self.dim * (self.dim + 1) // 2)[0]
+        return unit * self.matrix(release, words, noise, contribution), unit * noise
+
     def release(self, kinds: _Kinds, noises: _Noises, z, correction) -> Released:
-        """Clip norm, slope, scores and fit check, from where the search has ended."""
+        """All releases but those of the search, from where it has ended."""
         axes = self.frame_at(z, correction)
         clip_norm, kept, variance = self.clip_norm(kinds.histogram, noises, z, axes)
         # A tempered posterior is that of fewer records, but clipping loses as much.
-        inefficiency = (1 - self.tempering) * kept + self.tempering * variance
+        of_records = 0.0 if noises.variance else self.tempering * variance
+        inefficiency = (1 - self.tempering) * kept + of_records
         found, slope_noise_sd = self.slope(
             kinds.vector, noises.slope, z, axes, clip_norm
         )
@@ -578,7 +617,9 @@ class _Fit:
         carry, earlier = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
         words = self.take(kinds.last, self.dim)[0]
         (z, *_), latest = next_score(kinds.last, carry, (words, last))
-        excess = self.excess(kinds.vector, noises.check, z, axes, unit, bound)
+        there = z, axes, unit, bound
+        excess = self.excess(kinds.vector, noises.check, *there)
+        observed = self.variance(kinds.vector, noises.variance, *there)
         places, scores = (
             jnp.concatenate([leaf, end[None]])
             for leaf, end in zip(earlier, latest, strict=True)
@@ -594,6 +635,7 @@ class _Fit:
             slope_noise_sd,
             clip_norm,
             inefficiency,
+            *observed,
             jnp.array(self.effective, jnp.float64),
             excess,
             jnp.asarray(noises.check),
@@ -602,10 +644,10 @@ class _Fit:
 
 
 def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
-    """A released slope, shrunk towards a multiple of the identity and made positive.
+    """A released slope or variance, shrunk towards a multiple of the identity.
 
-    The multiple is the mean eigenvalue of the measured block. The share of the
-    deviation from it that noise explains is taken off.
+    It is made positive. The multiple is the mean eigenvalue of the measured block. The
+    share of the deviation from it that noise explains is taken off.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ noise, J is observed three times: as released; in how the scores s_k differ betw
 places y_k where they were released; and in their mean, whose law given J follows from
 that of y = y_0 a priori,
 
-    s_k ~ N(J (y_0 - y_k), rho J + sigma_k^2 I).
+    s_k ~ N(J (y_0 - y_k), rho J + V + sigma_k^2 I).
 
 Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J given all three. What
 is far from resolved keeps its prior, so J may be nearly zero there, and the draws of y
@@ -53,8 +53,8 @@ class Evidence(NamedTuple):
         y_k and s_k, both ``(K, r)``.
     score_sds
         sigma_k, ``(K,)``.
-    inefficiency
-        rho.
+    inefficiency, variance
+        rho, and V ``(r, r)``, which is zero unless the fit is robust.
     """
 
     slope: np.ndarray
@@ -66,6 +66,12 @@ class Evidence(NamedTuple):
     scores: np.ndarray
     score_sds: np.ndarray
     inefficiency: float
+    variance: np.ndarray
+
+    def scatter(self, slope, noise_sd):
+        """rho J + V + noise_sd^2 I, for J = `slope`."""
+        known = self.variance + noise_sd**2 * np.eye(len(self.variance))
+        return self.inefficiency * slope + known
 
     @property
     def pooled(self):
@@ -134,7 +140,7 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         released = (known.slope - found) / known.slope_noise_sd
         apart = known.scores - score[None] + (known.places - place[None]) @ found
         apart = apart / known.score_sds[:, None]
-        scatter = known.inefficiency * found + noise_sd**2 * eye
+        scatter = known.scatter(found, noise_sd)
         factor = jnp.linalg.cholesky(found @ covariance @ found + scatter)
         rest = score - found @ (mean - place)
         rest = jax.scipy.linalg.solve_triangular(factor, rest, lower=True)

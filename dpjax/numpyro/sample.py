@@ -78,6 +78,7 @@ def fit_algorithm(
     *,
     noise_multiplier: float,
     last: GaussianSum | KNormSum | None = None,
+    robust: bool = False,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
     """`dpjax.fit.score_fit.score_fit` for a NumPyro model; the parameters are its own.
@@ -98,6 +99,7 @@ def fit_algorithm(
         ),
         noise_multiplier=noise_multiplier,
         last=last,
+        robust=robust,
         nominal_num_records=nominal_num_records,
     )
 
@@ -109,6 +111,7 @@ def sample(
     num_draws: int = 1000,
     num_chains: int = 4,
     method: str = "fit",
+    robust: bool = False,
     nominal_num_records: int | None = None,
     ledger: str | os.PathLike | None = None,
     checkpoint: str | os.PathLike | None = None,
@@ -134,6 +137,10 @@ def sample(
         ``"fit"`` draws from the posterior that a few releases imply. ``"walk"`` spends
         most of the budget on a fit, and goes on from its draws with steps that leave
         the exact posterior unchanged.
+    robust
+        Draws are as wide as the records' scores vary about the parameters that fit
+        best, whether or not the model holds. It takes a twentieth of mu^2. Any model
+        is then fitted like one of observations given covariates. A walk refuses it.
     nominal_num_records
         As in `dpjax.sgld`. A walk refuses it.
     ledger, checkpoint, verbose, unsafe_key
@@ -162,7 +169,7 @@ def sample(
         and parameters. After the fit, if noise hides what the records say in some
         direction. The draws allow for both: they are wide. Also after the fit, if the
         records vary otherwise than the model says, by more than noise and chance
-        explain. The draws do not allow for that.
+        explain. Only robust draws allow for that.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -180,9 +187,14 @@ def sample(
                 "a walk computes with the number of records: leave out "
                 'nominal_num_records, or use method="fit"'
             )
+        if robust:
+            raise ValueError(
+                "a walk leaves the posterior of the model unchanged, whose width is "
+                'not robust: leave out robust=True, or use method="fit"'
+            )
         return _walk(posterior, budget, **options)
     model = model_of(posterior)
-    if generated(model) == frozenset(model.example):
+    if generated(model) == frozenset(model.example) and not robust:
         return simulated.sample(
             posterior,
             model.simulate,
@@ -192,7 +204,7 @@ def sample(
             **options,
         )
     algorithm_fn = functools.partial(
-        fit_algorithm, nominal_num_records=nominal_num_records
+        fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
     noise_multiplier = least_noise(algorithm_fn, posterior, budget)
     _check_resolution(posterior, budget, noise_multiplier, nominal_num_records)

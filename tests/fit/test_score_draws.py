@@ -40,6 +40,8 @@ def released(slope, slope_noise_sd, score_noise_sd, truth, seed, excess=0.0):
         slope_noise_sd=slope_noise_sd,
         clip_norm=np.array(2.0),
         inefficiency=np.array(1.0),
+        variance=np.zeros((DIM, DIM)),
+        variance_noise_sd=np.array(0.0),
         num_records=np.array(float(NUM_RECORDS)),
         excess=np.array(excess),
         excess_noise_sd=np.array(40.0),
@@ -108,7 +110,7 @@ def test_intervals_cover_where_noise_hides_the_slope():
         half = eye + spread * (turns + turns.T) / np.sqrt(4 * DIM)
         slope = level * half @ half * (1 - PRIOR_SD**-2.0)
         truth = PRIOR_SD * rng.normal(size=DIM)
-        evidence = _evidence(released(slope, 0.3, 0.5, truth, seed), asked)
+        evidence = _evidence(released(slope, 0.3, 0.5, truth, seed), asked, 1.0)
         key = jax.random.key(seed)
         found = slopes(evidence, prior.mean, PRIOR_SD**2 * eye, key, 512)
         laws = _laws(evidence, prior, asked, found)

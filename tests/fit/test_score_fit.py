@@ -9,6 +9,7 @@ import pytest
 
 import dpjax
 from dpjax import privacy
+from dpjax.fit.score_draws import draws
 from dpjax.fit.score_fit import ScoreModel, score_fit
 from dpjax.fit.scores import Scores
 from dpjax.privacy import NeighboringRelation
@@ -62,10 +63,10 @@ def fitted(posterior, noise_multiplier, **options):
     return score_fit(posterior, model, noise_multiplier=noise_multiplier, **options)
 
 
-def released(posterior, noise_multiplier, seed=0):
+def released(posterior, noise_multiplier, seed=0, **options):
     """Of one run without accounting."""
     found = dpjax.run(
-        functools.partial(fitted, noise_multiplier=noise_multiplier),
+        functools.partial(fitted, noise_multiplier=noise_multiplier, **options),
         posterior,
         1,
         initial_position={"slope": jnp.zeros((1, 2))},
@@ -79,10 +80,11 @@ def released(posterior, noise_multiplier, seed=0):
 
 
 @pytest.mark.thorough
-def test_events_are_the_releases_that_run(monkeypatch):
+@pytest.mark.parametrize("robust", [False, True])
+def test_events_are_the_releases_that_run(monkeypatch, robust):
     """Each call of a sum, executed step by step, is one event with its noise."""
     posterior = regression(20)
-    algorithm = fitted(posterior, 3.0)
+    algorithm = fitted(posterior, 3.0, robust=robust)
     called, release = [], GaussianSum.__call__
 
     def counted(self, words, posterior, contribution_fn, **options):
@@ -96,14 +98,15 @@ def test_events_are_the_releases_that_run(monkeypatch):
         algorithm.step(jax.random.key(0), algorithm.init(START))
     charged = [event for event, count in algorithm.privacy(1) for _ in range(count)]
 
-    assert len(called) == 20 + 8 + 6 + 3 + 1 + 1 + 3 + 1
+    assert len(called) == 20 + 8 + 6 + 3 + 1 + 1 + 3 + 1 + robust
     assert sorted(map(str, called)) == sorted(map(str, charged))
 
 
 @pytest.mark.parametrize("noise_multiplier", [0.5, 8.0, 100.0])
-def test_shares_add_up_to_one_release(noise_multiplier):
+@pytest.mark.parametrize("robust", [False, True])
+def test_shares_add_up_to_one_release(noise_multiplier, robust):
     """All of it costs as much as one release with the stated noise, to 1 %."""
-    events = fitted(regression(5000), noise_multiplier).privacy(1)
+    events = fitted(regression(5000), noise_multiplier, robust=robust).privacy(1)
     budget = privacy.epsilon(events, 1e-6)
     one = privacy.epsilon([(privacy.GaussianRelease(noise_multiplier / 2), 1)], 1e-6)
     assert budget == pytest.approx(one, rel=0.01)
@@ -122,7 +125,7 @@ def test_what_is_public_does_not_depend_on_the_number_of_records():
 def test_records_do_not_reach_the_result_past_the_releases():
     """The check of every private run, with a budget."""
     found = dpjax.run(
-        functools.partial(fitted, noise_multiplier=8.0),
+        functools.partial(fitted, noise_multiplier=8.0, robust=True),
         regression(300),
         1,
         initial_position={"slope": jnp.zeros((1, 2))},
@@ -148,6 +151,24 @@ def test_without_noise_a_fit_finds_the_maximum():
     expected = found.stretch.T @ precision @ found.stretch
     np.testing.assert_allclose(found.slope, expected, atol=0.1)
     assert 0.9 < found.inefficiency <= 1.0
+
+
+@pytest.mark.thorough
+def test_robust_draws_are_as_wide_as_the_sandwich():
+    """Noise is twice as large as the model says, and larger still for large x."""
+    posterior = regression(4000)
+    x, y = (np.asarray(posterior.data[name], float) for name in ("x", "y"))
+    rest = 0.5 * (y - x @ [1.0, -2.0]) * (1 + np.abs(x[:, 0]))
+    posterior.data["y"] = jnp.asarray(x @ [1.0, -2.0] + rest, jnp.result_type(float))
+    found = released(posterior, 1e-3, robust=True)
+    positions, known = draws(posterior, found, jax.random.key(1), 4000, START)
+    inverse = np.linalg.inv(x.T @ x)
+    residual = rest - x @ inverse @ (x.T @ rest)
+    sandwich = inverse @ ((x.T * residual**2) @ x) @ inverse
+    ratio = np.std(positions["slope"], axis=0) / np.sqrt(np.diag(sandwich))
+    # The standard error of 4000 draws is .011; clipping takes off a few per cent.
+    assert np.all((0.9 < ratio) & (ratio < 1.1))
+    assert known.is_robust and "what the records show" in str(known)
 
 
 @pytest.mark.thorough

@@ -172,6 +172,12 @@ def test_a_walk_refuses_a_number_that_it_would_not_use():
         )
 
 
+def test_a_walk_refuses_widths_that_it_would_not_have():
+    budget = dpjax.Budget(1.0, 1e-6)
+    with pytest.raises(ValueError, match="leave out robust=True"):
+        sample(target(), budget=budget, method="walk", robust=True)
+
+
 def test_a_private_number_of_records_is_refused():
     budget = dpjax.Budget(2.0, 1e-5, privacy.NeighboringRelation.ADD_OR_REMOVE_ONE)
     with pytest.raises(ValueError, match="pass nominal_num_records"):
