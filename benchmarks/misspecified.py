@@ -145,7 +145,8 @@ def fits(model, truth, observe, num_data_sets, robust):
     for seed in range(num_data_sets):
         data = jax.tree.map(jnp.asarray, records(observe, truth, 2 + seed, NUM_RECORDS))
         first, second = jax.random.split(jax.random.key(seed))
-        found, known = draws(target, release(first, data), second, NUM_DRAWS, start)
+        released = jax.tree.map(np.asarray, release(first, data))
+        found, known = draws(target, released, second, NUM_DRAWS, start)
         values = np.asarray(found["b"], np.float64)
         means.append(values.mean(0))
         sds.append(values.std(0))

@@ -155,7 +155,7 @@ def test_without_noise_a_fit_finds_the_maximum():
 
 @pytest.mark.thorough
 def test_robust_draws_are_as_wide_as_the_sandwich():
-    """Noise is twice as large as the model says, and larger still for large x."""
+    """The sd of an observation grows with x, where the model says that it is one."""
     posterior = regression(4000)
     x, y = (np.asarray(posterior.data[name], float) for name in ("x", "y"))
     rest = 0.5 * (y - x @ [1.0, -2.0]) * (1 + np.abs(x[:, 0]))
