@@ -6,7 +6,6 @@ addition rounds, so a sum depends neither on the order of the records nor on how
 are split into blocks, devices or processes.
 """
 
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -24,10 +23,6 @@ BLOCK = 2**17
 """Numbers, one a record or one a gradient component, that one chain evaluates together:
 this bounds the memory that a sum needs."""
 
-MAX_UNROLLED_BLOCKS = 64
-"""Blocks that are written out one after the other, which compiles to the fastest code.
-More records than that many blocks hold are looped over."""
-
 GROUP = 2**24 // GRID
 """Integers of at most `GRID` that float32 adds without rounding."""
 
@@ -37,82 +32,45 @@ more pieces are stored."""
 
 
 def sum_over_records(
-    sums: Callable[[Any], jax.Array], data, block_size: int, is_in_turn: bool = False
+    sums: Callable[[Any, jax.Array], jax.Array],
+    data,
+    block_size: int,
+    shape: tuple[int, ...] = (),
 ) -> jax.Array:
-    """Add up the float64 vectors that `sums` returns for blocks of records.
+    """Add up the float64 arrays that `sums` returns for blocks of records.
 
     Parameters
     ----------
     sums
-        ``block -> vector``; a block is a pytree like `data` with fewer records.
+        ``(block, is_new) -> array``; a block is a pytree like `data` with fewer
+        records. Blocks may overlap, and only the new records count.
     data
         Pytree of arrays with the records along the leading axis.
     block_size
-        Records of a block.
-    is_in_turn
-        Whether a block waits for the sum of those before it. By default XLA may
-        evaluate all unrolled blocks at once, so peak memory is the sum of theirs.
+        About the most records of a block.
+    shape
+        Of the arrays.
     """
-
-    def records(start, length):
-        return jax.tree.map(
-            lambda leaf: (
-                leaf[start : start + length]
-                if isinstance(start, int)
-                else lax.dynamic_slice_in_dim(leaf, start, length)
-            ),
-            data,
-        )
-
-    def stretch(start, length):
-        """The sum of the records from `start`, in unrolled blocks."""
-        (_, end), *others = _blocks(length, block_size)
-        total = sums(records(start, end))
-        for offset, end in others:
-            block = records(start + offset, end - offset)
-            total = _plus(total, sums(_after(total, block) if is_in_turn else block))
-        return total
-
     size = jax.tree.leaves(data)[0].shape[0]
-    stride = MAX_UNROLLED_BLOCKS * block_size
-    num_strides, rest = divmod(size, stride)
-    if not num_strides:
-        return stretch(0, rest)
-    total = stretch(0, stride)
-    if rest:
-        total = _plus(total, stretch(num_strides * stride, rest))
+    num_blocks = -(-size // block_size)
+    if num_blocks == 1:
+        return sums(data, jnp.ones(size, bool))
+    length = -(-size // num_blocks)
+    if length > GROUP:
+        length = min(length + -length % GROUP, size)
 
     def add(i, total):
-        return _plus(total, stretch(i * stride, stride))
+        start = jnp.minimum(i * length, size - length)
+        block = jax.tree.map(
+            lambda leaf: lax.dynamic_slice_in_dim(leaf, start, length), data
+        )
+        found = sums(block, start + jnp.arange(length) >= i * length)
+        with jax.enable_x64(True):
+            return total + found
 
-    return lax.fori_loop(1, num_strides, add, total)
-
-
-def _blocks(length: int, block_size: int):
-    """Where blocks begin and end.
-
-    The records beyond the last whole group of `exact_sum` are a block of their own.
-    """
-    edges = sorted({*range(0, length, block_size), length - length % GROUP, length})
-    return itertools.pairwise(edges)
-
-
-def _plus(first, second):
-    """The sum of float64 arrays."""
     with jax.enable_x64(True):
-        return first + second
-
-
-def _after(total: jax.Array, data):
-    """`data`, which XLA cannot read before `total` is there.
-
-    XLA does not know that a total is finite, so it cannot drop the comparison.
-    """
-    with jax.enable_x64(True):
-        is_finite = total[0] < jnp.inf
-    return jax.tree.map(
-        lambda leaf: jnp.where(is_finite, leaf, jnp.zeros_like(leaf)), data
-    )
+        zero = jnp.zeros(shape)
+    return lax.fori_loop(0, num_blocks, add, zero)
 
 
 def exact_sum(integers: jax.Array, axis: int = -1) -> jax.Array:

@@ -91,10 +91,11 @@ def log_ratio_sum(
         )
     if memory is None:
 
-        def sums(records):
+        def sums(records, is_new):
             new = _evaluate(posterior, proposed, records)
             old = _evaluate(posterior, position, records)
-            return exact_sum(_cells(new - old, clip_bound))
+            cells = _cells(new - old, clip_bound)
+            return exact_sum(jnp.where(is_new, cells, 0.0))
 
         total = sum_over_records(sums, posterior.data, BLOCK)
     else:

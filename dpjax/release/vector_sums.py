@@ -79,7 +79,7 @@ def vector_sum(
     # over the records. A vector that comes whole is stored whole, records first.
     axis = 0 if max(sizes) == 1 else 1
 
-    def sums(block):
+    def sums(block, is_new):
         records, indices, is_drawn = block
         if sample is not None:
             records = jax.tree.map(lambda leaf: leaf[indices], posterior.data)
@@ -91,7 +91,7 @@ def vector_sum(
             for leaf in jax.tree.leaves(jax.vmap(contribution_fn)(*arguments))
         ]
         vectors = [vector.T if axis == 0 else vector for vector in vectors]
-        cells = clip_to_grid(vectors, is_drawn, l2_clip_norm, axis)
+        cells = clip_to_grid(vectors, is_drawn & is_new, l2_clip_norm, axis)
         totals = [exact_sum(piece, axis=1 - axis) for piece in cells]
         with jax.enable_x64(True):
             return jnp.concatenate(totals)
@@ -101,6 +101,5 @@ def vector_sum(
         rows = posterior.data, every, jnp.ones(every.size, bool)
     else:
         rows = None, *sample
-    # Vectors stored whole fill the memory of their block, so blocks take turns.
     block_size = max(BLOCK // max(size // 8, 1), 1)
-    return sum_over_records(sums, rows, block_size, is_in_turn=axis == 1)
+    return sum_over_records(sums, rows, block_size, (size,))
