@@ -184,8 +184,12 @@ def readable_by_all(path, flags, mode=0o777, open_fn=os.open):
     return open_fn(path, flags, 0o644 if flags & os.O_CREAT else mode)
 
 
-def unlimited(kernel, is_wanted):
-    return np.bool_(is_wanted)
+def unlimited(kernel, wanted, keys):
+    return np.asarray(wanted), np.zeros_like(wanted)
+
+
+def unsealed(kernel, *read):
+    return jnp.zeros(9, jnp.uint32)
 
 
 # Ledgers.
@@ -321,9 +325,14 @@ MUTANTS = {
         dict(sampling_prob=0.01, num_records=3000),
     ),
     "MCMC's steps are not counted": (
-        MCMCKernel, "_take", unlimited,
+        MCMCKernel, "_pay", unlimited,
         test_kernel.test_no_step_is_given_away_by_starting_again,
         dict(num_chains=2, method="vectorized"),
+    ),
+    "MCMC's steps are paid for by any state": (
+        MCMCKernel, "_words_of", unsealed,
+        test_kernel.test_no_step_is_given_away_by_changing_a_state,
+        dict(name="kernel"),
     ),
     "a kernel and its count are copied": (
         MCMCKernel, "__reduce__", object.__reduce__,

@@ -1,16 +1,19 @@
 """Kernels of dpjax inside `numpyro.infer.MCMC`."""
 
+import collections
+import dataclasses
 import json
 import threading
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.experimental import io_callback
+from jax.custom_batching import custom_vmap
 from numpyro.infer import mcmc
 from numpyro.util import is_prng_key
 
@@ -27,7 +30,13 @@ __all__ = ["KernelState", "MCMCKernel"]
 SEEDED = "the JAX key of MCMC.run: whoever knows it can undo the privacy"
 
 
-class KernelState(NamedTuple):
+MAX_BLOCK = 1024
+"""Steps that a chain pays for at once."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class KernelState:
     """State of a chain. All of it is public but the keys.
 
     position
@@ -38,20 +47,29 @@ class KernelState(NamedTuple):
         Whether the last step moved.
     num_steps
         Number of steps made so far, all of them paid for.
+    num_prepaid
+        Number of further steps that are paid for.
     rng_key
-        The secret key of the last call of `MCMC.run` or `MCMC.warmup`.
-    chain_key
-        The secret key that steps draw from. It depends on the kernel, the data, the
-        start and every `rng_key` so far, as NumPyro may give two chains one `rng_key`:
-        noise that they share would show what they differ by without noise.
+        The secret key that the prepaid steps draw from. No two blocks of steps that a
+        kernel paid for have the same one: noise that they share would show what they
+        differ by without noise.
+    seal
+        The words that the last step left in `kernel`, `num_steps`, `num_prepaid` and
+        `rng_key`. What is prepaid is void if these have changed.
     """
 
     position: Any
     kernel: Any
     is_accepted: jax.Array
     num_steps: jax.Array
+    num_prepaid: jax.Array
     rng_key: jax.Array
-    chain_key: jax.Array
+    seal: jax.Array
+
+    def _replace(self, **changes):
+        """A changed state, without prepaid steps: `MCMC.run` begins by calling this."""
+        void = jnp.zeros_like(self.num_prepaid)
+        return dataclasses.replace(self, **{"num_prepaid": void} | changes)
 
 
 class MCMCKernel(mcmc.MCMCKernel):
@@ -94,6 +112,13 @@ class MCMCKernel(mcmc.MCMCKernel):
     host, over all calls of `MCMC.run` and `MCMC.warmup`. A chain that has made
     ``max_steps`` steps, or any chain once all of them are made, no longer moves and
     releases nothing more.
+
+    A chain pays for a block of steps before the first of them: a fiftieth of
+    ``max_steps``, at most 1024, as asking the host takes as long as several steps. A
+    block is void once anything in the state has changed, and whenever `MCMC.run` starts
+    from a state anew. So no step is made that was not paid for, and what a call leaves
+    of its last block is lost. A state that is passed to `sample` twice makes the same
+    step twice, as its block and its number of steps determine the randomness.
     """
 
     # If a kernel has a model, ArviZ runs it to store observations and log-likelihoods.
@@ -112,7 +137,8 @@ class MCMCKernel(mcmc.MCMCKernel):
         self._algorithm_fn = algorithm_fn
         self._algorithm = algorithm_fn(posterior)
         self._num_chains, self._num_begun = num_chains, 0
-        self._lock = threading.Lock()
+        self._lock, self._blocks = threading.Lock(), collections.Counter()
+        self._renew = _mapped_as_one(self._renew_blocks)
         # NumPyro does not call `init` for a resumed chain once this is set.
         self._sample_fn = None
         step = self._algorithm.privacy(1, budget.neighboring_relation)
@@ -127,6 +153,7 @@ class MCMCKernel(mcmc.MCMCKernel):
                 "step size, or run fewer chains"
             )
         self._num_left = self.max_steps * num_chains
+        self._block = min(1 + self.max_steps // 50, MAX_BLOCK)
         paid = [(event, count * self.max_steps) for event, count in events]
         self.statement = PrivacyStatement.of(
             paid, budget, num_chains, self.max_steps, shared=spent
@@ -181,49 +208,82 @@ class MCMCKernel(mcmc.MCMCKernel):
         )
 
     def _begin(self, position, rng_key):
-        words = [
-            lax.bitcast_convert_type(leaf.astype(float), jnp.uint32).ravel()
-            for leaf in jax.tree.leaves(position)
-        ]
-        chain_key = _folded(rng_key, jnp.concatenate([self._words, *words]))
-        # Mapped with the key: one count for all mapped chains would be called once.
-        num_steps = jnp.sum(0 * jax.random.key_data(rng_key)).astype(int)
         kernel, not_moved = self._algorithm.init(position), jnp.zeros((), bool)
-        return KernelState(position, kernel, not_moved, num_steps, rng_key, chain_key)
+        num_steps = num_prepaid = jnp.zeros((), int)
+        return self._sealed(kernel, not_moved, num_steps, num_prepaid, rng_key)
+
+    def _sealed(self, kernel, is_accepted, num_steps, num_prepaid, rng_key):
+        rest = num_steps, num_prepaid, rng_key
+        seal = self._words_of(kernel, *rest)
+        return KernelState(kernel.position, kernel, is_accepted, *rest, seal)
+
+    def _words_of(self, *read) -> jax.Array:
+        """The bits of what the steps of a chain depend on, and of this kernel."""
+        return jnp.concatenate([self._words, *map(_bits, jax.tree.leaves(read))])
 
     def sample(self, state, model_args, model_kwargs):
         if is_prng_key(state.rng_key):
             return self._step(state)
         return jax.vmap(self._step)(state)
 
-    def _take(self, is_wanted):
-        """Count one step of a chain, on the host, and say whether it is paid for.
-
-        A count in the state would not do: NumPyro starts chains again from an earlier
-        state, such as that after the warm-up. The count depends on no data.
-        """
-        with self._lock:
-            is_paid = bool(is_wanted) and self._num_left > 0
-            self._num_left -= is_paid
-        return np.bool_(is_paid)
-
     def _step(self, state):
-        rng_key, fresh = jax.random.split(state.rng_key)
-        chain_key = _folded(state.chain_key, jax.random.key_data(fresh))
-        chain_key, draw = jax.random.split(chain_key)
-        is_paid = io_callback(
-            self._take,
-            jax.ShapeDtypeStruct((), bool),
-            state.num_steps < self.max_steps,
+        rest = state.num_steps, state.num_prepaid, state.rng_key
+        words = self._words_of(state.kernel, *rest)
+        is_void = (state.num_prepaid == 0) | jnp.any(words != state.seal)
+        block = jnp.clip(self.max_steps - state.num_steps, 0, self._block)
+        wanted = jnp.where(is_void, block, 0)
+        num_prepaid, rng_key = self._renew(
+            is_void, wanted, words, state.num_prepaid, jax.random.clone(state.rng_key)
         )
+        is_paid = num_prepaid > 0
+        draw = jax.random.fold_in(rng_key, state.num_steps)
         kernel, info = self._algorithm.step(draw, state.kernel)
-        kernel = jax.tree.map(
-            lambda new, old: jnp.where(is_paid, new, old), kernel, state.kernel
+        kernel = jax.tree.map(partial(jnp.where, is_paid), kernel, state.kernel)
+        return self._sealed(
+            kernel,
+            info.is_accepted & is_paid,
+            state.num_steps + is_paid,
+            num_prepaid - is_paid,
+            jax.random.clone(rng_key),
         )
-        moved, num_steps = info.is_accepted & is_paid, state.num_steps + is_paid
-        return KernelState(
-            kernel.position, kernel, moved, num_steps, rng_key, chain_key
-        )
+
+    def _renew_blocks(self, is_void, wanted, words, num_prepaid, rng_key):
+        """The number of prepaid steps and the key, new ones where `is_void`.
+
+        All arguments have the leading axes of `is_void`, one for each map over chains.
+        """
+        mix, choose = _folded, _choose
+        for _ in is_void.shape:
+            mix, choose = jax.vmap(mix), jax.vmap(choose)
+
+        def pay():
+            mixed = mix(rng_key, words)
+            count = jax.ShapeDtypeStruct(wanted.shape, wanted.dtype)
+            # A loop with an `io_callback` takes 3 us more a step. One call of a pure
+            # one may serve several equal chains; they make the same steps.
+            num_paid, number = jax.pure_callback(
+                self._pay, (count, count), wanted, jax.random.key_data(mixed)
+            )
+            return choose(is_void, num_paid, mixed, number, num_prepaid, rng_key)
+
+        return lax.cond(jnp.any(is_void), pay, lambda: (num_prepaid, rng_key))
+
+    def _pay(self, wanted, keys):
+        """Pay for blocks of up to `wanted` steps, on the host.
+
+        Returns how many steps were paid for, and how many blocks of the same key
+        before. Both depend on no data.
+        """
+        wanted, keys = np.asarray(wanted), np.asarray(keys)
+        num_paid, number = np.zeros_like(wanted), np.zeros_like(wanted)
+        with self._lock:
+            for chain in np.ndindex(wanted.shape):
+                num_paid[chain] = min(wanted[chain], self._num_left)
+                self._num_left -= int(num_paid[chain])
+                key = keys[chain].tobytes()
+                number[chain] = self._blocks[key]
+                self._blocks[key] += bool(num_paid[chain])
+        return num_paid, number
 
     def postprocess_fn(self, model_args, model_kwargs):
         return self._posterior.constrain_fn or super().postprocess_fn((), {})
@@ -236,6 +296,43 @@ class MCMCKernel(mcmc.MCMCKernel):
             "a kernel holds the private records and is not pickled; keep "
             "mcmc.get_samples() instead"
         )
+
+
+def _choose(is_void, num_paid, mixed, number, num_prepaid, rng_key):
+    """One chain's number of prepaid steps and key."""
+    key = jax.random.fold_in(mixed, number)
+    return (
+        jnp.where(is_void, num_paid, num_prepaid),
+        jnp.where(is_void, key, jax.random.clone(rng_key)),
+    )
+
+
+def _bits(leaf) -> jax.Array:
+    """An array's contents as uint32, ``(words,)``."""
+    # To JAX's check of key reuse, a clone is another key.
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.random.key_data(jax.random.clone(leaf))
+    is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
+    wide = jnp.promote_types(leaf.dtype, jnp.float32 if is_float else jnp.uint32)
+    return lax.bitcast_convert_type(leaf.astype(wide), jnp.uint32).ravel()
+
+
+def _mapped_as_one(function: Callable) -> Callable:
+    """`function` of arrays, which under `jax.vmap` takes the arrays of all chains.
+
+    `jax.vmap` alone would make both branches of its `lax.cond` run at every step.
+    """
+    mapped = custom_vmap(function)
+
+    @mapped.def_vmap
+    def rule(size, is_mapped, *arrays):
+        arrays = [
+            leaf if given else jnp.broadcast_to(leaf, (size, *leaf.shape))
+            for leaf, given in zip(arrays, is_mapped, strict=True)
+        ]
+        return mapped(*arrays), (True, True)
+
+    return mapped
 
 
 def _folded(key, words):
