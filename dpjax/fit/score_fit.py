@@ -315,8 +315,8 @@ def score_fit(
     def move(words, state, memory):
         fit = _Fit(posterior, model, num_records, words, state.position)
         with jax.enable_x64(True):
-            z, correction = fit.search(kinds.vector, noises)
-            found = fit.release(kinds, noises, z, correction)
+            z, axes = fit.search(kinds.vector, noises)
+            found = fit.release(kinds, noises, z, axes)
         return FitState(fit.unravel(found.position)), found, memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
@@ -358,6 +358,9 @@ class _Fit:
         self.tempering = posterior.tempering
         self.is_wide = jnp.result_type(float) == jnp.float64
         self.effective = posterior.tempering * num_records
+        # Functions of the model are traced once, wherever they are called.
+        self.scores_fn = jax.jit(model.scores_fn)
+        self.precisions = jax.jit(self._precisions)
 
     def take(self, release, size, count=1):
         """The words of the next `count` releases, ``(count, words)``."""
@@ -376,15 +379,15 @@ class _Fit:
             rng_key=key,
         )
 
-    def frame_at(self, z, correction) -> Frame:
+    def _precisions(self, z):
+        """What a frame at z is made of: the information, and the prior's precision."""
         with self.precision():
             position = self.unravel(z)
             found = (
                 self.model.information(position),
                 self.model.prior_precision(position),
             )
-        information, prior = (matrix.astype(jnp.float64) for matrix in found)
-        return frame(information, prior, correction)
+        return tuple(matrix.astype(jnp.float64) for matrix in found)
 
     def precision(self):
         """The context in which functions of the model are called: the user's own."""
@@ -402,7 +405,7 @@ class _Fit:
 
         def scores(record, rng_key):
             with self.precision():
-                found = self.model.scores_fn(position, record, rng_key)
+                found = self.scores_fn(position, record, rng_key)
             found = jax.lax.optimization_barrier(found)
             return found._replace(directions=found.directions @ columns)
 
@@ -423,7 +426,7 @@ class _Fit:
         return (z + jump).astype(self.dtype)
 
     def search(self, release, noises: _Noises):
-        """Where the bulk is, and the correction of the frame."""
+        """Where the bulk is, and the frame there."""
         counts = jnp.asarray([len(steps) for steps in noises.steps])
         words = self.take(release, self.dim, sum(map(len, noises.steps)))
 
@@ -439,10 +442,11 @@ class _Fit:
             start = z, jnp.zeros_like(z)
             _, total = jax.lax.fori_loop(0, count, step, start)
             z = (total / (count - (count + 1) // 2)).astype(self.dtype)
+            here = self.precisions(z)
             correction = self.curvature(
-                release, curvature_words, curvature_noise, z, correction
+                release, curvature_words, curvature_noise, z, frame(*here, correction)
             )
-            return (z, correction), None
+            return (z, correction), here
 
         given = (
             jnp.cumsum(counts) - counts,
@@ -451,12 +455,14 @@ class _Fit:
             self.take(release, self.dim * (self.dim + 1) // 2, len(counts)),
             jnp.asarray(noises.curvatures),
         )
-        found, _ = jax.lax.scan(phase, (self.start, jnp.eye(self.dim)), given)
-        return found
+        start = self.start, jnp.eye(self.dim)
+        (z, correction), known = jax.lax.scan(phase, start, given)
+        information, prior = (leaf[-1] for leaf in known)
+        return z, frame(information, prior, correction)
 
     def step(self, release, words, noise, z, correction):
         """z after a step of the search."""
-        axes = self.frame_at(z, correction)
+        axes = frame(*self.precisions(z), correction)
         unit = self.unit(axes)
         scores = self.scores_at(z, axes, unit)
 
@@ -467,9 +473,8 @@ class _Fit:
         score = self.tempering * unit * score + self.prior_score(z, axes)
         return self.moved(z, axes, RATE * score)
 
-    def curvature(self, release, words, noise, z, correction):
+    def curvature(self, release, words, noise, z, axes: Frame):
         """The correction of the frame at z, where noise does not explain it."""
-        axes = self.frame_at(z, correction)
         scores = self.scores_at(z, axes, self.unit(axes))
 
         def contribution(*record):
@@ -574,9 +579,8 @@ class _Fit:
         words = self.take(release, self.dim * (self.dim + 1) // 2)[0]
         return unit * self.matrix(release, words, noise, contribution), unit * noise
 
-    def release(self, kinds: _Kinds, noises: _Noises, z, correction) -> Released:
+    def release(self, kinds: _Kinds, noises: _Noises, z, axes: Frame) -> Released:
         """All releases but those of the search, from where it has ended."""
-        axes = self.frame_at(z, correction)
         clip_norm, kept, variance = self.clip_norm(kinds.histogram, noises, z, axes)
         # A tempered posterior is that of fewer records, but clipping loses as much.
         of_records = 0.0 if noises.variance else self.tempering * variance
