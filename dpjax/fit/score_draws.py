@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax.fit.compiled import compiled
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.score_fit import MIN_RESOLUTION, Released, regular
 from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, slopes
@@ -137,14 +138,18 @@ def draws(
         fit is not robust.
     """
     flat, unravel = ravel_pytree(like)
-    stretch = jnp.asarray(released.stretch, flat.dtype)
+    origin = (
+        jnp.asarray(released.position),
+        jnp.asarray(released.stretch, flat.dtype),
+    )
 
-    def logprior(y):
-        return posterior.logprior_fn(unravel(released.position + stretch @ y))
+    def logprior(y, origin):
+        position, stretch = origin
+        return posterior.logprior_fn(unravel(position + stretch @ y))
 
     is_measured = np.asarray(released.data_share > 0)
     evidence = _evidence(released, is_measured, posterior.tempering)
-    prior, mode = _mode(evidence, logprior, released.data_share)
+    prior, mode = _mode(evidence, logprior, origin, released.data_share)
     apart = np.sum((mode[is_measured] - evidence.places) ** 2, axis=1)
     bend = CURVATURE * apart / np.sqrt(np.sum(is_measured) * released.num_records)
     evidence = evidence._replace(score_sds=np.hypot(evidence.score_sds, bend))
@@ -158,16 +163,18 @@ def draws(
     )
     laws = _laws(evidence, prior, is_measured, found)
     offset = np.einsum("nij,nj->ni", laws.rows, laws.mean) - laws.target
-    means, roots, rows, offsets = (
-        jnp.asarray(part, flat.dtype)
-        for part in (laws.mean, laws.root, laws.rows @ laws.root, offset)
-    )
+    parts = laws.mean, laws.root, laws.rows @ laws.root, offset
+    parts = tuple(jnp.asarray(part, flat.dtype) for part in parts)
 
-    def logdensity(x, index):
-        y = means[index] + roots[index] @ x
-        return logprior(y) - jnp.sum((offsets[index] + rows[index] @ x) ** 2) / 2
+    def run(rng_key, origin, parts):
+        means, roots, rows, offsets = parts
+        index = jnp.arange(num_draws) % len(means)
 
-    def step(states, rng_key):
+        def logdensity(x, index):
+            y = means[index] + roots[index] @ x
+            square = jnp.sum((offsets[index] + rows[index] @ x) ** 2)
+            return logprior(y, origin) - square / 2
+
         def move(rng_key, state, index):
             kernel: Any = blackjax.hmc(
                 lambda x: logdensity(x, index),
@@ -177,22 +184,23 @@ def draws(
             )
             return kernel.step(rng_key, state)[0]
 
-        return jax.vmap(move)(jax.random.split(rng_key, num_draws), states, index), None
+        def step(states, rng_key):
+            keys = jax.random.split(rng_key, num_draws)
+            return jax.vmap(move)(keys, states, index), None
 
-    def start(x, index):
-        return blackjax.mcmc.hmc.init(x, lambda x: logdensity(x, index))
+        def start(x, index):
+            return blackjax.mcmc.hmc.init(x, lambda x: logdensity(x, index))
 
-    @jax.jit
-    def run(rng_key):
         first, second = jax.random.split(rng_key)
         x = jax.random.normal(first, (num_draws, flat.size), flat.dtype)
         states = jax.vmap(start)(x, index)
         states, _ = jax.lax.scan(step, states, jax.random.split(second, NUM_STEPS))
         y = means[index] + jnp.einsum("nij,nj->ni", roots[index], states.position)
-        return jax.vmap(unravel)(released.position[None] + y @ stretch.T)
+        position, stretch = origin
+        return jax.vmap(unravel)(position[None] + y @ stretch.T)
 
-    index = jnp.arange(num_draws) % len(found)
-    positions = run(second)
+    given = second, origin, parts
+    positions = compiled(run, *given)(*given)
     fit_check = functools.partial(_fit_check, released, posterior.tempering)
     known = _known(evidence, prior, laws, is_measured, found, fit_check)
     if known.resolution < MIN_RESOLUTION:
@@ -246,21 +254,26 @@ def _variance(released: Released, is_measured) -> np.ndarray:
     return found + hidden * np.diag(is_measured)
 
 
-def _mode(evidence: Evidence, logprior, data_share) -> tuple[_Prior, np.ndarray]:
+def _mode(
+    evidence: Evidence, logprior, origin, data_share
+) -> tuple[_Prior, np.ndarray]:
     """The prior near the mode and the mode of y, by Newton's method."""
-    hessian = jax.jit(jax.hessian(lambda y: -logprior(y)))
-    gradient = jax.jit(jax.grad(logprior))
+
+    def derivatives(y, origin):
+        return jax.grad(logprior)(y, origin), -jax.hessian(logprior)(y, origin)
+
+    mode = np.zeros(len(data_share))
+    at_mode = compiled(derivatives, jnp.asarray(mode, jnp.result_type(float)), origin)
     least = np.min(1 - data_share)
 
     def prior_at(y):
-        at = jnp.asarray(y, jnp.result_type(float))
-        matrix = np.asarray(hessian(at), np.float64)
+        found = at_mode(jnp.asarray(y, jnp.result_type(float)), origin)
+        gradient, matrix = (np.asarray(part, np.float64) for part in found)
         values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         values = np.maximum(values, least)
-        step = vectors @ (vectors.T @ np.asarray(gradient(at), np.float64) / values)
+        step = vectors @ (vectors.T @ gradient / values)
         return _Prior(y + step, (vectors * values) @ vectors.T)
 
-    mode = np.zeros(len(data_share))
     for _ in range(NEWTON_STEPS):
         prior = prior_at(mode)
         laws = _laws(evidence, prior, data_share > 0, evidence.regular[None])

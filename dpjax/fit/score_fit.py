@@ -383,11 +383,9 @@ class _Fit:
         """What a frame at z is made of: the information, and the prior's precision."""
         with self.precision():
             position = self.unravel(z)
-            found = (
-                self.model.information(position),
-                self.model.prior_precision(position),
-            )
-        return tuple(matrix.astype(jnp.float64) for matrix in found)
+            information = self.model.information(position)
+            prior = self.model.prior_precision(position)
+        return information.astype(jnp.float64), prior.astype(jnp.float64)
 
     def precision(self):
         """The context in which functions of the model are called: the user's own."""
@@ -442,11 +440,12 @@ class _Fit:
             start = z, jnp.zeros_like(z)
             _, total = jax.lax.fori_loop(0, count, step, start)
             z = (total / (count - (count + 1) // 2)).astype(self.dtype)
-            here = self.precisions(z)
+            information, prior = self.precisions(z)
+            axes = frame(information, prior, correction)
             correction = self.curvature(
-                release, curvature_words, curvature_noise, z, frame(*here, correction)
+                release, curvature_words, curvature_noise, z, axes
             )
-            return (z, correction), here
+            return (z, correction), (information, prior)
 
         given = (
             jnp.cumsum(counts) - counts,
@@ -462,7 +461,8 @@ class _Fit:
 
     def step(self, release, words, noise, z, correction):
         """z after a step of the search."""
-        axes = frame(*self.precisions(z), correction)
+        information, prior = self.precisions(z)
+        axes = frame(information, prior, correction)
         unit = self.unit(axes)
         scores = self.scores_at(z, axes, unit)
 

@@ -169,15 +169,22 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         move = jax.vmap(lambda key, state: _slice(key, state, logdensity))
         return move(keys, states), None
 
-    def draw(states, rng_key):
-        states, _ = jax.lax.scan(step, states, jax.random.split(rng_key, SPACING))
+    def draw(states, keys):
+        states, _ = jax.lax.scan(step, states, keys)
         return states, jax.vmap(slope)(states[0])
 
     first, second, third = jax.random.split(rng_key, 3)
     x = jax.vmap(start)(jax.random.split(first, NUM_CHAINS))
     states = x, jax.vmap(logdensity)(x)
-    states, _ = jax.lax.scan(step, states, jax.random.split(second, WARMUP))
-    return jax.lax.scan(draw, states, jax.random.split(third, per_chain))[1]
+    keys = jnp.concatenate(
+        [
+            jax.random.split(second, WARMUP).reshape(-1, SPACING),
+            jax.vmap(lambda key: jax.random.split(key, SPACING))(
+                jax.random.split(third, per_chain)
+            ),
+        ]
+    )
+    return jax.lax.scan(draw, states, keys)[1][-per_chain:]
 
 
 def _slice(rng_key, state, logdensity):
@@ -192,22 +199,20 @@ def _slice(rng_key, state, logdensity):
     least = value + jnp.log(jax.random.uniform(second, dtype=x.dtype))
     shares = jax.random.uniform(third, (MAX_SHRINKS,), x.dtype)
 
-    def at(angle):
-        found = jnp.cos(angle) * x + jnp.sin(angle) * other
-        return found, logdensity(found)
-
     def goes_on(carry):
         count, _, _, _, (_, value) = carry
         return (value <= least) & (count < MAX_SHRINKS)
 
     def shrink(carry):
+        """A proposal, and the bracket of the next one."""
         count, angle, low, high, _ = carry
+        found = jnp.cos(angle) * x + jnp.sin(angle) * other
         low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
-        angle = low + shares[count] * (high - low)
-        return count + 1, angle, low, high, at(angle)
+        following = low + shares[count + 1] * (high - low)
+        return count + 1, following, low, high, (found, logdensity(found))
 
     angle = 2 * jnp.pi * shares[0]
-    start = 1, angle, angle - 2 * jnp.pi, angle, at(angle)
+    start = 0, angle, angle - 2 * jnp.pi, angle, (x, -jnp.inf * jnp.ones_like(value))
     *_, found = jax.lax.while_loop(goes_on, shrink, start)
     return jax.tree.map(
         lambda new, old: jnp.where(found[1] > least, new, old), found, state
