@@ -5,7 +5,7 @@
 Regressions of 20,000 counts and labels on three covariates, at epsilon = 1. Each wrong
 model is fitted to `--data-sets` data sets, as `dpjax.numpyro.sample` does, and so is
 each right one. The parameter that likelihood methods find is the maximiser of the
-likelihood on two million records. The one that a fit finds is the mean of its centres
+likelihood on a million records. The one that a fit finds is the mean of its centres
 over the other data sets. Results are written to benchmarks/misspecified.json, and
 benchmarks/MISSPECIFIED.md reads them.
 """
@@ -28,7 +28,7 @@ from dpjax.numpyro import initial_position, posterior
 from dpjax.numpyro.sample import fit_algorithm
 from dpjax.runner.fit import least_noise
 
-NUM_RECORDS, NUM_LARGE, NUM_DRAWS = 20_000, 2_000_000, 2000
+NUM_RECORDS, NUM_LARGE, NUM_DRAWS = 20_000, 1_000_000, 1000
 BUDGET = dpjax.Budget(1.0, 1e-6)
 NORMAL_QUANTILE = 1.6449
 COUNTS, LABELS = np.array([0.5, 0.5, -0.5, 0.25]), np.array([0.5, 2.0, -2.0, 1.0])
@@ -109,7 +109,7 @@ def maximum(model, data, prior_precision=0.25):
     """Mode of the posterior and its sds without privacy, by Newton's method."""
     x, y = (np.asarray(data[name], float) for name in ("x", "y"))
     b = np.zeros(x.shape[1])
-    for _ in range(30):
+    for _ in range(12):
         mean = np.exp(x @ b) if model is poisson else sigmoid(x @ b)
         variance = mean if model is poisson else mean * (1 - mean)
         precision = (x.T * variance) @ x + prior_precision * np.eye(len(b))
@@ -211,7 +211,7 @@ def cell(name, num_data_sets):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-sets", type=int, default=20)
+    parser.add_argument("--data-sets", type=int, default=12)
     parser.add_argument("--only", nargs="+", choices=CELLS, default=list(CELLS))
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="the model does not fit")

@@ -144,7 +144,7 @@ def keys_without_algorithm() -> dict[str, Key]:
     from dpjax.numpyro.sample import METHODS, sample
 
     kinds = {"num_chains": KEYS["num_chains"].kind, "method": one_of(METHODS)}
-    keys = keys_of(sample, kinds, ["num_draws", "num_chains", "method"])
+    keys = keys_of(sample, kinds, ["num_draws", "num_chains", "method", "robust"])
     return keys | {"unsafe_seed": KEYS["unsafe_seed"]}
 
 

@@ -46,7 +46,12 @@ class Fit(Run):
     def to_arviz(self, component_names: list[str] | None = None):
         """As `Run.to_arviz`; what the draws know is in the attributes as well."""
         found = super().to_arviz(component_names)
-        found.attrs.update(self.known._asdict())
+        # NetCDF has no booleans.
+        known = {
+            name: int(value) if isinstance(value, bool) else value
+            for name, value in self.known._asdict().items()
+        }
+        found.attrs.update(known)
         return found
 
 
