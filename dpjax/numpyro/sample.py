@@ -56,6 +56,7 @@ from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner import sample as simulated
+from dpjax.runner.check import check_key
 from dpjax.runner.fit import fit, least_noise
 from dpjax.runner.results import PrivacyStatement, Run
 from dpjax.runner.run import run
@@ -171,6 +172,7 @@ def sample(
         records vary otherwise than the model says, by more than noise and chance
         explain. Only robust draws allow for that.
     """
+    check_key(unsafe_key)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     options: dict[str, Any] = dict(

@@ -85,9 +85,17 @@ def calibrate(
     if not is_fast:
         fits = [excess(end) < 0 for end in ends]
     if not any(fits):
+        least = min(
+            accountant.epsilon(
+                repeat(check_events(step_events_fn(end)), num_steps), delta
+            )
+            for end in (low, high)
+        )
+        needed = "more than 500" if least == math.inf else f"{least:.2g} or more"
         raise BudgetError(
-            f"{num_steps} steps exceed the budget at both ends of bracket {bracket}; "
-            "widen it towards the cheap end or take fewer steps"
+            f"epsilon = {epsilon:g} at delta = {delta:g} pays for no value between "
+            f"{low:g} and {high:g}, which takes an epsilon of {needed}: raise the "
+            "budget or take fewer steps"
         )
     cheap, costly = ends if fits[0] else ends[::-1]
     if is_fast and not all(fits):

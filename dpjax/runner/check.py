@@ -1,13 +1,83 @@
-"""The check that a run's program lets records out through releases only."""
+"""What a run's arguments must be, and that its program leaks nothing."""
 
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 
+from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.release import captured, taint
 
-__all__ = ["check_loop", "check_start"]
+__all__ = ["check_arguments", "check_key", "check_loop", "check_start", "made"]
+
+EXAMPLE = "functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.01)"
+
+
+def check_arguments(algorithm_fn, posterior) -> None:
+    """Refuse what is no function of the posterior, or no posterior.
+
+    Raises
+    ------
+    TypeError
+        If either is something else, such as an `Algorithm`.
+    """
+    if isinstance(algorithm_fn, Algorithm):
+        raise TypeError(
+            "algorithm_fn must be a function that makes an Algorithm, not the Algorithm"
+            ": a run makes it itself, so that it is charged for what it executes. Pass "
+            f"{EXAMPLE}, for example"
+        )
+    if isinstance(algorithm_fn, Posterior) or not callable(algorithm_fn):
+        raise TypeError(
+            "the first argument must be a function of the posterior, such as "
+            f"{EXAMPLE}, and the second the posterior; the first is of type "
+            f"{type(algorithm_fn).__name__}. There is no key: randomness is the "
+            "operating system's, or that of unsafe_key="
+        )
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"expected a dpjax.Posterior, got {type(posterior).__name__}")
+
+
+def made(algorithm_fn, posterior) -> Algorithm:
+    """``algorithm_fn(posterior)``.
+
+    Raises
+    ------
+    TypeError
+        If it is no `Algorithm`.
+    """
+    algorithm = algorithm_fn(posterior)
+    if not isinstance(algorithm, Algorithm):
+        raise TypeError(
+            f"algorithm_fn must return an Algorithm of dpjax, as {EXAMPLE} does, got "
+            f"{type(algorithm).__name__}: samplers of other libraries do not say what "
+            "they release"
+        )
+    return algorithm
+
+
+def check_key(unsafe_key) -> None:
+    """Refuse what is neither None nor one JAX key, such as an integer.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    """
+    if unsafe_key is None:
+        return
+    is_key = isinstance(unsafe_key, jax.Array)
+    if is_key and jnp.issubdtype(unsafe_key.dtype, jax.dtypes.prng_key):
+        is_key = unsafe_key.shape == ()
+    elif is_key:  # As `jax.random.PRNGKey` returns it.
+        is_key = unsafe_key.dtype == "uint32" and unsafe_key.ndim == 1
+    if not is_key:
+        raise TypeError(
+            "unsafe_key must be one JAX key, such as jax.random.key(0), got "
+            f"{type(unsafe_key).__name__}. Leave it out unless the data are generated "
+            "or public"
+        )
 
 
 def check_loop(traced, arrays, posterior: Posterior) -> None:

@@ -141,6 +141,13 @@ def least_noise(algorithm_fn, posterior, budget: privacy.Budget) -> float:
         algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
         return algorithm.privacy(1, budget.neighboring_relation)
 
+    least = privacy.epsilon(cost(NOISE_MULTIPLIERS[1]), budget.delta)
+    if least > budget.epsilon:
+        raise privacy.BudgetError(
+            f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g} is too small "
+            f"for a fit of this posterior, which takes epsilon = {least:.2g} or more: "
+            "its releases would be noise alone. Raise the budget"
+        )
     return privacy.calibrate(
         cost,
         num_steps=1,

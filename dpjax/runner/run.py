@@ -22,7 +22,7 @@ from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop, signals
 from dpjax.runner import program as programs
-from dpjax.runner.check import check_start
+from dpjax.runner.check import check_arguments, check_key, check_start, made
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.plan import check_size, chunk_size, make_plan
 from dpjax.runner.results import PrivacyStatement, Run
@@ -119,7 +119,8 @@ def run(
         another algorithm when it is called again. Each is raised before the data are
         read.
     TypeError
-        If `posterior` or `budget` is of another class.
+        If an argument is of another class, such as an `Algorithm` in place of a
+        function that makes one.
     BudgetError
         If the budget does not pay for the run, before its first step.
     CheckpointError
@@ -135,6 +136,8 @@ def run(
     steps at which a lazy kernel does nothing are skipped; which ones they were stays
     secret.
     """
+    check_key(unsafe_key)
+    check_arguments(algorithm_fn, posterior)
     num_chains = check_count("num_chains", num_chains)
     thinning = check_count("thinning", thinning)
     if num_steps is not None:
@@ -142,20 +145,20 @@ def run(
     _check_length(num_steps, warmup_fraction, budget)
     positions = _check_positions(initial_position, num_chains)
     _check_densities(posterior, positions)
-    algorithm = algorithm_fn(posterior)
+    algorithm = made(algorithm_fn, posterior)
     states = jax.vmap(algorithm.init)(positions)
     if budget is not None:
         check_start(algorithm_fn, posterior, positions)
         _warn_of_large_delta(budget, posterior)
 
     initial = programs.initial(algorithm.transition, states)
+    cost_fn = functools.partial(_cost, algorithm, num_chains, budget)
     stored = checkpoints.load(checkpoint, initial)
     if stored is not None:
         length = stored.num_steps
     elif num_steps is not None:
         length = num_steps
     else:
-        cost_fn = functools.partial(_cost, algorithm, num_chains, budget)
         length = _affordable(cost_fn, num_chains, budget, ledger)
     num_discarded = math.floor(length * warmup_fraction)
     num_words = programs.num_words_of(algorithm.transition, initial[0])
@@ -207,6 +210,7 @@ def run(
         else:
             key, reservation = _pay(
                 outline.events,
+                cost_fn,
                 budget,
                 ledger,
                 ledger_rule,
@@ -272,8 +276,6 @@ def _check_positions(initial_position, num_chains: int):
 
 def _check_densities(posterior, positions) -> None:
     """Refuse densities that are no scalars, and a start that the prior rules out."""
-    if not isinstance(posterior, Posterior):
-        raise TypeError(f"expected a dpjax.Posterior, got {type(posterior).__name__}")
     # Only the shapes of the records are used.
     first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
     position, record = jax.eval_shape(first, (positions, posterior.data))
@@ -341,12 +343,7 @@ def _affordable(cost_fn, num_chains: int, budget, ledger) -> int:
     spent = ledgers.Spent(None, [])
     if ledger is not None:
         spent = ledgers.read(ledger, budget.neighboring_relation.name)
-    if spent.rule is None:
-        num_steps = privacy.max_steps(
-            cost_fn, epsilon=budget.epsilon, delta=budget.delta
-        )
-    else:
-        num_steps = spent.rule.max_steps(cost_fn, spent.runs, budget)
+    num_steps = _max_steps(cost_fn, budget, spent)
     if num_steps == 0:
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for "
@@ -354,6 +351,13 @@ def _affordable(cost_fn, num_chains: int, budget, ledger) -> int:
             "size, run fewer chains, or spend less before"
         )
     return num_steps
+
+
+def _max_steps(cost_fn, budget, spent: ledgers.Spent) -> int:
+    """As many steps as the budget pays for, after what was spent; perhaps none."""
+    if spent.rule is not None:
+        return spent.rule.max_steps(cost_fn, spent.runs, budget)
+    return privacy.max_steps(cost_fn, epsilon=budget.epsilon, delta=budget.delta)
 
 
 def _check_tuning(num_warmup: int, num_discarded: int, num_steps: int) -> None:
@@ -367,7 +371,7 @@ def _check_tuning(num_warmup: int, num_discarded: int, num_steps: int) -> None:
 
 
 def _pay(
-    events, budget, ledger, ledger_rule, unsafe_key, settings: dict, records
+    events, cost_fn, budget, ledger, ledger_rule, unsafe_key, settings: dict, records
 ) -> tuple[bytes, str]:
     """Refuse what the budget cannot pay, then write the ledger.
 
@@ -386,11 +390,16 @@ def _pay(
         else:
             total = spent.rule.epsilon([*spent.runs, events], budget.delta)
         if total > budget.epsilon:
-            before = f"earlier runs in {ledger} and " if spent.runs else ""
+            before = again = ""
+            if spent.runs:
+                before = f"earlier runs in {ledger} and "
+                again = f"; `dpjax ledger show {ledger}` lists what was spent"
+            shown = "more than 500" if total == math.inf else f"{total:.4g}"
+            most = _max_steps(cost_fn, budget, spent)
             raise privacy.BudgetError(
-                f"{before}this run would spend epsilon = {total:.4g} of "
-                f"{budget.epsilon} at delta = {budget.delta}: take fewer steps or "
-                "chains, or a larger budget"
+                f"{before}this run would spend epsilon = {shown} of {budget.epsilon} "
+                f"at delta = {budget.delta}, which pays for {most} steps of as many "
+                f"chains: take no more steps, or a larger budget{again}"
             )
 
     if ledger is None:

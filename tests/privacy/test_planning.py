@@ -49,7 +49,10 @@ def test_calibration_inverts_max_steps():
 def test_calibration_without_a_bracket_raises():
     with pytest.raises(ValueError, match="both ends"):
         privacy.calibrate(gaussian, num_steps=1, bracket=(1e3, 1e4), **BUDGET)
-    with pytest.raises(privacy.BudgetError, match="both ends"):
+    message = f"an epsilon of {privacy.epsilon(gaussian(3.0), 1e-6):.2g} or more"
+    with pytest.raises(privacy.BudgetError, match=message):
+        privacy.calibrate(gaussian, num_steps=1, bracket=(1.0, 3.0), **BUDGET)
+    with pytest.raises(privacy.BudgetError, match="epsilon of more than 500"):
         privacy.calibrate(gaussian, num_steps=1, bracket=(1e-3, 1e-2), **BUDGET)
     for bracket in ((2.0, 1.0), (0.0, 1.0), (1.0, math.nan), (1.0, math.inf), None, 3):
         with pytest.raises(ValueError, match="bracket"):

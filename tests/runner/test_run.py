@@ -3,6 +3,7 @@
 import functools
 import json
 
+import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +13,7 @@ import dpjax
 from dpjax import privacy
 from dpjax.runner import checkpoint, loop, program
 from dpjax.runner import ledger as ledgers
+from dpjax.runner.fit import least_noise
 from tests.tiers import tiered
 
 
@@ -137,8 +139,11 @@ def test_budget_is_for_all_chains_together(posterior):
     assert statement.epsilon == privacy.epsilon(events, 1e-5) <= 3.0
     one = BARKER(posterior).privacy(statement.num_steps)
     assert statement.epsilon_per_chain == privacy.epsilon(one, 1e-5)
-    with pytest.raises(privacy.BudgetError, match="would spend"):
+    message = f"would spend .* which pays for {statement.num_steps} steps"
+    with pytest.raises(privacy.BudgetError, match=message):
         go(posterior, num_steps=statement.num_steps + 1, budget=BUDGET)
+    with pytest.raises(privacy.BudgetError, match=r"more than 500 of 3.* for 0 steps"):
+        go(posterior, num_steps=40, budget=dpjax.Budget(3.0, 1e-14))
 
 
 def test_cost_is_printed_before_the_run(posterior, capsys):
@@ -163,7 +168,8 @@ def test_ledger_is_written_first_and_shared(posterior, tmp_path, monkeypatch):
     assert spent.rule.epsilon(spent.runs, 1e-5) > 2.5
     with pytest.raises(privacy.BudgetError, match="one more step"):
         go(posterior, num_steps=None, budget=BUDGET, ledger=path)
-    with pytest.raises(privacy.BudgetError, match="earlier runs"):
+    message = f"earlier runs .* pays for 0 steps.*ledger show {path}"
+    with pytest.raises(privacy.BudgetError, match=message):
         go(posterior, num_steps=1, budget=BUDGET, ledger=path)
     assert ledgers.read(path, "REPLACE_ONE") == spent
     larger = dpjax.Budget(5.0, 1e-5)
@@ -269,6 +275,53 @@ def test_positions_may_be_pytrees(posterior):
 
 NOT_READ = jax.ShapeDtypeStruct((N, 2), jnp.result_type(float))
 """Data that raise when read."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("key, function, posterior", "first argument must .* type .*Key.* unsafe_key="),
+        ("None, function, posterior", "first argument must be a function of the poste"),
+        ("posterior, function", "first argument must be a function .* type Posterior"),
+        ("algorithm, posterior", "not the Algorithm: a run makes it itself"),
+        ("nothing, posterior", "must return an Algorithm of dpjax.* got SamplingAlgo"),
+        ("function, data", "expected a dpjax.Posterior"),
+    ],
+)
+def test_arguments_in_another_order_are_explained(posterior, arguments, message):
+    """Without a word of the records."""
+    given = dict(
+        key=jax.random.key(0),
+        function=BARKER,
+        posterior=posterior,
+        algorithm=BARKER(posterior),
+        nothing=lambda posterior: blackjax.nuts(posterior, 0.1, np.ones(2)),
+        data=posterior.data,
+    )
+    called = [given.get(name) for name in arguments.split(", ")]
+    with pytest.raises(TypeError, match=message) as refusal:
+        dpjax.run(*called, initial_position=STARTS, num_chains=CHAINS, budget=BUDGET)
+    assert len(str(refusal.value)) < 400
+
+
+def test_a_budget_too_small_for_a_fit_says_what_is_enough(posterior):
+    def noisy(posterior, noise_multiplier):
+        released = [(privacy.GaussianRelease(noise_multiplier), 1)]
+        return BARKER(posterior)._replace(privacy=lambda *_: released)
+
+    with pytest.raises(privacy.BudgetError, match="which takes epsilon = ") as refusal:
+        least_noise(noisy, posterior, dpjax.Budget(1e-3, 1e-6))
+    enough = float(str(refusal.value).split("takes epsilon = ")[1].split(" or")[0])
+    least_noise(noisy, posterior, dpjax.Budget(1.1 * enough, 1e-6))
+
+
+@pytest.mark.parametrize(
+    "key", [3, np.int64(3), "3", np.zeros(2, np.uint32), jnp.zeros(2)]
+)
+def test_only_a_key_is_an_unsafe_key(posterior, key):
+    options = dict(initial_position=STARTS, num_chains=CHAINS, budget=None)
+    with pytest.raises(TypeError, match=r"such as jax.random.key\(0\), got"):
+        dpjax.run(BARKER, posterior, 4, **options, unsafe_key=key)
 
 
 @pytest.mark.parametrize(
