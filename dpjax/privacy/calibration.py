@@ -14,6 +14,11 @@ __all__ = ["calibrate", "spend_rest"]
 
 RELATIVE_TOLERANCE = 1e-4
 
+REACHES = 0.01, 0.3
+"""Relative distances of an estimate at which the answer is bracketed, if it lies there.
+
+The second is for methods that allow more than the Renyi divergences of the estimate."""
+
 FIRST_STRIDE = 0.04
 """Relative change of the value at which a slow method is asked first, after the value
 that the fast ones give."""
@@ -68,19 +73,30 @@ def calibrate(
     if not low < high:
         raise ValueError(f"bracket must have low < high, got {bracket!r}")
 
+    def events(log_value: float):
+        value = min(max(math.exp(log_value), low), high)
+        return check_events(repeat(check_events(step_events_fn(value)), num_steps))
+
+    def compared(found: float) -> float:
+        """Negative if a delta is within the budget."""
+        return math.log(max(found, 1e-300)) - math.log(delta) or 1e-300
+
+    def estimate(log_value: float) -> float:
+        return compared(composition.rough_delta(events(log_value), epsilon))
+
     @cache
     def excess(log_value: float, names=composition.METHODS) -> float:
         """Negative if `num_steps` steps fit the budget."""
-        value = min(max(math.exp(log_value), low), high)
-        events = check_events(repeat(check_events(step_events_fn(value)), num_steps))
-        found = accountant.least_delta(events, epsilon, method, names)
-        return math.log(max(found, 1e-300)) - math.log(delta) or 1e-300
+        found = accountant.least_delta(events(log_value), epsilon, method, names)
+        return compared(found)
 
     def fast(log_value: float) -> float:
         return excess(log_value, composition.FAST_METHODS)
 
-    ends = math.log(low), math.log(high)
-    fits = [fast(end) < 0 for end in ends]
+    near = ends = math.log(low), math.log(high)
+    if "rdp" in composition.choose(events(ends[0]), method):
+        near = _bracket(estimate, fast, ends)
+    fits = [fast(end) < 0 for end in near]
     is_fast = any(fits)
     if not is_fast:
         fits = [excess(end) < 0 for end in ends]
@@ -100,7 +116,7 @@ def calibrate(
     cheap, costly = ends if fits[0] else ends[::-1]
     if is_fast and not all(fits):
         # What is slow to ask is asked near the answer only.
-        cheap = _boundary(fast, cheap, costly)
+        cheap = _boundary(fast, *(near if fits[0] else near[::-1]))
         if excess(cheap) == fast(cheap):
             return min(max(math.exp(cheap), low), high)
         step = math.copysign(FIRST_STRIDE, costly - cheap)
@@ -164,6 +180,21 @@ def spend_rest(event_fn: Callable, others, *, epsilon: float, delta: float) -> f
     return calibrate(
         events, num_steps=1, epsilon=epsilon, delta=delta, bracket=(low, high)
     )
+
+
+def _bracket(
+    estimate: Callable, excess: Callable, ends: tuple[float, float]
+) -> tuple[float, float]:
+    """Ends near an estimate between which `excess` changes sign, or those given."""
+    low, high = ends
+    if (estimate(low) < 0) == (estimate(high) < 0):
+        return ends
+    middle = conversions.find_root(estimate, low, high, xtol=REACHES[0] / 10)
+    for reach in REACHES:
+        near = max(middle - reach, low), min(middle + reach, high)
+        if (excess(near[0]) < 0) != (excess(near[1]) < 0):
+            return near
+    return ends
 
 
 def _boundary(excess: Callable, cheap: float, costly: float) -> float:

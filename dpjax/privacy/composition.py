@@ -56,7 +56,10 @@ MAX_TIGHT_ORDER = 32
 """Order up to which `_rough_curve` is tight."""
 
 STRIDE = 10
-"""One in so many Renyi orders is asked first."""
+"""One in so many Renyi orders is estimated first."""
+
+BLOCK = 5
+"""So many neighbouring Renyi orders are bounded together."""
 
 
 class Bound(NamedTuple):
@@ -228,17 +231,19 @@ def _rdp(events) -> Bound:
 
 
 def rough_delta(events, epsilon: float) -> float:
-    """delta(epsilon) of any events by one in `STRIDE` Renyi orders."""
-    curve, orders = _composed(events, 0, None, STRIDE)
+    """Estimate of delta(epsilon) by Renyi orders, which certifies nothing."""
+    curve, orders = _estimated(
+        events, partial(conversions.rdp_log_delta, epsilon=epsilon)
+    )
     return conversions.rdp_delta(curve, epsilon, orders)
 
 
 def renyi_curve_at_best(events, value_fn: Callable) -> tuple[np.ndarray, np.ndarray]:
     """Composed Renyi divergences at a few of `ORDERS`, the best order among them.
 
-    One in `STRIDE` orders is asked first, then all next to the best of these. None
-    better is missed, because the value is quasi-convex in the order alpha: a convex
-    function, (alpha - 1) D_alpha and more, over alpha - 1.
+    The search starts where estimates are best, and ends where no neighbour is better.
+    None better is missed, because the value is quasi-convex in the order alpha: a
+    convex function, (alpha - 1) D_alpha and more, over alpha - 1.
 
     Parameters
     ----------
@@ -253,17 +258,44 @@ def renyi_curve_at_best(events, value_fn: Callable) -> tuple[np.ndarray, np.ndar
     divergences, orders
         ``(m,)`` each, the divergences in nats.
     """
-    found = [_composed(events, 0, None, STRIDE)]
-    best = STRIDE * int(np.argmin(value_fn(*found[0])))
-    for start in range(max(best - STRIDE, 0), best + 1, STRIDE):
-        found.append(_composed(events, start + 1, start + STRIDE, 1))
-    curves, orders = zip(*found, strict=True)
-    return np.concatenate(curves), np.concatenate(orders)
+    estimates, orders = _estimated(events, value_fn)
+    likely = orders[np.argmin(value_fn(estimates, orders))]
+    first = int(np.searchsorted(conversions.ORDERS, likely)) // BLOCK * BLOCK
+    last = first + BLOCK
+    found = _composed(events, first, last)
+    while True:
+        best = int(np.argmin(value_fn(*found)))
+        if best == 0 and first > 0:
+            first -= BLOCK
+            pieces = _composed(events, first, first + BLOCK), found
+        elif best == found[1].size - 1 and last < conversions.ORDERS.size:
+            last += BLOCK
+            pieces = found, _composed(events, last - BLOCK, last)
+        else:
+            return found
+        (curve, orders), (next_curve, next_orders) = pieces
+        found = np.append(curve, next_curve), np.append(orders, next_orders)
 
 
-def _composed(events, *window) -> tuple[np.ndarray, np.ndarray]:
-    """Divergences at the orders ``ORDERS[start:stop:step]``, and these orders."""
-    curve = np.sum([n * _curve(event, *window) for event, n in events], axis=0)
+def _estimated(events, value_fn: Callable) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates in place of the divergences of `renyi_curve_at_best`.
+
+    They are those of one in `STRIDE` orders, and of all next to the best of these.
+    """
+    coarse = _composed(events, 0, None, STRIDE, estimate=True)
+    best = STRIDE * int(np.argmin(value_fn(*coarse)))
+    near = max(best - STRIDE, 0) + 1, best + STRIDE
+    fine = _composed(events, *near, estimate=True)
+    return np.append(coarse[0], fine[0]), np.append(coarse[1], fine[1])
+
+
+def _composed(
+    events, *window: int | None, estimate: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Divergences at the orders ``ORDERS[slice(*window)]``, and these orders."""
+    curve = np.sum(
+        [n * _curve(event, estimate, *window) for event, n in events], axis=0
+    )
     return curve, conversions.ORDERS[slice(*window)]
 
 
@@ -279,18 +311,21 @@ def _pure_epsilon(event) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _curve(event, *window) -> np.ndarray:
-    return renyi_curve(event, conversions.ORDERS[slice(*window)])
+def _curve(event, estimate: bool, *window) -> np.ndarray:
+    return renyi_curve(event, conversions.ORDERS[slice(*window)], estimate)
 
 
-def renyi_curve(event, orders) -> np.ndarray:
-    """Renyi divergences of one event, nats, ``(m,)``."""
+def renyi_curve(event, orders, estimate: bool = False) -> np.ndarray:
+    """Renyi divergences of one event, nats, ``(m,)``.
+
+    What bounds accept bits are estimates on request: see `renyi.supremum`.
+    """
     orders = np.asarray(orders, np.float64)
     match event:
         case AcceptBit():
-            return renyi.rdp(event, orders)
+            return renyi.rdp(event, orders, estimate)
         case PoissonAcceptBit():
-            return poisson_renyi.rdp(event, orders)
+            return poisson_renyi.rdp(event, orders, estimate)
         case PoissonGaussianRelease():
             return subsampling.poisson_rdp(event, orders)
         case KNormRelease():
@@ -298,15 +333,15 @@ def renyi_curve(event, orders) -> np.ndarray:
         case BarkerTest():
             return subsampling.barker_test_rdp(event.batch_size, orders)
         case FixedBatch():
-            return _batch_curve(event, orders)
+            return _batch_curve(event, orders, estimate)
     return conversions.gaussian_rdp(event.noise_multiplier, orders)
 
 
-def _batch_curve(event, orders) -> np.ndarray:
+def _batch_curve(event, orders, estimate: bool) -> np.ndarray:
     inner, bound = event.event, np.full(orders.shape, np.inf)
     curve_fn = partial(renyi_curve, inner)
     if not isinstance(inner, GaussianRelease):
-        bound = batch_renyi.rdp(event, orders)
+        bound = batch_renyi.rdp(event, orders, estimate)
     if isinstance(inner, AcceptBit):
         if np.isfinite(bound).all():
             return bound  # It is tight.

@@ -90,7 +90,7 @@ MAX_SPREAD = 0.4
 """Largest order times 1 - h that is searched; at 1/2 the divergence may be infinite."""
 
 
-def rdp(event: FixedBatch, orders) -> np.ndarray:
+def rdp(event: FixedBatch, orders, estimate: bool = False) -> np.ndarray:
     """Certified upper bound on the Renyi divergence of one bit on a secret batch.
 
     Parameters
@@ -99,6 +99,8 @@ def rdp(event: FixedBatch, orders) -> np.ndarray:
         A batch of an `AcceptBit` or a `BarkerTest`.
     orders
         Renyi orders in (1, 1e6], ``(m,)``.
+    estimate
+        Whether an estimate takes the place of the bound: see `renyi.supremum`.
 
     Returns
     -------
@@ -137,9 +139,10 @@ def rdp(event: FixedBatch, orders) -> np.ndarray:
         case _:
             return bound
     if searched.size:
-        beyond = tails(searched, edges[0], edges[-1])
         describe = [partial(_describe, changes, share, is_upper) for is_upper in sides]
-        found = [renyi.supremum(searched, edges, beyond, each) for each in describe]
+        found = [
+            renyi.supremum(searched, edges, tails, each, estimate) for each in describe
+        ]
         bound[inside] = np.max(found, axis=0)
     if not np.all(bound >= 0):
         raise ArithmeticError(f"the Renyi divergence of {event!r} is not a number")

@@ -117,7 +117,7 @@ def largest_fall(event: PoissonAcceptBit) -> float:
     return bound * (odds + 1) / (odds - 1) * (3 - 2 * math.sqrt(2))
 
 
-def rdp(event: PoissonAcceptBit, orders) -> np.ndarray:
+def rdp(event: PoissonAcceptBit, orders, estimate: bool = False) -> np.ndarray:
     """Certified upper bound on the Renyi divergence of one Poisson minibatch's bit.
 
     Parameters
@@ -126,6 +126,8 @@ def rdp(event: PoissonAcceptBit, orders) -> np.ndarray:
         The bit.
     orders
         Renyi orders in (1, 1e6], ``(m,)``.
+    estimate
+        Whether an estimate takes the place of the bound: see `renyi.supremum`.
 
     Returns
     -------
@@ -144,14 +146,18 @@ def rdp(event: PoissonAcceptBit, orders) -> np.ndarray:
         return np.full(order.shape, np.inf)
     too_many = event.bound > MAX_RATE * (event.max_odds - 1)
     if too_many or event.sensitivity > MAX_SENSITIVITY:
-        bound = renyi.rdp(AcceptBit(event.acceptance, event.sensitivity), order)
+        full = AcceptBit(event.acceptance, event.sensitivity)
+        bound = renyi.rdp(full, order, estimate)
     else:
         reach = _reach(order.max(), event.sensitivity)
         bound = renyi.supremum(
             order,
             np.linspace(-reach, reach, 193),
-            _tails(event, order, reach),
-            partial(_describe, event),
+            lambda order, _, reach: _tails(event, order, reach),
+            partial(
+                _describe, event, tolerance=16 * TOLERANCE if estimate else TOLERANCE
+            ),
+            estimate,
         )
     # The factor covers the rounding of the closed forms.
     return np.minimum(bound, pure_epsilon(event)) * (1 + 1e-12)
@@ -162,9 +168,9 @@ def _reach(order: float, sensitivity: float) -> float:
     return 15 + math.log(order) + sensitivity
 
 
-def _describe(event: PoissonAcceptBit, edges: np.ndarray):
+def _describe(event: PoissonAcceptBit, edges: np.ndarray, tolerance: float = TOLERANCE):
     """Describe cells between edges of r, as `renyi_cells.describe` does those of l."""
-    fall, rise = _shifts(event, edges)
+    fall, rise = _shifts(event, edges, tolerance)
     odds = edges - fall
     gap = (rise[:, :-1] + fall[:, 1:]) * RELATIVE_SLACK
     least_gap = rise[:, 1:] + fall[:, :-1]
@@ -193,7 +199,8 @@ def _lazy_gap(c: float, low, high, gap):
 
 def _tails(event: PoissonAcceptBit, order: np.ndarray, reach: float) -> np.ndarray:
     """Bound the divergences of all |r| > reach, ``(m,)``."""
-    fall, rise = _shifts(event, np.array([[-reach, reach]]))
+    ends = np.array([[-reach, reach]])
+    fall, rise = _shifts(event, ends, TOLERANCE)
     left_gap = (event.bound + fall[0, 0]) * RELATIVE_SLACK
     right_gap = (rise[0, 1] + event.bound * event.max_odds) * RELATIVE_SLACK
     left = cells.left_tail(-reach, left_gap, order)
@@ -207,32 +214,36 @@ def _tails(event: PoissonAcceptBit, order: np.ndarray, reach: float) -> np.ndarr
     return np.maximum(left, right) * RELATIVE_SLACK
 
 
-def _shifts(event: PoissonAcceptBit, r: np.ndarray):
+def _shifts(event: PoissonAcceptBit, r: np.ndarray, tolerance: float):
     """Return the two terms of G: T(-r; k R, log R), and a bound on sup_w T(r; ., w)."""
     odds, kappa = event.max_odds, event.bound / (event.max_odds - 1)
     largest = math.log(odds)
     fall = _shift(-r, kappa * odds, largest)
     if odds <= MAX_MONOTONE_ODDS:
         return fall, _shift(r, kappa, largest)
-    nodes, log_highest = _highest(event.bound, odds)
+    nodes, log_highest = _highest(event.bound, odds, tolerance)
     return fall, np.exp(np.interp(r, nodes, log_highest))
 
 
 @lru_cache(maxsize=256)
-def _highest(bound: float, odds: float) -> tuple[np.ndarray, np.ndarray]:
+def _highest(
+    bound: float, odds: float, tolerance: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Nodes of r, and the logarithm there of a bound on sup_w T(r; S sigma(-w), w).
 
-    The nodes hold every r of a search. Chords between them are bounds as well.
+    The nodes hold every r of a search. Chords between them are bounds as well. A larger
+    `tolerance` than `TOLERANCE` gives looser ones.
     """
     total = bound * (odds + 1) / (odds - 1)
     low, high = math.log(MAX_MONOTONE_ODDS), math.log(odds)
     curvature = total / 10 + (1 + total) / 4 + 1 / low**2 + (1 + total) ** 2 / 4
     bend = _bend(bound, 5 * total / 4 + 1 / low + 1, curvature)
-    step = np.linspace(low, high, _num_nodes(high - low, bend))
+    step = np.linspace(low, high, _num_nodes(high - low, bend, tolerance))
     reach = _reach(renyi.MAX_ORDER, MAX_SENSITIVITY)
-    nodes = np.linspace(-reach, reach, _num_nodes(2 * reach, _bend(bound, 1.0, 0.25)))
+    bend = _bend(bound, 1.0, 0.25)
+    nodes = np.linspace(-reach, reach, _num_nodes(2 * reach, bend, tolerance))
     found = _shift(nodes[:, None], total * special.expit(-step), step)
-    return nodes, np.log(found.max(axis=1)) + 2 * TOLERANCE
+    return nodes, np.log(found.max(axis=1)) + 2 * tolerance
 
 
 def _bend(bound: float, slope: float, curvature: float) -> float:
@@ -247,8 +258,8 @@ def _bend(bound: float, slope: float, curvature: float) -> float:
     )
 
 
-def _num_nodes(length: float, bend: float) -> int:
-    return 2 + int(length * math.sqrt(bend / (8 * TOLERANCE)))
+def _num_nodes(length: float, bend: float, tolerance: float) -> int:
+    return 2 + int(length * math.sqrt(bend / (8 * tolerance)))
 
 
 def _shift(r: np.ndarray, rate, step) -> np.ndarray:

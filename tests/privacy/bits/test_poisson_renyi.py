@@ -145,19 +145,20 @@ def test_cells_hold_every_pair(odds, laziness):
     assert np.all(least_gap[:, None] <= (high - low) * (1 + 2e-3))
 
 
+@pytest.mark.parametrize("tolerance", [poisson_renyi.TOLERANCE, 4e-3])
 @pytest.mark.parametrize(
     ("bound", "odds"), [(2.9, 2.42), (0.8, 11.0), (1e-6, 11.0), (1e-3, 9e3)]
 )
-def test_the_highest_shift_is_bounded_between_nodes(bound, odds):
+def test_the_highest_shift_is_bounded_between_nodes(bound, odds, tolerance):
     """Against a fine grid of w at random r."""
     remainder = np.random.default_rng(0).normal(0.0, 8.0, 60)
-    nodes, log_highest = poisson_renyi._highest(bound, odds)
+    nodes, log_highest = poisson_renyi._highest(bound, odds, tolerance)
     assert nodes[0] < remainder.min() < remainder.max() < nodes[-1]
     step = np.linspace(math.log(1 + math.sqrt(2)), math.log(odds), 5000)
     rate = bound * (odds + 1) / (odds - 1) * special.expit(-step)
     attained = poisson_renyi._shift(remainder[:, None], rate, step).max(axis=1)
     above = np.interp(remainder, nodes, log_highest) - np.log(attained)
-    assert 0.0 <= above.min() <= above.max() <= 6e-4
+    assert 0.0 <= above.min() <= above.max() <= 2.4 * tolerance
 
 
 @pytest.mark.parametrize("laziness", [1.0, 0.4])
