@@ -31,10 +31,11 @@ divergence is never more than that of the release on all records.
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from dp_accounting import NeighboringRelation
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from dpjax.privacy.events import PoissonGaussianRelease
 
@@ -156,15 +157,27 @@ def _amplified(orders, q: float, log_terms) -> np.ndarray:
     """The bound of the module docstring from log t_j = ``log_terms(alpha, j)``."""
     below = np.floor(orders)
     integers = np.unique(np.concatenate([below, below + 1]))
+    log_factorial = _log_factorials(int(integers[-1]).bit_length())
     log_moment = np.zeros(integers.shape)
     for i, order in enumerate(integers):
         if order >= 2:
-            j = np.arange(2, order + 1)
-            log_choose = gammaln(order + 1) - gammaln(j + 1) - gammaln(order - j + 1)
+            j, n = np.arange(2, order + 1), int(order)
+            log_choose = log_factorial[n] - log_factorial[2 : n + 1]
+            log_choose -= log_factorial[n - 2 :: -1]
             terms = log_choose + j * np.log(q) + log_terms(order, j)
-            log_moment[i] = np.logaddexp(0.0, np.asarray(logsumexp(terms)))
+            # Several times faster than SciPy's `logsumexp`.
+            log_sum = np.max(terms)
+            if np.isfinite(log_sum):
+                log_sum += np.log(np.sum(np.exp(terms - log_sum)))
+            log_moment[i] = np.logaddexp(0.0, log_sum)
     # The factor covers the rounding of the largest binomial coefficients.
     return np.interp(orders, integers, log_moment) / (orders - 1) * (1 + 1e-9)
+
+
+@lru_cache
+def _log_factorials(bits: int) -> np.ndarray:
+    """Logarithms of the factorials of 0, 1, ..., 2^bits - 1."""
+    return gammaln(np.arange(1, 2**bits + 1))
 
 
 def _ceiling(event: PoissonGaussianRelease) -> float:
