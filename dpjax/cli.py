@@ -45,36 +45,7 @@ MAX_PLOTTED = 6
 
 def main(arguments=None) -> int:
     """Entry point; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="dpjax", description="Posterior samples under differential privacy."
-    )
-    parser.add_argument(
-        "--version", action="version", version=f"dpjax {version('dpjax')}"
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    runs = commands.add_parser("run", help="draw samples and write them to a folder")
-    runs.add_argument("config", help="a TOML file, see configs/")
-    runs.add_argument("--out", help="folder to write; default results/NAME-TIME")
-    account = commands.add_parser(
-        "account", help="print what the job would cost, without touching data"
-    )
-    account.add_argument("config")
-    audit = commands.add_parser(
-        "audit", help="attack the job's kernel on made-up records, not on its data"
-    )
-    audit.add_argument("config")
-    for name, meaning in AUDIT_OPTIONS.items():
-        audit.add_argument(f"--{name}", type=int, help=meaning)
-    ledger = commands.add_parser("ledger", help="say what the runs on a file spent")
-    show = ledger.add_subparsers(dest="action", required=True).add_parser(
-        "show", help="list the runs of a ledger, what they spent and what is left"
-    )
-    show.add_argument("ledger", help="such as records.csv.ledger.jsonl")
-    show.add_argument("--epsilon", type=float, help="a budget, to say what is left")
-    show.add_argument(
-        "--delta", type=float, default=SHOWN_DELTA, help="default %(default)s"
-    )
-    options = parser.parse_args(arguments)
+    options = _parser().parse_args(arguments)
     out = None
     try:
         with raised():
@@ -106,6 +77,64 @@ def main(arguments=None) -> int:
             print(_left(out, _again(options, out)), file=sys.stderr)
         return 128 + number
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dpjax",
+        description="Posterior samples under differential privacy.",
+        epilog="example: dpjax run configs/quickstart.toml",
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"dpjax {version('dpjax')}"
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = _command(
+        commands,
+        "run",
+        "draw samples and write them to a folder",
+        "dpjax run configs/quickstart.toml --out results/first",
+    )
+    run.add_argument("config", help="a TOML file, see configs/")
+    run.add_argument("--out", help="folder to write; default results/NAME-TIME")
+    account = _command(
+        commands,
+        "account",
+        "print what the job would cost, without touching data",
+        "dpjax account configs/quickstart.toml",
+    )
+    account.add_argument("config", help="a TOML file, see configs/")
+    audit = _command(
+        commands,
+        "audit",
+        "attack the job's kernel on made-up records, not on its data",
+        "dpjax audit configs/quickstart.toml --trials 4096",
+    )
+    audit.add_argument("config", help="a TOML file, see configs/")
+    for name, meaning in AUDIT_OPTIONS.items():
+        audit.add_argument(f"--{name}", type=int, help=meaning)
+    example = "dpjax ledger show records.csv.ledger.jsonl --epsilon 2"
+    ledger = _command(
+        commands, "ledger", "say what the runs on a data set spent", example
+    )
+    show = _command(
+        ledger.add_subparsers(dest="action", required=True),
+        "show",
+        "list the runs of a ledger, what they spent and what is left",
+        example,
+    )
+    show.add_argument("ledger", help="such as records.csv.ledger.jsonl")
+    show.add_argument("--epsilon", type=float, help="a budget, to say what is left")
+    show.add_argument(
+        "--delta", type=float, default=SHOWN_DELTA, help="default %(default)s"
+    )
+    return parser
+
+
+def _command(commands, name: str, meaning: str, example: str):
+    return commands.add_parser(
+        name, help=meaning, description=f"{meaning}.", epilog=f"example: {example}"
+    )
 
 
 def _again(options, out: Path) -> str:

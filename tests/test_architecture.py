@@ -17,7 +17,7 @@ RANKS = [
     "random", "posterior", "algorithm", "acceptance", "evaluation",
     "privacy", "bounds", "release", "proposals", "models", "datasets", "fisher",
     "mcmc", "sgmcmc", "vi", "ep", "adaptation", "fit", "runner", "numpyro",
-    "comparisons", "config", "cli", "__init__",
+    "comparisons", "config", "cli", "__main__", "__init__",
 ]  # fmt: skip
 # The rooms of kernels: these never import each other, but what they share.
 KERNELS = {"mcmc", "sgmcmc", "vi", "ep"}

@@ -4,6 +4,7 @@ import errno
 import functools
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -597,6 +598,17 @@ def test_missing_files_are_refused(capsys):
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=str)
 def test_shipped_configurations_load(path):
     assert config.load(path).run["num_chains"] >= 1
+
+
+@pytest.mark.parametrize("command", ["", "run", "account", "audit", "ledger show"])
+def test_help_shows_an_example_that_the_command_takes(command, monkeypatch, capsys):
+    """Also where it is called as a module."""
+    monkeypatch.setattr(sys, "argv", ["python", *command.split(), "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("dpjax", run_name="__main__")
+    assert stopped.value.code == 0
+    words = " ".join(capsys.readouterr().out.split()).split("example: dpjax ")[1]
+    assert words.startswith(command) and cli._parser().parse_args(words.split())
 
 
 def test_the_version_is_that_of_the_package(capsys):
