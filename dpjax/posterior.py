@@ -28,7 +28,10 @@ class Posterior:
         ``(position, record) -> scalar``, the log-likelihood of **one** record, the
         unit of privacy.
     data
-        Pytree of arrays with the records along the leading axis, ``(n, ...)``.
+        Pytree of arrays with the records along the leading axis, ``(n, ...)``. Values
+        are not looked at before they are clipped. A record whose log-likelihood or
+        gradient is not finite, such as one with a NaN, counts as one that says nothing:
+        encode missing values by a public rule.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
     constrain_fn

@@ -36,7 +36,10 @@ NUM_RECORDS = {
 FILE = NUM_RECORDS | {
     "file": Key(TEXT, "A .csv, .csv.gz, .npz or .parquet file."),
     "columns": Key(
-        TABLE, "The columns of each of the model's arrays: see `dpjax.datasets.tables`."
+        TABLE,
+        "The columns of each of the model's arrays: see `dpjax.datasets.tables`. A "
+        "file in which a number is missing is refused; for a missing category, list "
+        '``""`` among the ``categories``.',
     ),
 }
 FUNCTION = NUM_RECORDS | {

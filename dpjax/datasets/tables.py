@@ -12,6 +12,12 @@ A column is the name of a column of numbers, which are taken as they are, or a d
   ``.npz`` file.
 
 Nothing is fitted to the data, and a record's encoding depends on that record alone.
+
+A file in which a number is missing (an empty cell, a NaN, a null) is refused before
+anything is released. So leave out such records first, or write a number for what is
+missing and an indicator column beside it: by a rule that was chosen without the data.
+An empty cell of a column of categories is the text ``""``, which is refused unless it
+is one of the categories.
 """
 
 import csv

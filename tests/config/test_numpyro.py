@@ -1,5 +1,6 @@
 """A NumPyro model and a file of one's own, run from one TOML."""
 
+import functools
 import json
 import tomllib
 from pathlib import Path
@@ -158,6 +159,20 @@ def test_records_are_encoded_by_public_rules(folder):
     design = tables.example(tomllib.loads(TOML)["data"]["columns"])
     assert set(design) == {"x", "group"}
     assert np.ptp(design["x"], axis=0).min() > 0.99
+
+
+def test_missing_cells_have_a_public_rule(tmp_path):
+    """An empty cell may be a category, and no number."""
+    (tmp_path / "people.csv").write_text("age,sex\n30,m\n40,\n")
+    sex = {"column": "sex", "categories": ["m", ""]}
+    read = functools.partial(tables.read, tmp_path / "people.csv", num_records=2)
+    np.testing.assert_array_equal(read({"sex": sex})["sex"], [0, 1])
+    with pytest.raises(ValueError, match="outside its categories"):
+        read({"sex": {"column": "sex", "categories": ["m", "f"]}})
+    (tmp_path / "people.csv").write_text("age,sex\n30,m\n,f\n")
+    for age in ("age", {"column": "age", "range": [20, 60]}):
+        with pytest.raises(ValueError, match="records with missing values"):
+            read({"age": age})
 
 
 def test_arrays_of_more_dimensions(tmp_path):
