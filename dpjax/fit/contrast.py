@@ -53,11 +53,15 @@ class Contrast(NamedTuple):
         J, the slope that the model expects of it, ``(d, d)``.
     square
         The mean of |psi|^2 under the model, at most one.
+    lost
+        By how much the trace of the slope of psi falls short of what the model expects,
+        in [-1, 1]; see `contrast`.
     """
 
     score: jax.Array
     slope: jax.Array
     square: jax.Array
+    lost: jax.Array
 
     @property
     def excess(self) -> jax.Array:
@@ -77,6 +81,13 @@ def contrast(scores: Scores, slope_bound) -> Contrast:
 
     where phi bounds both norms. It depends on the covariates alone, as r does, so psi
     has mean zero under the model, exactly.
+
+    If the model is wrong, another share of the scores is clipped, and J is not the
+    slope of the mean of psi. With one direction and a slope H = sum w h h^T of scores
+    that does not depend on the observation, as in generalised linear models with their
+    natural link, the slope is less than J by
+
+        phi H (1[|e_0| > 1] - sum w 1[|e| > 1]).
 
     Parameters
     ----------
@@ -103,11 +114,17 @@ def contrast(scores: Scores, slope_bound) -> Contrast:
     size = jnp.sqrt(jnp.maximum(jnp.sum(slope**2), 1e-30))
     loss = length(rest, directions)
     factor = jnp.minimum(1.0, slope_bound / size) / (1.0 + loss)
-    squares = jnp.minimum(1.0, length(apart, directions)) ** 2
+    lengths = length(apart, directions)
+    squares = jnp.minimum(1.0, lengths) ** 2
     square = factor**2 * (scores.weights @ squares - loss**2)
     own = scores.observed - centre
-    own = own * jnp.minimum(1.0, 1.0 / length(own, directions))
-    return Contrast(factor * (own - rest) @ directions, factor * slope, square)
+    size = length(own, directions)
+    own = own * jnp.minimum(1.0, 1.0 / size)
+    whole = scores.weights @ length(nodes, directions) ** 2
+    lost = jnp.minimum(1.0, factor * whole) * (
+        (size > 1) - scores.weights @ (lengths > 1).astype(size.dtype)
+    )
+    return Contrast(factor * (own - rest) @ directions, factor * slope, square, lost)
 
 
 def packed(matrix: jax.Array) -> jax.Array:

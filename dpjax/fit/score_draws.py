@@ -42,6 +42,9 @@ CURVATURE = 0.3
 NUM_HIDDEN_SDS = 2.0
 """Of the noise on the mean eigenvalue of V, which are added to it."""
 
+MIN_KEPT = 0.25
+"""Least share of the slope that a robust fit keeps."""
+
 NUM_SLOPES = 512
 """Draws of the slope, which the draws of the position share in turn."""
 
@@ -211,7 +214,10 @@ def draws(
 
 
 def _evidence(released: Released, is_measured, tempering) -> Evidence:
-    """What was released in the measured directions."""
+    """What was released in the measured directions.
+
+    The share of the slope that is lost is shrunk by as much of it as may be noise.
+    """
     slope, share, places, scores, score_sds = (
         np.asarray(leaf, np.float64)
         for leaf in (
@@ -223,7 +229,10 @@ def _evidence(released: Released, is_measured, tempering) -> Evidence:
         )
     )
     asked = np.ix_(is_measured, is_measured)
-    slope_noise_sd = float(released.slope_noise_sd)
+    lost, noise_sd = float(released.lost), float(released.lost_noise_sd)
+    lost *= max(0.0, 1 - noise_sd**2 / max(lost**2, 1e-30))
+    kept = max(MIN_KEPT, 1 - lost)
+    slope, slope_noise_sd = kept * slope, kept * float(released.slope_noise_sd)
     with jax.enable_x64(True):
         estimate = np.asarray(
             regular(jnp.asarray(slope), slope_noise_sd, jnp.asarray(is_measured))
@@ -233,7 +242,7 @@ def _evidence(released: Released, is_measured, tempering) -> Evidence:
         slope_noise_sd=slope_noise_sd,
         regular=estimate[asked],
         data_share=share[is_measured],
-        level=float(expected_slope(released.clip_norm)),
+        level=kept * float(expected_slope(released.clip_norm)),
         places=places[:, is_measured],
         scores=scores[:, is_measured],
         score_sds=score_sds,

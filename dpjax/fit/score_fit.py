@@ -14,7 +14,8 @@ the covariates is unknown. Every release is a Gaussian sum (`dpjax.release`) of 
    the slope, all of them count at z_3.
 5. *Fit check* where these scores lead: by how much the squared lengths of the records'
    clipped scores exceed what the model expects of them. A robust fit also releases V
-   there, the sum of psi psi^T over the records' clipped scores psi.
+   there, the sum of psi psi^T over the records' clipped scores psi, and how much of
+   their slope is lost as the model clips another share of them than the data do.
 
 `Released` is what is released; `dpjax.fit.score_draws` draws from what it implies.
 """
@@ -63,8 +64,8 @@ CHECK_SHARE = 0.01
 """Of the fit check. It makes the noise of the scores half a per cent larger. At epsilon
 1 and delta 1e-6, its own noise is that of the mean square of 20,000 records to 3 %."""
 
-VARIANCE_SHARE = 0.05
-"""Of V, in a robust fit."""
+VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
+"""Of V and of the slope that is lost, in a robust fit."""
 
 RATE, MAX_STEP, MAX_MOVE = 0.5, 0.25, 0.3
 """Share of Newton's step that the search takes; the longest step, in standard
@@ -122,6 +123,9 @@ class Released(NamedTuple):
         zero if the fit is not robust.
     variance_noise_sd
         As `slope_noise_sd`, of `variance`.
+    lost, lost_noise_sd
+        Share of the slope's trace that is lost where the model is wrong, and the sd of
+        the noise on it. They are zero if the fit is not robust.
     num_records
         Number of records, times the tempering.
     excess
@@ -145,6 +149,8 @@ class Released(NamedTuple):
     inefficiency: jax.Array
     variance: jax.Array
     variance_noise_sd: jax.Array
+    lost: jax.Array
+    lost_noise_sd: jax.Array
     num_records: jax.Array
     excess: jax.Array
     excess_noise_sd: jax.Array
@@ -187,6 +193,7 @@ class _Noises(NamedTuple):
     slope: float
     check: float
     variance: float | None
+    lost: float | None
     scores: Sequence[float]
 
 
@@ -206,7 +213,8 @@ def _noises(
     steps = np.clip(steps, least, MAX_STEP_SHARE)
     curvatures = np.clip(curvatures, least, MAX_CURVATURE_SHARE)
     rest = 1 - counts @ steps - sum(curvatures)
-    rest -= HISTOGRAM_SHARE + SLOPE_SHARE + CHECK_SHARE + robust * VARIANCE_SHARE
+    rest -= HISTOGRAM_SHARE + SLOPE_SHARE + CHECK_SHARE
+    rest -= robust * (VARIANCE_SHARE + LOST_SHARE)
 
     def noise(share):
         return noise_multiplier / np.sqrt(share)
@@ -218,6 +226,7 @@ def _noises(
         noise(SLOPE_SHARE),
         noise(CHECK_SHARE),
         noise(VARIANCE_SHARE) if robust else None,
+        noise(LOST_SHARE) if robust else None,
         noise(rest * np.array(SCORE_SHARES)),
     )
 
@@ -264,9 +273,9 @@ def score_fit(
         How the last score is released, with clip norm one, in place of a Gaussian sum
         of the share that is left: see `dpjax.release.quietest_sum`.
     robust
-        Whether to release V, for draws that are as wide as it makes them and not as the
-        model says: with J^-1 V J^-1 as their covariance (Mueller, Econometrica 81,
-        2013).
+        Whether to release V, and what is lost of the slope, for draws that are as wide
+        as the records show and not as the model says: with J^-1 V J^-1 as their
+        covariance (Mueller, Econometrica 81, 2013).
     nominal_num_records
         As in `dpjax.sgld`.
 
@@ -301,6 +310,7 @@ def score_fit(
         (kinds.vector, triangle, noises.slope),
         (kinds.vector, 1, noises.check),
         *((kinds.vector, triangle, noises.variance) for _ in range(robust)),
+        *((kinds.vector, 1, noises.lost) for _ in range(robust)),
         *((kinds.vector, dim, noise) for noise in noises.scores[:-1]),
         (kinds.last, dim, noises.scores[-1]),
     ]
@@ -333,7 +343,7 @@ def score_fit(
             vector, matrix = jnp.zeros(dim), jnp.zeros((dim, dim))
             vectors = jnp.zeros((len(SCORE_SHARES), dim))
         nothing = matrix, vector, vectors, vectors, matrix, count, *3 * [number]
-        nothing += matrix, *5 * [number]
+        nothing += matrix, *7 * [number]
         return Released(jnp.zeros_like(position), *nothing)
 
     transition = Transition(lambda state: num_words, move, stay)
@@ -556,19 +566,18 @@ class _Fit:
         found = unit * self.matrix(release, words, noise, contribution)
         return found, unit * noise
 
-    def excess(self, release, noise, z, axes: Frame, unit, bound):
-        """The fit check at z."""
+    def scalar(self, release, noise, scalar_fn, z, axes: Frame, unit, bound):
+        """The noisy sum of a number of the records' contrasts at z."""
         scores = self.scores_at(z, axes, unit)
 
         def contribution(*record):
-            return contrast.contrast(scores(*record), bound.astype(self.dtype)).excess
+            found = contrast.contrast(scores(*record), bound.astype(self.dtype))
+            return scalar_fn(found)
 
         return self.ask(release, self.take(release, 1)[0], noise, contribution)
 
     def variance(self, release, noise, z, axes: Frame, unit, bound):
         """V at z over the tempering, and the noise's sd on its diagonal."""
-        if noise is None:
-            return jnp.zeros((self.dim, self.dim)), jnp.zeros(())
         scores = self.scores_at(z, axes, unit)
 
         def contribution(*record):
@@ -622,8 +631,21 @@ class _Fit:
         words = self.take(kinds.last, self.dim)[0]
         (z, *_), latest = next_score(kinds.last, carry, (words, last))
         there = z, axes, unit, bound
-        excess = self.excess(kinds.vector, noises.check, *there)
-        observed = self.variance(kinds.vector, noises.variance, *there)
+        excess = self.scalar(
+            kinds.vector, noises.check, lambda found: found.excess, *there
+        )
+        whole = jnp.trace(slope) / (self.tempering * unit**2)
+        number = jnp.zeros(())
+        observed = jnp.zeros((self.dim, self.dim)), number, number, number
+        if noises.variance and noises.lost:
+            lost = self.scalar(
+                kinds.vector, noises.lost, lambda found: found.lost, *there
+            )
+            observed = (
+                *self.variance(kinds.vector, noises.variance, *there),
+                lost / whole,
+                noises.lost / whole,
+            )
         places, scores = (
             jnp.concatenate([leaf, end[None]])
             for leaf, end in zip(earlier, latest, strict=True)
@@ -643,7 +665,7 @@ class _Fit:
             jnp.array(self.effective, jnp.float64),
             excess,
             jnp.asarray(noises.check),
-            variance * jnp.trace(slope) / (self.tempering * unit**2),
+            variance * whole,
         )
 
 

@@ -32,11 +32,12 @@ def test_contributions_are_bounded(scale):
         found = scores(rng, scale=scale)
         far = found._replace(observed=jnp.asarray([1e6, -1e5]))
         for record in (found, far):
-            psi, slope, square = own = contrast.contrast(record, 0.3)
+            psi, slope, square, lost = own = contrast.contrast(record, 0.3)
             assert np.linalg.norm(contrast.difference(record)) <= 1 + TINY
             assert np.linalg.norm(psi) <= 1 + TINY
             assert np.linalg.norm(slope) <= 0.3 + TINY
             assert -TINY <= square <= 1 + TINY and abs(own.excess) <= 1 + TINY
+            assert abs(lost) <= 1
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
@@ -47,15 +48,17 @@ def test_contributions_have_mean_zero_under_the_model(scale):
         nodes = range(NUM_NODES)
         differences = [contrast.difference(seen(found, node)) for node in nodes]
         own = [contrast.contrast(seen(found, node), 0.3) for node in nodes]
-        psi, excess = [one.score for one in own], [one.excess for one in own]
-        for contributions in (differences, psi, excess):
+        psi = [one.score for one in own]
+        excess, lost = [one.excess for one in own], [one.lost for one in own]
+        for contributions in (differences, psi, excess, lost):
             mean = np.asarray(found.weights, float) @ np.array(contributions, float)
             assert np.linalg.norm(mean) < TINY
 
 
 def test_without_clipping_the_contrast_is_the_score():
     found = scores(np.random.default_rng(2), scale=1e-4)
-    psi, slope, _ = contrast.contrast(found, 1e6)
+    psi, slope, _, lost = contrast.contrast(found, 1e6)
+    assert lost == 0
     gradient, nodes = map(np.asarray, found.gradients())
     np.testing.assert_allclose(psi, gradient, atol=1e-4 * TINY)
     np.testing.assert_allclose(
@@ -63,26 +66,28 @@ def test_without_clipping_the_contrast_is_the_score():
     )
 
 
-def test_the_slope_is_the_derivative_of_the_mean_contrast():
-    """Of normal observations whose mean moves."""
-    grid = np.linspace(-6, 6, 4001)
+@pytest.mark.parametrize(("size", "sd"), [(1.3, 1.0), (0.7, 1.7)])
+def test_the_slope_is_the_derivative_of_the_mean_contrast(size, sd):
+    """Of normal observations whose mean moves, and whose sd is one or is not."""
+    grid = np.linspace(-8, 8, 4001)
 
-    def law(mean):
-        density = np.exp(-((grid - mean) ** 2) / 2)
+    def law(mean, sd=1.0):
+        density = np.exp(-((grid - mean) ** 2) / (2 * sd**2))
         return density / density.sum()
 
-    directions = jnp.asarray([[1.3]])
+    directions = jnp.asarray([[size]])
     nodes = jnp.asarray(grid[:, None])
     model = Scores(nodes[0], nodes, jnp.asarray(law(0.0)), directions)
-    each = jax.jit(
-        jax.vmap(lambda y: contrast.contrast(model._replace(observed=y), 1e6).score)
-    )(nodes)[:, 0]
-    each = np.asarray(each, float)
-    moved = (law(0.01) @ each - law(-0.01) @ each) / 0.02
-    slope = contrast.contrast(model, 1e6).slope[0, 0]
-    # The score of the parameter is 1.3 times that of the mean.
-    np.testing.assert_allclose(1.3 * moved, slope, rtol=1e-2)
-    assert 0 < slope < 1.3**2
+    found = jax.jit(
+        jax.vmap(lambda y: contrast.contrast(model._replace(observed=y), 1e6))
+    )(nodes)
+    each, lost = np.asarray(found.score[:, 0], float), np.asarray(found.lost, float)
+    moved = (law(0.01, sd) @ each - law(-0.01, sd) @ each) / 0.02
+    slope, lost = found.slope[0, 0, 0], law(0.0, sd) @ lost
+    # The score of the parameter is `size` times that of the mean.
+    np.testing.assert_allclose(size * moved, slope - lost, rtol=1e-2)
+    assert 0 < slope < size**2
+    assert abs(lost) < 1e-6 if sd == 1 else lost > 0.1 * slope
 
 
 def test_matrices_are_packed_with_their_norm():

@@ -98,7 +98,7 @@ def test_events_are_the_releases_that_run(monkeypatch, robust):
         algorithm.step(jax.random.key(0), algorithm.init(START))
     charged = [event for event, count in algorithm.privacy(1) for _ in range(count)]
 
-    assert len(called) == 20 + 8 + 6 + 3 + 1 + 1 + 3 + 1 + robust
+    assert len(called) == 20 + 8 + 6 + 3 + 1 + 1 + 3 + 1 + 2 * robust
     assert sorted(map(str, called)) == sorted(map(str, charged))
 
 
