@@ -24,6 +24,7 @@ from dpjax.posterior import Posterior
 __all__ = [
     "fisher_information",
     "initial_position",
+    "is_log_concave",
     "prior_precision",
     "prior_sd",
     "record_information",
@@ -31,6 +32,9 @@ __all__ = [
 
 MIN_PRIOR_PRECISION = 0.1
 """Least precision of the prior in any direction, in units of the prior's sds."""
+
+NUM_TRIED = 100
+"""Draws of the prior at which its curvature is looked at."""
 
 DRAWS_PER_START = 100
 """Draws from the prior whose mean is one start."""
@@ -110,19 +114,45 @@ def prior_sd(model: Model) -> np.ndarray:
     return np.concatenate(flat, axis=1).std(axis=0)
 
 
+def is_log_concave(model: Model) -> bool:
+    """Whether the prior's density is about log-concave at draws from it.
+
+    It is not where the scale of some latents is another latent. The density may then
+    have no mode.
+    """
+    scaled = _hessian(model)
+    draws = jax.tree.map(lambda leaf: leaf[:NUM_TRIED], model.prior_draws)
+    least = jax.lax.map(lambda draw: jnp.linalg.eigvalsh(scaled(draw)[0])[0], draws)
+    return bool(jnp.min(least) > -MIN_PRIOR_PRECISION)
+
+
 def prior_precision(model: Model) -> Callable[[Any], jax.Array]:
     """``position -> (d, d)``: the precision of the prior; see the module docstring."""
-    sd = prior_sd(model)
-    squares = np.outer(sd, sd)
+    scaled = _hessian(model)
 
     def precision(position):
-        flat, unravel = ravel_pytree(position)
-        units = jnp.asarray(squares, flat.dtype)
-        hessian = jax.hessian(lambda x: -model.logprior(unravel(x)))(flat) * units
-        values, vectors = jnp.linalg.eigh((hessian + hessian.T) / 2)
+        hessian, units = scaled(position)
+        values, vectors = jnp.linalg.eigh(hessian)
         return (vectors * jnp.maximum(values, MIN_PRIOR_PRECISION)) @ vectors.T / units
 
     return precision
+
+
+def _hessian(model: Model) -> Callable:
+    """``position -> (hessian, units)`` of minus the log prior, both ``(d, d)``.
+
+    The Hessian is over the sds of the prior; over the units it is that of the position.
+    """
+    sd = prior_sd(model)
+    squares = np.outer(sd, sd)
+
+    def scaled(position):
+        flat, unravel = ravel_pytree(position)
+        units = jnp.asarray(squares, flat.dtype)
+        hessian = jax.hessian(lambda x: -model.logprior(unravel(x)))(flat) * units
+        return (hessian + hessian.T) / 2, units
+
+    return scaled
 
 
 def record_information(posterior: Posterior, **options):

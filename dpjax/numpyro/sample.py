@@ -45,6 +45,7 @@ from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (
     initial_position,
+    is_log_concave,
     prior_precision,
     prior_sd,
     record_information,
@@ -161,7 +162,8 @@ def sample(
         design, or the neighbouring relation makes a number of records private that is
         used.
     BudgetError, CheckpointError
-        As in `dpjax.run`.
+        As in `dpjax.run`. The budget is refused as well if it is too small for the
+        number of records and parameters, and the prior is not log-concave.
 
     Warns
     -----
@@ -226,21 +228,34 @@ def sample(
 def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
     """Warn, before anything is spent, of a budget that says little of the parameters.
 
-    All numbers are public.
+    Draws from what it says would be nearly those of the prior. They are not attempted,
+    and the budget is refused, where the prior is not log-concave. All numbers are
+    public.
     """
     num_records = nominal_size(posterior, nominal_num_records)
     dim, effective = model_of(posterior).dim, posterior.tempering * num_records
     resolution = expected_resolution(dim, effective, noise_multiplier)
     if resolution < MIN_RESOLUTION:
         factor = MIN_RESOLUTION / resolution
-        warnings.warn(
+        reason = (
             f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records "
             f"and {dim} parameters: noise will hide how much the records say in each "
-            "direction, and draws will be wide, in some directions perhaps as wide as "
-            f"the prior. Nothing is spent yet. About {factor * num_records:.2g} "
-            f"records, or epsilon = {factor * budget.epsilon:.2g}, or fewer "
-            "parameters, would do. To stop here, turn this warning into an error "
-            "(warnings.simplefilter)",
+            "direction"
+        )
+        remedy = (
+            f"About {factor * num_records:.2g} records, or epsilon = "
+            f"{factor * budget.epsilon:.2g}, or fewer parameters, would do"
+        )
+        if not is_log_concave(model_of(posterior)):
+            raise privacy.BudgetError(
+                f"{reason}, and draws will not be right where little but the prior is "
+                "known, because its density is not log-concave (the scale of some "
+                f"latents is another latent, perhaps). Nothing was spent. {remedy}"
+            )
+        warnings.warn(
+            f"{reason}, and draws will be wide, in some directions perhaps as wide as "
+            f"the prior. Nothing is spent yet. {remedy}. To stop here, turn this "
+            "warning into an error (warnings.simplefilter)",
             stacklevel=3,
         )
 
