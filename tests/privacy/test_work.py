@@ -28,8 +28,8 @@ def batch(noise):
     return privacy.FixedBatch(privacy.GaussianRelease(noise), 1000, 10**5)
 
 
-def sample(sampling_prob):
-    return privacy.PoissonGaussianRelease(1.0, sampling_prob, ADD)
+def sample(sampling_prob, noise=1.0):
+    return privacy.PoissonGaussianRelease(noise, sampling_prob, ADD)
 
 
 def epsilon_of_poisson_bits():
@@ -50,6 +50,10 @@ def steps_of_rare_samples():
     return privacy.max_steps([(sample(1e-6), 1)], **BUDGET)
 
 
+def steps_whose_rare_losses_are_large():
+    return privacy.max_steps([(sample(1e-6, 0.5), 1)], **BUDGET)
+
+
 def sensitivity_of_bits():
     def step(value):
         return [(bit(value * (1 + i / 100)), 1) for i in KINDS]
@@ -62,6 +66,7 @@ CALLS = {
     steps_after_barker_tests: (1e6, 0),
     steps_of_batches: (5e4, 1e7),
     steps_of_rare_samples: (2e4, 1.5e6),
+    steps_whose_rare_losses_are_large: (1e6, 1.5e7),
     sensitivity_of_bits: (8e6, 0),
 }
 """The most values of divergences, shifts and profiles that a call may compute, and the

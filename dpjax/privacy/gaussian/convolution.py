@@ -21,9 +21,9 @@ __all__ = ["Losses", "connect_dots", "convolve"]
 MAX_TAIL = 1e-16
 """Probability beyond either end of the window, at most, for each loss in the sum."""
 
-HALVINGS = 12
-"""How many times the order theta of the moments is halved. The largest order is right
-for a normal sum; a few steps with a heavy tail need a smaller one."""
+MIN_HALVINGS = 12
+"""How many times the order theta of the moments is halved, at least. The largest order
+is right for a normal sum; a few steps with a heavy tail need a smaller one."""
 
 
 class Losses(NamedTuple):
@@ -173,7 +173,12 @@ def _tails(terms, tail) -> tuple[int, int]:
     variance = sum(term.count * term.variance for term in terms)
     excess = math.log(1 / tail)
     largest = math.sqrt(2 * excess / max(variance, 1.0))
-    orders = largest / 2.0 ** np.arange(HALVINGS, -1, -1)
+    # At the smallest order, the largest loss of a step weighs little in its moment.
+    widest = max(np.abs(term.centred).max() for term in terms)
+    halvings = max(
+        MIN_HALVINGS, math.ceil(math.log2(1 + largest * widest / excess)) + 2
+    )
+    orders = largest / 2.0 ** np.arange(halvings, -1, -1)
     reach = []
     for sign in (-1, 1):
         log_moments = np.zeros(orders.size)
