@@ -20,6 +20,7 @@ from dpjax.mcmc.penalty import penalty
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
+from dpjax.runner.reserve import reserve
 from dpjax.runner.run import run
 from dpjax.runner.sample import sample
 from dpjax.sgmcmc import schedules
@@ -55,6 +56,7 @@ __all__ = [
     "penalty",
     "privacy",
     "proposals",
+    "reserve",
     "run",
     "sample",
     "schedules",

@@ -188,13 +188,15 @@ def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> 
     ValueError
         If delta or epsilon is out of range.
     """
-    rule, entries = ledgers.entries(path)
-    lines = [f"{path}: {len(entries)} runs, neighbours: {entries[0].relation}"]
+    (rule, runs, planned), entries = ledgers.entries(path)
+    assert rule is not None
+    num_runs = sum(not entry.is_plan for entry in entries)
+    lines = [f"{path}: {num_runs} runs, neighbours: {entries[0].relation}"]
     for entry in entries:
-        seeded = " (unsafe key)" if entry.unsafe_key else ""
-        released = "; ".join(f"{count} x {event}" for event, count in entry.events)
-        lines.append(f"{entry.time}{seeded}  {released}")
-    runs = [entry.events for entry in entries]
+        marks = " (plan)" * entry.is_plan + " (unsafe key)" * entry.unsafe_key
+        lines.append(f"{entry.time}{marks}  {_listed(entry.events)}")
+    if planned:
+        lines.append(f"left of the plan: {_listed(planned.items())}")
     spent = rule.epsilon(runs, delta)
     lines.append(f"spent so far: epsilon = {spent:.4g} at delta = {delta:g}")
     if epsilon is not None:
@@ -211,6 +213,10 @@ def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> 
             )
         lines.append(left)
     return "\n".join(lines)
+
+
+def _listed(events) -> str:
+    return "; ".join(f"{count} x {event}" for event, count in events)
 
 
 def audited(job: config.Job, **options: int) -> Attack:

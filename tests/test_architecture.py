@@ -45,6 +45,7 @@ HANDED_ON = {
     "runner/attack": ["shapes = jax.eval_shape(lambda: outline.data)"],
     "runner/hashes": ["found.update(contents.data)"],
     "runner/program": ["data = posterior.data"],
+    "runner/reserve": ["data_fn=lambda: digest(posterior.data),"],
     "runner/run": [
         "position, record = jax.eval_shape(first, (positions, posterior.data))",
         "records = functools.cache(lambda: digest(posterior.data))",

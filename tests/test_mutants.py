@@ -285,7 +285,7 @@ MUTANTS = {
         test_gaussian_sum.test_sampling_prob_is_rounded_up, {},
     ),
     "one chain of many is charged": (
-        run_module, "_cost", of_one_chain,
+        run_module, "cost_of", of_one_chain,
         test_run.test_budget_is_for_all_chains_together, {},
     ),
     "runs chosen in view of others add up like a plan": (

@@ -12,6 +12,31 @@ Sums over all releases that stay below a constant fixed in advance remain sound:
 
 Bits without a finite Renyi divergence add their total variation to delta, however they
 are chosen (`dpjax.privacy.bits.total_variation`).
+
+*Plans.* Fixing the events does not mean fixing their order. Say that at most so many
+events of each kind are fixed before the first output. Then the accountant's bound on
+all of them holds for whatever part of them is released, and in whatever order, with
+every choice made in view of the outputs before.
+
+For neighbouring data let p(o) and q(o) be the probabilities of an output o, and for
+w >= 0 let H(w) be the sum of (p - w q)+ over all outputs, so that delta(epsilon) is
+H(e^epsilon). Let every kind of event be dominated by a pair of distributions (P, Q)
+[Zhu, Dong and Wang 2022]: no release of the kind has a larger H at any w than the pair
+has. For a multiset S of events let H_S be that of the product of their pairs. *No
+adaptive choice of events from S exceeds H_S.* This is clear if S is empty, and follows
+by induction. If the first event is of kind i with output o, what follows is chosen
+from S without one i, call it T, so that
+
+    H(w) <= sum over o of p(o) H_T(w q(o) / p(o)) <= H_S(w).
+
+The first step is the induction. The middle is H of the first event and the product of T
+released side by side, and replacing the event by its dominating pair gives the product
+of S, in which the order has no part. So the bound is the same for every i, and choosing
+i at random averages it. Whoever stops early is dominated by the product of fewer pairs,
+which is post-processing of H_S. The same induction holds where the bound on several
+events of a kind is not a product: H_T is then a mean of the kind's own bound over the
+other pairs, and these means can be exchanged ("exact"); or bounds add, at each Renyi
+order ("rdp", "zcdp") or as total variations ("tv").
 """
 
 import math
@@ -52,11 +77,12 @@ NOISE_MULTIPLIERS = [0.01 * 1.01**power for power in range(2000)]
 class AdaptiveRule:
     """How runs add up, of which each is chosen in view of the outputs before it.
 
-    The events of a first run were fixed before any output, so that run costs what the
-    accountant says. A second run is accepted only if the sum over both stays below the
-    filter's constant, and so on. This is sound in both cases: if the first run alone
-    exceeds the constant, no run is accepted after it and the accountant's bound holds;
-    if it does not, all runs together stay below the constant.
+    The events of a first run, or of a plan of runs, were fixed before any output, so
+    that run or plan costs what the accountant says. A further run is accepted only if
+    the sum over all stays below the filter's constant, and so on. This is sound in both
+    cases: if the first run or the plan alone exceeds the constant, no run is accepted
+    after it and the accountant's bound holds; if it does not, all runs together stay
+    below the constant.
 
     Runs are *alike* if all their events are of the one kind that the first run had, or
     if that run's events were Gaussian and all others are. The accountant's bound on so

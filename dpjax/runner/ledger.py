@@ -9,6 +9,8 @@ the first step of a run, and stays spent whether or not the run finishes. A line
   beside (`beside`), as runs may read different columns of it; without such a file, of
   the records;
 - the neighbouring relation, the events, and whether the user chose the randomness;
+- whether it is a plan, of `dpjax.reserve`: events without a run, from which later runs
+  take theirs without a further charge;
 - the rule by which runs add up, which the first line sets (`privacy.AdaptiveRule`);
 - the time, and a hash of all this.
 
@@ -31,12 +33,13 @@ import fcntl
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from dpjax.privacy.events import event_from_json
+from dpjax.privacy.events import check_events, event_from_json
 from dpjax.privacy.filter import AdaptiveRule
 from dpjax.runner.files import open_own, replacing
 from dpjax.runner.hashes import keyed
@@ -68,15 +71,30 @@ class Spent(NamedTuple):
     rule
         How its runs and further ones add up; None if there are no runs.
     runs
-        The (event, count) pairs of every run.
+        The (event, count) pairs that every run was charged for. A plan counts as a run,
+        and a run within the plan is charged for nothing.
+    left
+        How many events of the plan no run has taken yet.
     """
 
     rule: AdaptiveRule | None
     runs: list[list]
+    left: Counter
+
+    def after(self, events) -> list[list]:
+        """The `runs` once a further one has made these `events`."""
+        charged = _counted(events) - self.left
+        return [*self.runs, list(charged.items())] if charged else self.runs
+
+    def has_left(self, events) -> bool:
+        """Whether a run of these `events` would be within the plan."""
+        return _counted(events) <= self.left
 
 
 class Entry(NamedTuple):
     """One run in a ledger: when it was charged, for what, and whose randomness it had.
+
+    Or a plan of runs, which is charged for all of them.
 
     The time is that of `datetime.isoformat`. The others are described in the docstring
     of the module.
@@ -86,6 +104,7 @@ class Entry(NamedTuple):
     relation: str
     events: list
     unsafe_key: bool
+    is_plan: bool
 
 
 class _Line(NamedTuple):
@@ -95,7 +114,7 @@ class _Line(NamedTuple):
         Its number, from 1.
     previous
         State of the line before it, or "".
-    nonce, records, relation, rule, events, unsafe_key
+    nonce, records, relation, rule, events, unsafe_key, is_plan
         See the docstring of the module.
     """
 
@@ -107,6 +126,7 @@ class _Line(NamedTuple):
     rule: dict
     events: list
     unsafe_key: bool
+    is_plan: bool
 
     @property
     def state(self) -> str:
@@ -170,8 +190,8 @@ def read(path, relation: str) -> Spent:
     return _spent(_read(path)[0], path, relation)
 
 
-def entries(path) -> tuple[AdaptiveRule, list[Entry]]:
-    """The rule by which the runs of a ledger add up, and its runs.
+def entries(path) -> tuple[Spent, list[Entry]]:
+    """What a ledger spent, and its runs.
 
     Raises
     ------
@@ -181,12 +201,10 @@ def entries(path) -> tuple[AdaptiveRule, list[Entry]]:
     lines, whole = _read(path)
     if not lines:
         raise LedgerError(f"there is no ledger {path}, or no run was charged in it")
-    rule, runs = _spent(lines, path, lines[0].relation)
-    assert rule is not None
     times = [json.loads(text)["time"] for text in whole]
-    return rule, [
-        Entry(time, line.relation, events, line.unsafe_key)
-        for time, line, events in zip(times, lines, runs, strict=True)
+    return _spent(lines, path, lines[0].relation), [
+        Entry(time, line.relation, _events(line), line.unsafe_key, line.is_plan)
+        for time, line in zip(times, lines, strict=True)
     ]
 
 
@@ -205,6 +223,7 @@ def reserve(
     data_fn: Callable[[], bytes],
     nonce_fn: Callable[[str], str],
     unsafe_key: bool = False,
+    is_plan: bool = False,
 ) -> str:
     """Append a reservation, once `approve` accepts what was spent before.
 
@@ -230,6 +249,8 @@ def reserve(
         or "" in a new ledger. Not called before `approve`.
     unsafe_key
         Whether the user chose the run's randomness.
+    is_plan
+        Whether the events are those of runs to come. Only the first line may be a plan.
 
     Returns
     -------
@@ -274,6 +295,7 @@ def reserve(
             rule=dataclasses.asdict(spent.rule or rule),
             events=[[event.to_json(), count] for event, count in events],
             unsafe_key=unsafe_key,
+            is_plan=is_plan,
         ).sealed(datetime.now(UTC).isoformat(timespec="seconds"))
         kept = b"".join(line + b"\n" for line in whole)
         file.seek(min(len(kept), len(content)))
@@ -361,9 +383,21 @@ def _spent(lines: list[_Line], path, relation: str) -> Spent:
                 f"{relation}: the two do not add up, so use one relation a ledger"
             )
     if not lines:
-        return Spent(None, [])
-    runs = [[(event_from_json(e), count) for e, count in line.events] for line in lines]
-    return Spent(AdaptiveRule(**lines[0].rule), runs)
+        return Spent(None, [], Counter())
+    first, *rest = lines
+    left = _counted(_events(first)) if first.is_plan else Counter()
+    spent = Spent(AdaptiveRule(**first.rule), [_events(first)], left)
+    for events in map(_events, rest):
+        spent = Spent(spent.rule, spent.after(events), spent.left - _counted(events))
+    return spent
+
+
+def _events(line: _Line) -> list:
+    return [(event_from_json(event), count) for event, count in line.events]
+
+
+def _counted(events) -> Counter:
+    return Counter(dict(check_events(events)))
 
 
 def _head_path(path) -> str:

@@ -88,7 +88,7 @@ class PrivacyStatement(NamedTuple):
             neighboring_relation=budget.neighboring_relation.name,
             num_chains=num_chains,
             num_steps=num_steps,
-            events=_listed([*shared, *events]),
+            events=listed([*shared, *events]),
             accountant=accountant,
         )
 
@@ -114,7 +114,7 @@ class PrivacyStatement(NamedTuple):
         )
 
 
-def _listed(events) -> str:
+def listed(events) -> str:
     """Events as text: all, or the first and the last if there are many kinds."""
     lines = [f"{count} x {event}" for event, count in events]
     if len(lines) > MAX_LISTED_EVENTS:

@@ -6,6 +6,7 @@ import math
 import os
 import secrets
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
+from dpjax.privacy.accountant import largest
 from dpjax.privacy.validate import check_count
 from dpjax.random import chacha
 from dpjax.runner import checkpoint as checkpoints
@@ -27,10 +29,12 @@ from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.plan import check_size, chunk_size, make_plan
 from dpjax.runner.results import PrivacyStatement, Run
 
-__all__ = ["run"]
+__all__ = ["cost_of", "run", "total_epsilon"]
 
 FITTED_STREAM = 2**95
 """Stream of the tape for draws from a fitted distribution; the steps' are below it."""
+
+NOTHING_SPENT = ledgers.Spent(None, [], Counter())
 
 SEEDED = "unsafe_key: whoever knows this key can undo the privacy"
 
@@ -64,7 +68,8 @@ def run(
     posterior
         What to sample, and the data.
     num_steps
-        Steps of every chain; None takes as many as the budget pays.
+        Steps of every chain; None takes as many as `reserve` set aside in the ledger,
+        or else as many as the budget pays.
     initial_position
         Pytree whose leaves have `num_chains` entries along the leading axis, chosen
         without looking at the data.
@@ -152,7 +157,7 @@ def run(
         _warn_of_large_delta(budget, posterior)
 
     initial = programs.initial(algorithm.transition, states)
-    cost_fn = functools.partial(_cost, algorithm, num_chains, budget)
+    cost_fn = functools.partial(cost_of, algorithm, num_chains, budget)
     stored = checkpoints.load(checkpoint, initial)
     if stored is not None:
         length = stored.num_steps
@@ -324,13 +329,13 @@ class _Outline(NamedTuple):
 
 
 def _outline(num_chains: int, budget, num_steps: int, algorithm: Algorithm):
-    events = _cost(algorithm, num_chains, budget, num_steps)
+    events = cost_of(algorithm, num_chains, budget, num_steps)
     return _Outline(
         events, algorithm.transition.laziness, algorithm.transition.num_warmup
     )
 
 
-def _cost(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> list:
+def cost_of(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> list:
     """What all chains release in `num_steps` steps; without a budget nobody asks."""
     if budget is None:
         return []
@@ -339,8 +344,8 @@ def _cost(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> list
 
 
 def _affordable(cost_fn, num_chains: int, budget, ledger) -> int:
-    """As many steps as the budget pays for, after what `ledger` says was spent."""
-    spent = ledgers.Spent(None, [])
+    """As many steps as can be made after what `ledger` says was spent."""
+    spent = NOTHING_SPENT
     if ledger is not None:
         spent = ledgers.read(ledger, budget.neighboring_relation.name)
     num_steps = _max_steps(cost_fn, budget, spent)
@@ -354,7 +359,9 @@ def _affordable(cost_fn, num_chains: int, budget, ledger) -> int:
 
 
 def _max_steps(cost_fn, budget, spent: ledgers.Spent) -> int:
-    """As many steps as the budget pays for, after what was spent; perhaps none."""
+    """As many steps as the plan has left, or else the budget pays for; perhaps none."""
+    if planned := largest(lambda num_steps: spent.has_left(cost_fn(num_steps))):
+        return planned
     if spent.rule is not None:
         return spent.rule.max_steps(cost_fn, spent.runs, budget)
     return privacy.max_steps(cost_fn, epsilon=budget.epsilon, delta=budget.delta)
@@ -385,10 +392,7 @@ def _pay(
         return keyed(secret, text, records(), ledger_state.encode()).hex()
 
     def approve(spent):
-        if spent.rule is None:
-            total = privacy.epsilon(events, budget.delta)
-        else:
-            total = spent.rule.epsilon([*spent.runs, events], budget.delta)
+        total = total_epsilon(spent, events, budget.delta)
         if total > budget.epsilon:
             before = again = ""
             if spent.runs:
@@ -403,7 +407,7 @@ def _pay(
             )
 
     if ledger is None:
-        approve(ledgers.Spent(None, []))
+        approve(NOTHING_SPENT)
         nonce = nonce_fn("")
     else:
         nonce = ledgers.reserve(
@@ -417,6 +421,13 @@ def _pay(
             unsafe_key=unsafe_key is not None,
         )
     return keyed(secret, bytes.fromhex(nonce)), nonce
+
+
+def total_epsilon(spent: ledgers.Spent, events, delta: float) -> float:
+    """Epsilon of `events` together with what was spent before."""
+    if spent.rule is None:
+        return privacy.epsilon(events, delta)
+    return spent.rule.epsilon(spent.after(events), delta)
 
 
 def _check_paid(checkpoint, ledger, reservation: str) -> None:

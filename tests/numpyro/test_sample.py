@@ -142,7 +142,7 @@ def test_a_walk_goes_on_from_a_fit_and_spends_the_budget(tmp_path, monkeypatch):
     assert statement.num_steps > 5000
     assert 7.9 < statement.epsilon <= 8.0
     assert statement.epsilon_per_chain < statement.epsilon
-    rule, runs = ledgers.read(ledger, "REPLACE_ONE")
+    rule, runs, _ = ledgers.read(ledger, "REPLACE_ONE")
     assert rule.epsilon(runs, 1e-6) == pytest.approx(statement.epsilon)
 
 

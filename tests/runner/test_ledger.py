@@ -60,10 +60,10 @@ def test_reservations_add_up(path):
 
 def test_the_first_run_sets_the_rule(path):
     reserve(path, MORE, rule=privacy.AdaptiveRule(7.0, 0.5))
-    rule, runs = ledger.read(path, RELATION)
+    rule, runs, _ = ledger.read(path, RELATION)
     assert rule == RULE
     assert runs == [[(BIT, 3)], [(NOISE, 2), (BIT, 1)], MORE]
-    assert ledger.read(path.parent / "absent", RELATION) == (None, [])
+    assert ledger.read(path.parent / "absent", RELATION) == (None, [], {})
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_the_charge(

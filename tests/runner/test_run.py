@@ -197,7 +197,7 @@ def test_a_later_run_is_charged_as_chosen_in_view_of_the_first(posterior, tmp_pa
         initial_position=STARTS[:1],
     )
     go(posterior, noise, num_steps=100, **common)
-    rule, (first,) = ledgers.read(tmp_path / "ledger", "REPLACE_ONE")
+    rule, (first,), _ = ledgers.read(tmp_path / "ledger", "REPLACE_ONE")
     step = BARKER(posterior).privacy(1)
     planned = privacy.max_steps(step, epsilon=1.0, delta=1e-6, spent=first)
     paid = rule.max_steps(step, [first], budget)
