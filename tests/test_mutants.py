@@ -55,7 +55,13 @@ from tests.release import (
     test_taint,
     test_vector_sums,
 )
-from tests.runner import test_ledger, test_program, test_randomness, test_run
+from tests.runner import (
+    test_ledger,
+    test_program,
+    test_randomness,
+    test_reserve,
+    test_run,
+)
 
 pytestmark = pytest.mark.thorough
 
@@ -132,6 +138,10 @@ def of_adding(bound, relation):
 
 def of_one_chain(algorithm, num_chains, budget, num_steps):
     return algorithm.privacy(num_steps, budget.neighboring_relation)
+
+
+def of_the_plan_alone(spent, events):
+    return spent.runs or [events]
 
 
 def of_a_fixed_plan(rule, runs, epsilon):
@@ -287,6 +297,10 @@ MUTANTS = {
     "one chain of many is charged": (
         run_module, "cost_of", of_one_chain,
         test_run.test_budget_is_for_all_chains_together, {},
+    ),
+    "what is beyond a plan is free": (
+        ledger.Spent, "after", of_the_plan_alone,
+        test_reserve.test_runs_beyond_a_plan_are_charged_or_refused, {},
     ),
     "runs chosen in view of others add up like a plan": (
         AdaptiveRule, "delta", of_a_fixed_plan,
@@ -466,6 +480,10 @@ def given(tmp_path):
                 values["path"] = fixture(test_ledger, "path")(tmp_path)
             if test.__module__ == test_run.__name__:
                 values["posterior"] = fixture(test_run, "posterior")()
+            if test.__module__ == test_reserve.__name__:
+                values["posterior"] = fixture(test_reserve, "posterior")()
+                path_fn = fixture(test_reserve, "path")
+                values["path"] = path_fn(values["posterior"], tmp_path)
             names = inspect.signature(test).parameters
             return {name: value for name, value in values.items() if name in names}
 
