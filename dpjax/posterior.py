@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any
 
 import jax
@@ -45,8 +46,8 @@ class Posterior:
     Raises
     ------
     ValueError
-        If there is no record, the leading axes differ, an array is not of numbers, or
-        `tempering` is out of range.
+        If there is no record, the leading axes differ, an array is not of numbers or is
+        a data frame, or `tempering` is out of range.
     """
 
     logprior_fn: Callable[[Any], jax.Array] = field(metadata=dict(static=True))
@@ -62,9 +63,20 @@ class Posterior:
 
     def __post_init__(self):
         leaves = jax.tree_util.tree_leaves_with_path(self.data)
-        python = int, float, complex, str, bytes
-        if any(type(leaf) in python for _, leaf in leaves):
-            raise ValueError("data must be a pytree of arrays, not of Python's numbers")
+        wrong = int, float, complex, str, bytes, PathLike
+        if any(
+            isinstance(leaf, wrong) and not hasattr(leaf, "shape") for _, leaf in leaves
+        ):
+            raise ValueError(
+                "data must be a pytree of arrays, not of Python's numbers or texts: "
+                "read files and make arrays of lists first"
+            )
+        if tables := [type(leaf) for _, leaf in leaves if hasattr(leaf, "to_numpy")]:
+            raise ValueError(
+                f"data must be a pytree of arrays, and a {tables[0].__name__} is none: "
+                "pass {name: table[name].to_numpy() for name in table.columns}; a "
+                "record is then a dict of one row's values"
+            )
         # JAX rebuilds dataclasses with placeholders that have no shape.
         if not all(hasattr(leaf, "shape") for _, leaf in leaves):
             return

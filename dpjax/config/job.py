@@ -92,7 +92,10 @@ def load(path) -> Job:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    return read(tables, path.stem, path.parent)
+    try:
+        return read(tables, path.stem, path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def read(tables, name: str, folder: Path = Path()) -> Job:
@@ -131,7 +134,7 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name}: {error}") from error
+        raise ConfigError(str(error)) from error
     options = {**run.options, "ledger": ledger or model.ledger}
     outline, load = model.outline, model.load
     return Job(name, algorithm_fn, budget, options, outline, load, sample_fn)

@@ -56,6 +56,11 @@ def check(columns: dict) -> None:
         is_list = isinstance(parts, list)
         # An empty list is not a list of columns.
         for part in (parts or [None]) if is_list else [parts]:
+            if isinstance(part, dict) and not _is_range(part.get("range", [0, 1])):
+                raise ValueError(
+                    f"columns.{array} has the range {reprlib.repr(part['range'])}: it "
+                    "must be two numbers of sizes up to 1e30, the lower one first"
+                )
             if not _is_column(part, is_list):
                 raise ValueError(
                     f"columns.{array} must be a column's name, a table of column and "
@@ -70,15 +75,23 @@ def _is_column(part, is_in_list: bool) -> bool:
     match part:
         case str():
             return True
-        case {"column": str(), "range": [low, high], **rest} if not rest:
-            is_number = all(type(value) in (int, float) for value in (low, high))
-            return is_number and -HUGE <= low < high <= HUGE
+        case {"column": str(), "range": ends, **rest} if not rest:
+            return _is_range(ends)
         case {"column": str(), "categories": [*values], **rest} if not rest:
             are_plain = all(type(value) in (str, int, float) for value in values)
             return are_plain and len(set(map(str, values))) == len(values) > 1
         case {"column": str(), "shape": [*sizes], **rest} if not rest:
             are_sizes = all(type(size) is int and size > 0 for size in sizes)
             return are_sizes and math.prod(sizes) <= MAX_SHAPE and not is_in_list
+    return False
+
+
+def _is_range(ends) -> bool:
+    match ends:
+        case [int() | float() as low, int() | float() as high]:
+            # A bool is an int in Python.
+            are_numbers = bool not in (type(low), type(high))
+            return are_numbers and -HUGE <= low < high <= HUGE
     return False
 
 

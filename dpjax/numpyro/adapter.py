@@ -51,7 +51,8 @@ def posterior(
         its plates is ignored, with a warning.
     data
         Arrays of shape ``(n, ...)`` by the names of the model's arguments, with the
-        records along the leading axis. One record is the unit of privacy.
+        records along the leading axis, or a pandas data frame. One record is the unit
+        of privacy.
     plate
         Name of the plate whose sites are the likelihood. All other sites are the prior.
     public
@@ -107,7 +108,7 @@ def posterior(
         raise ValueError("data and public are named by the arguments of the model")
     if simulate_fn is not None and score_nodes is not None:
         raise ValueError("simulate_fn and score_nodes do the same: pass one of them")
-    if not data:
+    if not len(data):
         raise ValueError("data holds no arrays: name those of the model's arguments")
     arrays = {name: _as_array(name, value) for name, value in data.items()}
     # A NumPy array cannot be indexed by rows that are traced.

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 from dp_accounting import NeighboringRelation
 from jax.core import Tracer
 
@@ -121,6 +122,13 @@ class Range(ClipBound):
     bounds_fn: Callable[[Any, Any], tuple]
     half_range: float
 
+    def __post_init__(self):
+        if not callable(self.bounds_fn):
+            raise ValueError(
+                "Range takes a function (position, proposed) -> (low, high), and then "
+                f"half_range; the first is of type {type(self.bounds_fn).__name__}"
+            )
+
     @property
     def number(self):
         return self.half_range
@@ -153,7 +161,14 @@ def of(clip_bound, *, has_centre: bool = False) -> ClipBound:
             "clip_bound must be a number or Lipschitz"
         )
     number = clip_bound.number
-    if not isinstance(number, Tracer) and not number > 0:
+    if isinstance(number, Tracer):
+        return clip_bound
+    if np.ndim(number) or not np.issubdtype(np.asarray(number).dtype, np.number):
+        raise ValueError(
+            "clip_bound must be a number of nats, Lipschitz(number) or "
+            f"Range(bounds_fn, number), got {number!r} for the number"
+        )
+    if not number > 0:
         raise ValueError(
             f"clip_bound must be positive, got {number}: it bounds, in nats, what one "
             "record adds to the log ratio"

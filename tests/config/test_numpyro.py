@@ -222,7 +222,9 @@ def test_accounting_reads_no_file(folder, capsys, monkeypatch, metric):
         ('plate = "people"', 'plate = "persons"', "no plate 'persons'"),
         ("num_records = 3000", "num_records = 0", "between 1 and"),
         ('y = "score"', 'z = "score"', "cannot be called on one record"),
-        ("range = [20, 60]", "range = [60, 20]", "columns.x must be"),
+        ("range = [20, 60]", "range = [60, 20]", "has the range [60, 20]: it must be"),
+        ("range = [20, 60]", 'range = ["a", "b"]', "two numbers of sizes up to 1e30"),
+        ("range = [20, 60]", 'range = "20-60"', "two numbers of sizes up to 1e30"),
         ("range = [20, 60]", "scale = [20, 60]", "columns.x must be"),
         ('["N", "S", "W"]', '["N", "N"]', "columns.group must be"),
         ("num_chains = 2", "num_chains = 2\nstart = 0.0", "unknown key 'start'"),
@@ -238,7 +240,8 @@ def test_bad_tables_are_refused(folder, capsys, old, new, message):
     assert TOML.count(old) == 1
     (folder / "job.toml").write_text(TOML.replace(old, new))
     assert cli.main(["account", str(folder / "job.toml")]) == 1
-    assert message in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert message in said and said.startswith(f"dpjax: {folder / 'job.toml'}: ")
 
 
 @pytest.mark.parametrize(

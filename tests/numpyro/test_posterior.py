@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas
 import pytest
 from numpyro import handlers
 from numpyro.contrib.control_flow import scan
@@ -117,6 +118,20 @@ def test_other_data_take_the_place_of_these():
 def test_labels_may_be_floats():
     target = posterior(logistic, dict(X=MATRIX, y=BITS.astype(float)), plate="data")
     assert target.model.observed == {"obs": "y"}
+
+
+def test_a_data_frame_is_the_arrays_of_its_columns():
+    def line(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(slope * x, 1.0), obs=y)
+
+    frame = pandas.DataFrame({"x": VECTOR, "y": 2 * VECTOR})
+    target = posterior(line, frame, plate="data")
+    assert repr(target).startswith("ModelPosterior(one record: x: float")
+    np.testing.assert_allclose(target.data["y"], 2 * VECTOR, rtol=1e-6)
+    with pytest.raises(ValueError, match="data\\['y'\\] must be an array of numbers"):
+        posterior(line, frame.assign(y=frame["y"].astype(str)), plate="data")
 
 
 def test_an_example_stands_for_records_outside_the_default_range():

@@ -1,12 +1,14 @@
 """What a run and a posterior print: no records, no arrays, nothing cut away."""
 
 import functools
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 
 import dpjax
+from dpjax.release import clip_bounds
 from dpjax.runner.fit import Fit
 from dpjax.runner.results import PrivacyStatement, Run
 
@@ -20,6 +22,40 @@ def test_a_posterior_prints_the_form_of_one_record():
     posterior = dpjax.Posterior(prior, lambda theta, record: 0.0, data)
     assert repr(posterior) == "Posterior(one record: x: float64[3], y: int64[])"
     assert repr(dpjax.Posterior(len, len, data["x"])).endswith("record: float64[3])")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            pandas.DataFrame({"a": [731905.25]}),
+            "a DataFrame is none: pass {name: table",
+        ),
+        ({"a": pandas.Series([731905.25])}, "a Series is none"),
+        (Path("731905.csv"), "read files and make arrays of lists first"),
+        (["731905"], "not of Python's numbers or texts"),
+        (np.array(["731905"]), "encode strings and dates as numbers"),
+    ],
+)
+def test_data_that_are_no_arrays_are_refused_without_quoting_them(data, message):
+    with pytest.raises(ValueError, match=message) as refusal:
+        dpjax.Posterior(len, len, data)
+    assert "731905" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("clip_bound", "message"),
+    [
+        ("0.1", "must be a number of nats.* got '0.1'"),
+        ((-1.0, 1.0), "must be a number of nats"),
+        (dpjax.Lipschitz("a"), "must be a number of nats"),
+    ],
+)
+def test_a_clip_bound_that_is_no_number_is_refused(clip_bound, message):
+    with pytest.raises(ValueError, match=message):
+        clip_bounds.of(clip_bound)
+    with pytest.raises(ValueError, match="Range takes a function"):
+        dpjax.Range(0.5, 1.0)
 
 
 def test_a_run_prints_its_statement_and_its_summary():
