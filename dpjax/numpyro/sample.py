@@ -58,7 +58,7 @@ from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner import sample as simulated
 from dpjax.runner.check import check_key
-from dpjax.runner.fit import fit, least_noise
+from dpjax.runner.fit import fit, least_noise, spent_before
 from dpjax.runner.results import PrivacyStatement, Run
 from dpjax.runner.run import run
 
@@ -128,7 +128,7 @@ def sample(
         From `dpjax.numpyro.posterior`, with an ``example`` if its model does not
         generate all of its records.
     budget
-        What all draws together may spend.
+        What all draws together may spend, and all earlier runs in the ledger.
     num_draws
         Draws of every chain. Those of a fit cost nothing. Those of a walk are twenty
         steps apart, and every step is charged, so their number is approximate.
@@ -210,11 +210,14 @@ def sample(
     algorithm_fn = functools.partial(
         fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
-    noise_multiplier = least_noise(algorithm_fn, posterior, budget)
+    files = dict(ledger=ledger, checkpoint=checkpoint)
+    noise_multiplier = least_noise(algorithm_fn, posterior, budget, **files)
     _check_resolution(posterior, budget, noise_multiplier, nominal_num_records)
     algorithm_fn = functools.partial(algorithm_fn, noise_multiplier=noise_multiplier)
     *others, _ = algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
-    last = quietest_sum(1.0, model.dim, others, budget)
+    last = None
+    if spent_before(budget, **files) is None:
+        last = quietest_sum(1.0, model.dim, others, budget)
     return fit(
         functools.partial(algorithm_fn, last=last),
         draws,
@@ -284,7 +287,9 @@ def _walk(
         checkpoint and f"{os.fspath(checkpoint)}.{name}" for name in ("fit", "walk")
     ]
     share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
-    noise_multiplier = least_noise(fit_algorithm, posterior, share)
+    noise_multiplier = least_noise(
+        fit_algorithm, posterior, share, ledger=ledger, checkpoint=files[0]
+    )
     _check_resolution(posterior, share, noise_multiplier, None)
     spent = fit_algorithm(posterior, noise_multiplier=noise_multiplier).privacy(
         1, budget.neighboring_relation

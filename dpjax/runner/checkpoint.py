@@ -15,7 +15,7 @@ import numpy as np
 
 from dpjax.runner.files import open_own, replacing
 
-__all__ = ["Checkpoint", "CheckpointError", "check", "load", "save"]
+__all__ = ["Checkpoint", "CheckpointError", "check", "load", "reservation", "save"]
 
 
 class CheckpointError(ValueError):
@@ -100,6 +100,17 @@ def load(path, template) -> Checkpoint | None:
         raise CheckpointError(_refusal(path, ["the kernel's state"]))
     header["key"] = bytes.fromhex(header["key"])
     return Checkpoint(**header, progress=jax.tree.unflatten(structure, leaves))
+
+
+def reservation(path) -> str | None:
+    """Nonce of the line in the ledger that paid for the run of a checkpoint.
+
+    It is None if there is no path, no file or no such line. Errors are those of `load`.
+    """
+    if path is None or not os.path.lexists(path):
+        return None
+    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file, np.load(file) as stored:
+        return json.loads(str(stored["header"]))["reservation"] or None
 
 
 def check(path, checkpoint: Checkpoint, settings: dict) -> None:

@@ -1,5 +1,6 @@
 """Fits: one step that spends a budget, then as many draws as wanted, at no cost."""
 
+import bisect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +12,19 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count
+from dpjax.runner import checkpoint as checkpoints
+from dpjax.runner import ledger as ledgers
 from dpjax.runner.hashes import digest
 from dpjax.runner.results import Run
 from dpjax.runner.run import run
 
-__all__ = ["Fit", "fit", "least_noise"]
+__all__ = ["Fit", "fit", "least_noise", "spent_before"]
 
 NOISE_MULTIPLIERS = 1e-2, 2.0**11
 """Between these lies the noise multiplier that spends a budget."""
+
+NUM_MULTIPLIERS = 2**14
+"""Noise multipliers that are tried if a part is spent: they grow by .1 %."""
 
 
 @dataclass(frozen=True)
@@ -121,27 +127,59 @@ def fit(
     return Fit(positions, None, statement, released=released, known=known)
 
 
-def least_noise(algorithm_fn, posterior, budget: privacy.Budget) -> float:
-    """The noise multiplier at which one step spends the budget.
+def spent_before(budget: privacy.Budget, ledger, checkpoint) -> ledgers.Spent | None:
+    """What a ledger says was spent before a run; None if that is nothing."""
+    if ledger is None:
+        return None
+    own = checkpoints.reservation(checkpoint)
+    spent = ledgers.read(ledger, budget.neighboring_relation.name, before=own)
+    return spent if spent.runs else None
+
+
+def least_noise(
+    algorithm_fn, posterior, budget: privacy.Budget, *, ledger=None, checkpoint=None
+) -> float:
+    """The noise multiplier at which one step spends what is left of a budget.
 
     Parameters
     ----------
     algorithm_fn
         ``(posterior, noise_multiplier=...) -> Algorithm``.
-    posterior, budget
-        As in `dpjax.run`.
+    posterior, budget, ledger, checkpoint
+        As in `dpjax.run`. A run that goes on from its checkpoint gets the same noise
+        again: what it was charged itself does not count as spent.
 
     Raises
     ------
     BudgetError
-        If the budget does not pay for any.
+        If too little is left for any.
     """
 
     def cost(noise_multiplier):
         algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
         return algorithm.privacy(1, budget.neighboring_relation)
 
-    least = privacy.epsilon(cost(NOISE_MULTIPLIERS[1]), budget.delta)
+    most = NOISE_MULTIPLIERS[1]
+    spent = spent_before(budget, ledger, checkpoint)
+    if spent is not None:
+        rule, runs = spent.rule, spent.runs
+        assert rule is not None
+
+        def fits(noise_multiplier):
+            all_runs = [*runs, cost(noise_multiplier)]
+            return rule.epsilon(all_runs, budget.delta) <= budget.epsilon
+
+        noise_multipliers = np.geomspace(*NOISE_MULTIPLIERS, NUM_MULTIPLIERS).tolist()
+        index = bisect.bisect_left(noise_multipliers, True, key=fits)
+        if index == NUM_MULTIPLIERS:
+            raise privacy.BudgetError(
+                f"earlier runs in {ledger} leave too little of epsilon = "
+                f"{budget.epsilon:g} at delta = {budget.delta:g} for a fit. The budget "
+                "is that of all runs on these records together: raise it, if that can "
+                f"be answered for. `dpjax ledger show {ledger}` lists what was spent"
+            )
+        return noise_multipliers[index]
+    least = privacy.epsilon(cost(most), budget.delta)
     if least > budget.epsilon:
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g} is too small "

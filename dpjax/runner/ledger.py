@@ -31,6 +31,7 @@ import contextlib
 import dataclasses
 import fcntl
 import hashlib
+import itertools
 import json
 import os
 from collections import Counter
@@ -172,7 +173,7 @@ def check_writable(path) -> None:
         )
 
 
-def read(path, relation: str) -> Spent:
+def read(path, relation: str, before: str | None = None) -> Spent:
     """What was spent so far; an absent file has spent nothing.
 
     Parameters
@@ -181,13 +182,16 @@ def read(path, relation: str) -> Spent:
         The ledger file.
     relation
         Name of the neighbouring relation that the caller accounts for.
+    before
+        Nonce of a reservation; it and those after it are left out.
 
     Raises
     ------
     LedgerError
         If lines are missing, damaged or out of order, or under another relation.
     """
-    return _spent(_read(path)[0], path, relation)
+    lines = itertools.takewhile(lambda line: line.nonce != before, _read(path)[0])
+    return _spent(list(lines), path, relation)
 
 
 def entries(path) -> tuple[Spent, list[Entry]]:

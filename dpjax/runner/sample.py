@@ -83,7 +83,9 @@ def sample(
     return fit(
         functools.partial(
             algorithm_fn,
-            noise_multiplier=least_noise(algorithm_fn, posterior, budget),
+            noise_multiplier=least_noise(
+                algorithm_fn, posterior, budget, ledger=ledger, checkpoint=checkpoint
+            ),
         ),
         draws_fn,
         posterior,

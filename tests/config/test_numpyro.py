@@ -102,6 +102,8 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
     assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 1
     said = capsys.readouterr().err
     assert f"earlier runs in {folder / 'people.csv.ledger.jsonl'}" in said
+    path.write_text(TOML.replace("epsilon = 4.0", "epsilon = 6.0"))
+    assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 0
 
 
 def test_jobs_on_one_file_share_a_ledger(folder, capsys):

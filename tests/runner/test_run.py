@@ -315,6 +315,38 @@ def test_a_budget_too_small_for_a_fit_says_what_is_enough(posterior):
     least_noise(noisy, posterior, dpjax.Budget(1.1 * enough, 1e-6))
 
 
+def test_a_fit_spends_what_earlier_runs_left(posterior, tmp_path):
+    """Resumed, it does not count what it was charged itself."""
+
+    def released(noise_multiplier):
+        return [(privacy.GaussianRelease(noise_multiplier), 1)]
+
+    def noisy(posterior, noise_multiplier):
+        cost = released(noise_multiplier)
+        return BARKER(posterior)._replace(privacy=lambda *_: cost)
+
+    path, saved = tmp_path / "ledger.jsonl", tmp_path / "checkpoint.npz"
+    alone = least_noise(noisy, posterior, BUDGET, ledger=path)
+    rule = privacy.AdaptiveRule.of(released(3.0), BUDGET)
+    own = ledgers.reserve(
+        path,
+        released(3.0),
+        "REPLACE_ONE",
+        lambda spent: None,
+        rule=rule,
+        data_fn=lambda: b"data",
+        nonce_fn=lambda state: "0a",
+    )
+    found = least_noise(noisy, posterior, BUDGET, ledger=path)
+    epsilon = rule.epsilon([released(3.0), released(found)], BUDGET.delta)
+    assert found > alone and 0.995 * BUDGET.epsilon < epsilon <= BUDGET.epsilon
+    checkpoint.save(saved, {}, checkpoint.Checkpoint(b"", own, 1, 0, ()))
+    options = dict(ledger=path, checkpoint=saved)
+    assert least_noise(noisy, posterior, BUDGET, **options) == alone
+    with pytest.raises(privacy.BudgetError, match=f"earlier runs in {path} leave"):
+        least_noise(noisy, posterior, dpjax.Budget(1.0, 1e-5), ledger=path)
+
+
 @pytest.mark.parametrize(
     "key", [3, np.int64(3), "3", np.zeros(2, np.uint32), jnp.zeros(2)]
 )
