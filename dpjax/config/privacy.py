@@ -8,7 +8,10 @@ from dpjax.privacy import Budget, NeighboringRelation
 __all__ = ["KEYS", "read"]
 
 KEYS = {
-    "epsilon": Key(NUMBER, "What the run may spend, up to 500."),
+    "epsilon": Key(
+        NUMBER,
+        "What the run and all before it in the ledger may spend together, up to 500.",
+    ),
     "delta": Key(NUMBER, "Below 1 / n for n records."),
     "neighboring_relation": Key(
         one_of(("ADD_OR_REMOVE_ONE", "REPLACE_ONE")),
