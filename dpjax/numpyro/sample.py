@@ -141,7 +141,7 @@ def sample(
         the exact posterior unchanged.
     robust
         Draws are as wide as the records' scores vary about the parameters that fit
-        best, whether or not the model holds. It takes a twentieth of mu^2. Any model
+        best, whether or not the model holds. It takes .06 of mu^2. Any model
         is then fitted like one of observations given covariates. A walk refuses it.
     nominal_num_records
         As in `dpjax.sgld`. A walk refuses it.
