@@ -78,6 +78,25 @@ def test_a_slope_without_noise_gives_the_posterior_in_closed_form():
     assert known.fit_check == pytest.approx((1.1, variance**0.5 / 900))
 
 
+def test_a_second_fit_compiles_nothing():
+    compiled = []
+
+    def listen(event, seconds, **_):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(event)
+
+    found = [released(SLOPE, 1e-4, 0.5, np.ones(DIM), seed) for seed in (1, 2)]
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        drawn(found[0], num_draws=40)
+        assert compiled
+        compiled.clear()
+        drawn(found[1], num_draws=40)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert not compiled
+
+
 def test_where_nothing_is_resolved_the_draws_are_the_priors():
     found = released(SLOPE, 100.0, 1000.0, np.zeros(DIM), 0)
     with pytest.warns(UserWarning, match="times the epsilon"):

@@ -83,6 +83,24 @@ def test_blocks_change_nothing(monkeypatch, block):
     total.clear_cache()
 
 
+def test_many_blocks_are_traced_like_two():
+    def num_calls(num_records):
+        calls = []
+
+        def contribution(record):
+            calls.append(record)
+            return record
+
+        data = jax.ShapeDtypeStruct((num_records, 3), jnp.float32)
+        jax.eval_shape(
+            lambda data: vector_sum(posterior_of(data), contribution, 1.0), data
+        )
+        return len(calls)
+
+    block = vector_sums.MAX_STORED
+    assert num_calls(block) == num_calls(2 * block) == num_calls(50 * block + 1)
+
+
 def test_memory_does_not_hold_all_gradients():
     dim, size, chains = 200, 100_000, 4
     data = jax.ShapeDtypeStruct((size, dim), jnp.float32)
