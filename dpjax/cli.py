@@ -19,6 +19,7 @@ from dpjax import config, privacy
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
+from dpjax.runner.results import listed
 from dpjax.runner.run import run
 from dpjax.runner.signals import Stopped, deferred, raised
 
@@ -194,9 +195,9 @@ def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> 
     lines = [f"{path}: {num_runs} runs, neighbours: {entries[0].relation}"]
     for entry in entries:
         marks = " (plan)" * entry.is_plan + " (unsafe key)" * entry.unsafe_key
-        lines.append(f"{entry.time}{marks}  {_listed(entry.events)}")
+        lines.append(f"{entry.time}{marks}  {listed(entry.events)}")
     if planned:
-        lines.append(f"left of the plan: {_listed(planned.items())}")
+        lines.append(f"left of the plan: {listed(planned.items())}")
     spent = rule.epsilon(runs, delta)
     lines.append(f"spent so far: epsilon = {spent:.4g} at delta = {delta:g}")
     if epsilon is not None:
@@ -213,10 +214,6 @@ def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> 
             )
         lines.append(left)
     return "\n".join(lines)
-
-
-def _listed(events) -> str:
-    return "; ".join(f"{count} x {event}" for event, count in events)
 
 
 def audited(job: config.Job, **options: int) -> Attack:
