@@ -177,9 +177,8 @@ def max_steps(
         return least_delta(events(steps), epsilon, method, names) < delta
 
     def roughly_fits(steps: int) -> bool:
-        ideal = partial(composition.rough_delta, events(steps))
-        found = numerical_error(events(steps)).delta(ideal, epsilon)
-        return found < delta and steps <= MAX_STEPS
+        found = composition.rough_epsilon(events(steps), delta)
+        return found < epsilon and steps <= MAX_STEPS
 
     # Slow accountants come last, and start from what is known.
     most = largest(roughly_fits)

@@ -77,18 +77,15 @@ def calibrate(
         value = min(max(math.exp(log_value), low), high)
         return check_events(repeat(check_events(step_events_fn(value)), num_steps))
 
-    def compared(found: float) -> float:
-        """Negative if a delta is within the budget."""
-        return math.log(max(found, 1e-300)) - math.log(delta) or 1e-300
-
     def estimate(log_value: float) -> float:
-        return compared(composition.rough_delta(events(log_value), epsilon))
+        found = composition.rough_epsilon(events(log_value), delta)
+        return math.log(min(max(found, 1e-300), 1e300)) - math.log(epsilon)
 
     @cache
     def excess(log_value: float, names=composition.METHODS) -> float:
         """Negative if `num_steps` steps fit the budget."""
         found = accountant.least_delta(events(log_value), epsilon, method, names)
-        return compared(found)
+        return math.log(max(found, 1e-300)) - math.log(delta) or 1e-300
 
     def fast(log_value: float) -> float:
         return excess(log_value, composition.FAST_METHODS)

@@ -37,7 +37,7 @@ __all__ = [
     "other_profile",
     "renyi_curve",
     "renyi_curve_at_best",
-    "rough_delta",
+    "rough_epsilon",
 ]
 
 CHEAP_METHODS = ("tv", "rdp", "gdp", "zcdp")
@@ -230,12 +230,12 @@ def _rdp(events) -> Bound:
     return Bound(delta, epsilon)
 
 
-def rough_delta(events, epsilon: float) -> float:
-    """Estimate of delta(epsilon) by Renyi orders, which certifies nothing."""
+def rough_epsilon(events, delta: float) -> float:
+    """Estimate of epsilon by Renyi orders, nats, which certifies nothing."""
     curve, orders = _estimated(
-        events, partial(conversions.rdp_log_delta, epsilon=epsilon)
+        events, lambda curve, orders: curve + conversions.rdp_excess(orders, delta)
     )
-    return conversions.rdp_delta(curve, epsilon, orders)
+    return conversions.rdp_epsilon(curve, delta, orders)
 
 
 def renyi_curve_at_best(events, value_fn: Callable) -> tuple[np.ndarray, np.ndarray]:
