@@ -177,8 +177,13 @@ def max_steps(
         return least_delta(events(steps), epsilon, method, names) < delta
 
     def roughly_fits(steps: int) -> bool:
-        found = composition.rough_epsilon(events(steps), delta)
-        return found < epsilon and steps <= MAX_STEPS
+        error = numerical_error(events(steps))
+        left = error.delta_left(delta)
+        # Whether more than `MAX_STEPS` fit is for the methods to say.
+        if left < 1e-100 or steps > MAX_STEPS // 4:
+            return False
+        found = composition.rough_epsilon(events(steps), left)
+        return found + 2 * error.relative_error < epsilon
 
     # Slow accountants come last, and start from what is known.
     most = largest(roughly_fits)

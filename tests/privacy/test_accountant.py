@@ -154,6 +154,13 @@ def test_numerical_error_of_bits_is_charged():
     assert privacy.delta(gaussian, 20.0) == 0.0
 
 
+def test_numerical_error_ends_a_plan_of_tiny_bits():
+    bit = privacy.AcceptBit(acceptance.barker(0.1), 1e-6)
+    steps = privacy.max_steps([(bit, 1)], epsilon=1.0, delta=1e-6)
+    failure = acceptance.FAILURE_PROB
+    assert steps * failure < 1e-6 <= (steps + 1) * failure
+
+
 def test_relative_error_of_releases_is_charged():
     """Twice the sum of the nats is epsilon that ideal releases do not have."""
     ideal, share = privacy.GaussianRelease(2.0), 1e-3
