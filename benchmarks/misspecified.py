@@ -3,11 +3,11 @@
     python -m benchmarks.misspecified [--data-sets N] [--only CELL ...]
 
 Regressions of 20,000 counts and labels on three covariates, at epsilon = 1. Each wrong
-model is fitted to `--data-sets` data sets, as `dpjax.numpyro.sample` does, and so is
-each right one. The parameter that likelihood methods find is the maximiser of the
-likelihood on a million records. The one that a fit finds is the mean of its centres
-over the other data sets. Results are written to benchmarks/misspecified.json, and
-benchmarks/MISSPECIFIED.md reads them.
+model is fitted to `--data-sets` data sets, as `dpjax.numpyro.sample` does but with
+Gaussian noise only, and so is each right one. The parameter that likelihood methods
+find is the maximiser of the likelihood on a million records. The one that a fit finds
+is the mean of its centres over the other data sets. Results are written to
+benchmarks/misspecified.json; benchmarks/MISSPECIFIED.md holds them as a table.
 """
 
 import argparse
