@@ -24,8 +24,8 @@ from dpjax.release.exact_sums import (
 __all__ = ["shape_of", "vector_sum"]
 
 MAX_STORED = 2**13
-"""Records of a block whose vectors are stored whole. What is computed on the way to
-them then fits into a cache."""
+"""Records of a block whose vectors, or numbers, come whole. What is computed on the way
+to them then fits into a cache."""
 
 
 def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
@@ -106,6 +106,6 @@ def vector_sum(
     else:
         rows = None, *sample
     block_size = max(BLOCK // max(size // 8, 1), 1)
-    if axis == 1:
+    if len(sizes) == 1:
         block_size = min(block_size, MAX_STORED)
     return sum_over_records(sums, rows, block_size, (size,))
