@@ -63,10 +63,9 @@ class Posterior:
 
     def __post_init__(self):
         leaves = jax.tree_util.tree_leaves_with_path(self.data)
-        wrong = int, float, complex, str, bytes, PathLike
-        if any(
-            isinstance(leaf, wrong) and not hasattr(leaf, "shape") for _, leaf in leaves
-        ):
+        # JAX rebuilds dataclasses with booleans and placeholders, too.
+        wrong = int, float, complex, str, bytes
+        if any(type(leaf) in wrong or isinstance(leaf, PathLike) for _, leaf in leaves):
             raise ValueError(
                 "data must be a pytree of arrays, not of Python's numbers or texts: "
                 "read files and make arrays of lists first"
@@ -77,7 +76,6 @@ class Posterior:
                 "pass {name: table[name].to_numpy() for name in table.columns}; a "
                 "record is then a dict of one row's values"
             )
-        # JAX rebuilds dataclasses with placeholders that have no shape.
         if not all(hasattr(leaf, "shape") for _, leaf in leaves):
             return
         if not 0 < self.tempering <= 1:

@@ -13,15 +13,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["BLOCK", "GRID", "clip_to_grid", "exact_sum", "sum_over_records", "wide"]
+__all__ = ["GRID", "clip_to_grid", "exact_sum", "sum_over_records", "wide"]
 
 GRID = 2**16
 """Cells of the public grid per clip bound. At n = 1e7 the rounding of all records
 together moves a sum by about .03 clip bounds, random in sign."""
-
-BLOCK = 2**17
-"""Numbers, one a record or one a gradient component, that one chain evaluates together:
-this bounds the memory that a sum needs."""
 
 GROUP = 2**24 // GRID
 """Integers of at most `GRID` that float32 adds without rounding."""

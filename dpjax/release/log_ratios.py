@@ -19,7 +19,7 @@ from jax import lax
 
 from dpjax.posterior import Posterior
 from dpjax.release.clip_bounds import MAX_RECORDS
-from dpjax.release.exact_sums import BLOCK, GRID, exact_sum, sum_over_records, wide
+from dpjax.release.exact_sums import GRID, exact_sum, sum_over_records, wide
 
 __all__ = ["batch_moments", "log_ratio_sum", "remember"]
 
@@ -28,6 +28,10 @@ MIN_REMEMBERED_SIZE = 16
 
 MAX_REMEMBERED = 2**20
 """Records up to which log-likelihoods are remembered, one float a record and chain."""
+
+BLOCK = 2**20
+"""Records that are evaluated together. Log ratios are fused with their sum, so few of
+them are stored at a time, and smaller blocks are slower."""
 
 MAX_BATCH_SIZE = 2**20
 """Records of a batch whose squared cells float64 adds exactly."""

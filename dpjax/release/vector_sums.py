@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from dpjax.posterior import Posterior
 from dpjax.random.batches import Sample
 from dpjax.release.exact_sums import (
-    BLOCK,
     clip_to_grid,
     exact_sum,
     sum_over_records,
@@ -22,6 +21,10 @@ from dpjax.release.exact_sums import (
 )
 
 __all__ = ["shape_of", "vector_sum"]
+
+BLOCK = 2**17
+"""Components, over about eight, that one chain evaluates together: this bounds the
+memory that a sum needs."""
 
 MAX_STORED = 2**13
 """Records of a block whose vectors, or numbers, come whole. What is computed on the way

@@ -358,6 +358,7 @@ def test_scores_are_centred_and_vary_like_the_information(name):
             assert np.abs(sums / noise).max() < 6
 
 
+@pytest.mark.thorough
 def test_information_in_closed_form():
     """sum w h h^T of one record is that of a Bernoulli and of a Poisson observation."""
     for name, of_rate in ("bernoulli", 1.0), ("poisson", None):

@@ -81,7 +81,7 @@ def test_batch_divergences_by_the_printed_sum():
         privacy.GaussianRelease(3.0),
         privacy.AcceptBit(acceptance.penalty(2.0), 0.5),
         privacy.AcceptBit(acceptance.barker(0.3), 0.1),
-        privacy.BarkerTest(100),
+        pytest.param(privacy.BarkerTest(100), marks=pytest.mark.thorough),
     ],
 )
 def test_batches_cost_less_than_all_records(event):
