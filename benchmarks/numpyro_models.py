@@ -7,8 +7,9 @@ records or fewer. Every data set is drawn anew from the model at the truth; for 
 these are the labels, at the mean of NUTS. Its posterior without privacy is the normal
 law at its mode in unconstrained space, or NUTS with ``--nuts``. Reported are, over data
 sets and parameters, the distances of means in posterior standard deviations, the ratios
-of standard deviations, and how often 90 % intervals hold the truth, with a standard
-error that takes the parameters of a data set for one observation.
+of standard deviations, their largest ratio to those of the prior, and how often 90 %
+intervals hold the truth, with a standard error that takes the parameters of a data set
+for one observation.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import importlib.util
 import time
 import warnings
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +35,13 @@ GROUPS = 1.0 + 0.7 * np.random.default_rng(1).normal(size=20)
 TRUTH = {
     "adult": {},
     "hierarchical": {"slope": -0.5, "sigma": 1.5, "intercept": GROUPS},
+    "negative_binomial": {
+        "intercept": 1.0,
+        "slopes": np.array([0.5, -0.3, 0.2]),
+        "concentration": 2.0,
+    },
     "poisson": {"intercept": 0.5, "slopes": np.array([0.6, -0.4, 0.2])},
+    "student_t": {"slopes": np.linspace(-0.5, 0.5, 10), "sigma": 0.8},
 }
 """Parameters that the generators fix; group effects and their law are drawn once."""
 
@@ -134,6 +142,7 @@ def mode(posterior, start):
 
 def line(name, num_data_sets, num_records, with_nuts, **options):
     job = config.load(CONFIGS / f"{name}.toml")
+    posterior: Any
     posterior, _, _ = job.load()
     truth = TRUTH[name]
     if not truth or with_nuts:
@@ -145,7 +154,9 @@ def line(name, num_data_sets, num_records, with_nuts, **options):
         few = jax.tree.map(lambda leaf: leaf[chosen], posterior.data)
         posterior = dataclasses.replace(posterior, data=few)
     start = jax.tree.map(lambda leaf: leaf[0], initial_position(posterior, 1))
-    errors, ratios, inside, seconds = [], [], [], []
+    flatten = jax.vmap(lambda position: ravel_pytree(position)[0])
+    prior_sd = np.asarray(flatten(posterior.model.prior_draws), np.float64).std(0)
+    errors, ratios, widths, inside, seconds = [], [], [], [], []
     for seed in range(num_data_sets):
         target = drawn_anew(name, posterior, truth, 1000 + seed)
         began = time.perf_counter()
@@ -158,6 +169,9 @@ def line(name, num_data_sets, num_records, with_nuts, **options):
         seconds.append(time.perf_counter() - began)
         draws = by_component(jax.vmap(jax.vmap(target.constrain_fn))(found))
         inside.append(covered(draws, truth))
+        flat = np.asarray(jax.vmap(flatten)(found), np.float64)
+        flat = flat.reshape(-1, prior_sd.size)
+        widths.append(flat.std(0) / prior_sd)
         if with_nuts:
             expected = reference(name, target)
             centre, sd = (
@@ -166,17 +180,15 @@ def line(name, num_data_sets, num_records, with_nuts, **options):
             )
             values = np.concatenate([draws[site] for site in expected], axis=1)
         else:
-            centre, sd = mode(target, start)
-            flatten = jax.vmap(jax.vmap(lambda position: ravel_pytree(position)[0]))
-            values = np.asarray(flatten(found), np.float64).reshape(-1, sd.size)
+            (centre, sd), values = mode(target, start), flat
         errors.append(np.abs(values.mean(0) - centre) / sd)
         ratios.append(values.std(0) / sd)
     rates = np.mean(inside, axis=1)
     error = np.ravel(errors)
     print(
-        f"{name:<13}{posterior.num_records:8d}{np.median(error):7.3f}"
+        f"{name:<18}{posterior.num_records:8d}{np.median(error):7.3f}"
         f"{np.mean(error**2) ** 0.5:7.3f}{error.max():7.2f}{np.mean(error < 1):9.2f}"
-        f"{np.median(ratios):10.2f}{rates.mean():12.3f} ("
+        f"{np.median(ratios):10.2f}{np.max(widths):7.2f}{rates.mean():12.3f} ("
         f"{rates.std() / len(rates) ** 0.5:.3f}){len(rates):6d}"
         f"{seconds[0]:8.1f}{np.median(seconds):7.1f}",
         flush=True,
@@ -196,9 +208,9 @@ def main():
     budget = dpjax.Budget(options.epsilon, 1e-6)
     print(
         f"epsilon = {options.epsilon:g}, delta = 1e-6 (replace one record)\n"
-        f"{'':<13}{'records':>8}{'error / posterior sd':>30}{'sd':>10}"
+        f"{'':<18}{'records':>8}{'error / posterior sd':>30}{'sd':>10}{'widest':>7}"
         f"{'90 % covers':>20}{'data':>6}{'seconds':>15}\n"
-        f"{'':<21}{'median':>7}{'rms':>7}{'max':>7}{'below 1':>9}{'ratio':>10}"
+        f"{'':<26}{'median':>7}{'rms':>7}{'max':>7}{'below 1':>9}{'ratio':>10}{'':>7}"
         f"{'':>20}{'sets':>6}{'first':>8}{'others':>7}"
     )
     for name in options.only:

@@ -16,7 +16,6 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax import fisher
-from dpjax.fit.compiled import compiled
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import check_drawable, generated
@@ -55,7 +54,7 @@ def initial_position(
         Arrays of shape ``(num_chains, ...)`` by latent, as `dpjax.run` takes them.
     """
     keys = jax.random.split(jax.random.key(seed), (num_chains, DRAWS_PER_START))
-    draws = compiled(jax.vmap(jax.vmap(model_of(posterior).draw)), keys)(keys)
+    draws = jax.jit(jax.vmap(jax.vmap(model_of(posterior).draw)))(keys)
     return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=1), draws)
 
 

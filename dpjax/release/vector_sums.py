@@ -28,7 +28,8 @@ memory that a sum needs."""
 
 MAX_STORED = 2**13
 """Records of a block whose vectors, or numbers, come whole. What is computed on the way
-to them then fits into a cache."""
+to them then fits into a cache. Blocks of records that lie on several devices would have
+to be gathered, so this is for processes with one device."""
 
 
 def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
@@ -109,6 +110,6 @@ def vector_sum(
     else:
         rows = None, *sample
     block_size = max(BLOCK // max(size // 8, 1), 1)
-    if len(sizes) == 1:
+    if len(sizes) == 1 and jax.device_count() == 1:
         block_size = min(block_size, MAX_STORED)
     return sum_over_records(sums, rows, block_size, (size,))
