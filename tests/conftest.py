@@ -34,13 +34,14 @@ def pytest_configure(config):
     """Keep compiled programs in a folder that all workers of this run share.
 
     JAX_COMPILATION_CACHE_DIR names a folder that outlives the run. Workers and
-    subprocesses inherit the environment of the process that starts them.
+    subprocesses inherit the environment of the process that starts them. Programs of a
+    single operation are kept too: every file needs the same ones.
     """
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="dpjax-programs-")
         config.add_cleanup(folder.cleanup)
         os.environ["JAX_COMPILATION_CACHE_DIR"] = folder.name
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.05")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     for name, kind in (
         ("JAX_COMPILATION_CACHE_DIR", str),
         ("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", float),
