@@ -21,6 +21,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
 from dpjax.runner.reserve import reserve
+from dpjax.runner.results import load
 from dpjax.runner.run import run
 from dpjax.runner.sample import sample
 from dpjax.sgmcmc import schedules
@@ -50,6 +51,7 @@ __all__ = [
     "fisher",
     "guides",
     "hmc",
+    "load",
     "minibatch_barker",
     "minibatch_penalty",
     "noise_aware",

@@ -1,6 +1,7 @@
 """The commands ``run``, ``account``, ``audit`` and ``ledger show`` of ``dpjax``."""
 
 import argparse
+import dataclasses
 import json
 import math
 import shlex
@@ -10,7 +11,6 @@ import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -19,9 +19,9 @@ from dpjax import config, privacy
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
-from dpjax.runner.results import listed
 from dpjax.runner.run import run
 from dpjax.runner.signals import Stopped, deferred, raised
+from dpjax.runner.statement import listed
 
 __all__ = ["audited", "cost_table", "main", "predictive", "spending", "write_run"]
 
@@ -246,8 +246,7 @@ def audited(job: config.Job, **options: int) -> Attack:
 def write_run(job: config.Job, out: Path) -> None:
     """Run the job; write draws.nc, summary.csv, privacy.json and plots to `out`.
 
-    The infos of a run without accept bits are in draws.nc, where
-    `dpjax.runner.load_infos` finds them. A run that was killed, or whose draws could
+    `dpjax.load` reads the folder. A run that was killed, or whose draws could
     not be written, continues from the checkpoint that it left in `out`. The checkpoint
     is deleted when all files are written.
     """
@@ -266,15 +265,14 @@ def write_run(job: config.Job, out: Path) -> None:
     else:
         assert job.algorithm_fn is not None
         result = run(job.algorithm_fn, posterior, **options)
-    draws = result.to_arviz(names)
-    draws.to_netcdf(str(out / "draws.nc"))
+    result = dataclasses.replace(
+        result, component_names=names, configuration=job.tables
+    )
+    result.save(out / "draws.nc")
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
-    for saved in (out / "draws.nc", out / "privacy.json", out):
+    for saved in (out / "privacy.json", out):
         sync(saved)
-    # By its type it may also be a data set of arrays; as called there, it is a table.
-    summary: Any = result.summary()
-    if names is not None:
-        summary.index = names
+    summary = result.summary()
     summary.to_csv(out / "summary.csv")
     print(summary.to_string())
     if result.acceptance_rate is not None:
@@ -287,7 +285,7 @@ def write_run(job: config.Job, out: Path) -> None:
         )
     if test is not None:
         print(predictive(result.positions, *test))
-    _plot(draws, list(summary.index), out)
+    _plot(result.to_arviz(), list(summary.index), out)
     with deferred():
         for checkpoint in out.glob("checkpoint.npz*"):
             checkpoint.unlink()

@@ -72,6 +72,9 @@ def test_run_writes_draws_summary_statement_and_plots(toml, tmp_path, capsys):
     assert 0 < statement["epsilon"] <= 2.0 == config.load(toml).budget.epsilon
     assert draws.attrs["epsilon"] == statement["epsilon"]
     assert list(draws.posterior["component"].values) == ["theta[0]", "theta[1]"]
+    loaded = dpjax.load(out)
+    assert loaded.statement == dpjax.load(out / "draws.nc").statement
+    assert loaded.configuration["algorithm"]["name"] == "barker"
     assert "epsilon" in capsys.readouterr().out
     assert cli.main(["run", str(toml), "--out", str(out)]) == 1
     assert "one more step" in capsys.readouterr().err
@@ -416,6 +419,10 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
     )
     draws = arviz.from_netcdf(out / "draws.nc").posterior["position"]
     np.testing.assert_array_equal(draws.values, direct.positions)
+    # The seed, which would undo the privacy, stays where it was.
+    configuration = dpjax.load(out).configuration
+    assert configuration["run"]["num_steps"] == 60
+    assert "unsafe_seed" not in json.dumps(configuration)
     assert np.ptp(direct.positions, axis=1).any()
     statement = json.loads((out / "privacy.json").read_text())
     assert statement["epsilon"] == direct.statement.epsilon

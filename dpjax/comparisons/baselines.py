@@ -11,7 +11,8 @@ import jax
 import numpy as np
 
 from dpjax.posterior import Posterior
-from dpjax.runner.results import PrivacyStatement, Run
+from dpjax.runner.results import Run
+from dpjax.runner.statement import PrivacyStatement
 
 __all__ = ["hmc", "nuts", "rmh"]
 

@@ -8,7 +8,7 @@ is an error.
 import functools
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from dpjax.config import adaptation, algorithm, numpyro, privacy
 from dpjax.config import model as models
 from dpjax.config import run as runs
-from dpjax.config.keys import TABLE, ConfigError, Key, check_keys
+from dpjax.config.keys import TABLE, ConfigError, Key, check_keys, without
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 
@@ -64,6 +64,8 @@ class Job:
         names of their own), and a held-out test set of records or None.
     sample_fn
         Stands in for `dpjax.run` if there is no `algorithm_fn`; otherwise None.
+    tables
+        What the file says, without the seed, which would undo the privacy.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Job:
     outline: Posterior
     load: Callable[[], tuple[Posterior, list[str] | None, Any]]
     sample_fn: Callable | None = None
+    tables: dict[str, Any] = field(default_factory=dict)
 
 
 def load(path) -> Job:
@@ -137,7 +140,8 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         raise ConfigError(str(error)) from error
     options = {**run.options, "ledger": ledger or model.ledger}
     outline, load = model.outline, model.load
-    return Job(name, algorithm_fn, budget, options, outline, load, sample_fn)
+    said = tables | {"run": without(tables["run"], "unsafe_seed")}
+    return Job(name, algorithm_fn, budget, options, outline, load, sample_fn, said)
 
 
 def _algorithm_fn(tables, model, run, budget):

@@ -23,7 +23,7 @@ from dpjax.numpyro.fisher import initial_position
 from dpjax.posterior import Posterior
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.program import arrays_of, check_algorithm
-from dpjax.runner.results import PrivacyStatement
+from dpjax.runner.statement import PrivacyStatement
 
 __all__ = ["KernelState", "MCMCKernel"]
 

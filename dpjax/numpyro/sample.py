@@ -59,8 +59,9 @@ from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner import sample as simulated
 from dpjax.runner.check import check_key
 from dpjax.runner.fit import fit, least_noise, spent_before
-from dpjax.runner.results import PrivacyStatement, Run
+from dpjax.runner.results import Run
 from dpjax.runner.run import run
+from dpjax.runner.statement import PrivacyStatement
 
 __all__ = ["clip_per_step", "fit_algorithm", "sample"]
 

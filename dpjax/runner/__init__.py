@@ -1,11 +1,11 @@
 """Runs within a budget: steps, ledger, checkpoint, results."""
 
 from dpjax.runner.checkpoint import CheckpointError
-from dpjax.runner.fit import Fit
 from dpjax.runner.ledger import LedgerError
 from dpjax.runner.reserve import Plan, reserve
-from dpjax.runner.results import PrivacyStatement, Run, load_infos
+from dpjax.runner.results import Fit, Run, load
 from dpjax.runner.run import run
+from dpjax.runner.statement import PrivacyStatement
 
 __all__ = [
     "CheckpointError",
@@ -14,7 +14,7 @@ __all__ = [
     "Plan",
     "PrivacyStatement",
     "Run",
-    "load_infos",
+    "load",
     "reserve",
     "run",
 ]

@@ -2,7 +2,6 @@
 
 import bisect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -15,50 +14,16 @@ from dpjax.privacy.validate import check_count
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.hashes import digest
-from dpjax.runner.results import Run
+from dpjax.runner.results import Fit
 from dpjax.runner.run import run
 
-__all__ = ["Fit", "fit", "least_noise", "spent_before"]
+__all__ = ["fit", "least_noise", "spent_before"]
 
 NOISE_MULTIPLIERS = 1e-2, 2.0**11
 """Between these lies the noise multiplier that spends a budget."""
 
 NUM_MULTIPLIERS = 2**14
 """Noise multipliers that are tried if a part is spent: they grow by .1 %."""
-
-
-@dataclass(frozen=True)
-class Fit(Run):
-    """Draws from the posterior that a few releases imply.
-
-    What noise adds to the posterior's width is part of theirs. They are no chain of
-    steps, but neither are all of them independent: `dpjax.fit.score_draws` shares its
-    draws of the slope among them, and `dpjax.fit.simulated_draws` runs NUTS where
-    records leave a direction undetermined. An effective sample size that is computed
-    from the draws does not see the former.
-
-    released
-        All that the draws follow from.
-    known
-        What the draws know; it prints as a sentence.
-    """
-
-    released: Any = None
-    known: Any = None
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()}\n{self.known}"
-
-    def to_arviz(self, component_names: list[str] | None = None):
-        """As `Run.to_arviz`; what the draws know is in the attributes as well."""
-        found = super().to_arviz(component_names)
-        # NetCDF has no booleans.
-        known = {
-            name: int(value) if isinstance(value, bool) else value
-            for name, value in self.known._asdict().items()
-        }
-        found.attrs.update(known)
-        return found
 
 
 def fit(

@@ -12,8 +12,8 @@ from dpjax.privacy.events import check_events
 from dpjax.privacy.validate import check_count
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.hashes import digest
-from dpjax.runner.results import listed
 from dpjax.runner.run import cost_of, total_epsilon
+from dpjax.runner.statement import listed
 
 __all__ = ["Plan", "reserve"]
 

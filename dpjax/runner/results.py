@@ -1,130 +1,48 @@
 """What a run returns: draws, accept rates and the privacy statement. All public."""
 
-import ast
-import itertools
-import math
+import functools
+import json
+import platform
+import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
 
-from dpjax import privacy
+from dpjax.runner.files import sync
+from dpjax.runner.statement import PrivacyStatement
 
-__all__ = ["PrivacyStatement", "Run", "load_infos"]
+__all__ = ["Fit", "Run", "load"]
 
 MAX_SHOWN = 20
 """Components whose summary the print of a run shows."""
 
-MAX_LISTED_EVENTS = 8
-"""Kinds of events that a statement lists; of more, only the first and the last."""
+PACKAGES = "dpjax", "jax", "numpyro", "blackjax", "numpy"
+"""Those whose versions a run holds."""
+
+DRAWS = "draws.nc"
+"""The file in the folder of ``dpjax run`` that holds its run."""
 
 
-class PrivacyStatement(NamedTuple):
-    """What was released, and what the accountant says of it.
-
-    epsilon, delta
-        Of the whole run, all chains together.
-    epsilon_per_chain
-        Of one chain, had the others not been released.
-    neighboring_relation
-        Name of the relation between data sets that the statement is about.
-    num_chains, num_steps
-        Number of chains, and of the steps of each.
-    events
-        What all chains together released, as text.
-    accountant
-        The method of `dpjax.privacy.accountant` that gave epsilon.
-    randomness
-        Where the random numbers came from.
-    """
-
-    epsilon: float
-    delta: float
-    epsilon_per_chain: float
-    neighboring_relation: str
-    num_chains: int
-    num_steps: int
-    events: str
-    accountant: str
-    randomness: str = "operating system entropy through ChaCha20"
-
-    @classmethod
-    def of(
-        cls, events, budget: privacy.Budget, num_chains: int, num_steps: int, shared=()
-    ):
-        """The statement of a run.
-
-        Parameters
-        ----------
-        events
-            (event, count) pairs that all chains together release.
-        budget
-            Gives delta and the neighbouring relation.
-        num_chains, num_steps
-            Number of chains, and of the steps of each.
-        shared
-            (event, count) pairs released before the run, once for all chains, in view
-            of which it was chosen.
-        """
-        one_chain = [(event, n // num_chains) for event, n in events]
-        if shared:
-            rule = privacy.AdaptiveRule.renyi(shared, budget)
-            accountant = "rdp filter"
-            total, of_one = (
-                rule.epsilon([shared, run], budget.delta) for run in (events, one_chain)
-            )
-        else:
-            accountant = privacy.best_method(events, budget.delta)
-            total, of_one = (
-                privacy.epsilon(run, budget.delta) for run in (events, one_chain)
-            )
-        return cls(
-            epsilon=total,
-            delta=budget.delta,
-            epsilon_per_chain=of_one,
-            neighboring_relation=budget.neighboring_relation.name,
-            num_chains=num_chains,
-            num_steps=num_steps,
-            events=listed([*shared, *events]),
-            accountant=accountant,
-        )
-
-    @classmethod
-    def none(cls, num_chains: int, num_steps: int):
-        """The statement of a run without a budget."""
-        nothing = math.inf, 1.0, math.inf, "NONE"
-        return cls(*nothing, num_chains, num_steps, "everything", "none")
-
-    def __str__(self):
-        if self.epsilon == math.inf:
-            return (
-                f"{self.num_chains} chains x {self.num_steps} steps without a budget: "
-                "NOT PRIVATE"
-            )
-        relation = self.neighboring_relation.lower().replace("_", " ")
-        return (
-            f"{self.num_chains} chains x {self.num_steps} steps: epsilon = "
-            f"{self.epsilon:.4g} at delta = {self.delta:.3g} ({relation} record), "
-            f"{self.epsilon_per_chain:.4g} for one chain alone\n"
-            f"released: {self.events}\naccountant: {self.accountant}; "
-            f"randomness: {self.randomness}"
-        )
-
-
-def listed(events) -> str:
-    """Events as text: all, or the first and the last if there are many kinds."""
-    lines = [f"{count} x {event}" for event, count in events]
-    if len(lines) > MAX_LISTED_EVENTS:
-        lines[1:-1] = [f"... {len(lines) - 2} other kinds ..."]
-    return "; ".join(lines)
+@functools.cache
+def _versions() -> dict[str, str]:
+    return {
+        "python": platform.python_version(),
+        **{package: version(package) for package in PACKAGES},
+    }
 
 
 @dataclass(frozen=True)
 class Run:
     """Draws of a private run.
+
+    All that it holds is released or public, and so is all that its methods return and
+    write.
 
     positions
         Pytree of arrays ``(num_chains, num_draws, ...)``: positions of the chains, or
@@ -137,106 +55,221 @@ class Run:
     infos
         Infos of the steps that the draws are from, such as noisy gradients, leaves
         ``(num_chains, num_draws, ...)``. None if the kernel accepts or rejects.
+    component_names
+        Names for the components of a position that is one vector.
+    configuration
+        The tables of the file that ``dpjax run`` read; otherwise None.
+    versions
+        Of Python and of packages, by name, when the draws were made.
     """
 
     positions: Any
     acceptance_rate: np.ndarray | None
     statement: PrivacyStatement
     infos: Any = None
+    component_names: list[str] | None = field(default=None, kw_only=True)
+    configuration: dict[str, Any] | None = field(default=None, kw_only=True)
+    versions: dict[str, str] = field(default_factory=_versions, kw_only=True)
 
     def __repr__(self) -> str:
         """The statement, and the summary of up to `MAX_SHOWN` components."""
-        leaves = {name: np.asarray(leaf) for name, leaf in _by_site(self.positions)}
-        components = (
-            (f"{name}{list(index) or ''}", leaf[:, :, *index])
-            for name, leaf in leaves.items()
-            for index in np.ndindex(leaf.shape[2:])
-        )
-        shown = dict(itertools.islice(components, MAX_SHOWN))
-        num_left = sum(leaf[0, 0].size for leaf in leaves.values()) - len(shown)
-        with warnings.catch_warnings(action="ignore"):
-            summary = Run(shown, None, self.statement).summary().reindex(list(shown))
-        more = f"\n... and {num_left} more components" if num_left else ""
-        return f"{self.statement}\n{summary}{more}"
+        names, draws = self._components()
+        table = self._summary(names[:MAX_SHOWN], draws[..., :MAX_SHOWN])
+        left = len(names) - len(table)
+        more = f"\n... and {left} more components" if left else ""
+        return f"{self.statement}\n{table.to_string()}{more}"
 
-    def to_arviz(self, component_names: list[str] | None = None):
+    def to_arviz(self):
         """The draws as `arviz.InferenceData`, with the statement in its attributes.
 
-        Acceptance rates, or else infos, are its `sample_stats`; `load_infos` reads the
-        infos from a file of it.
-
-        Parameters
-        ----------
-        component_names
-            Names for the components of a position that is one vector.
+        Acceptance rates, or else infos, are its `sample_stats`. The configuration and
+        versions are in the attributes as well, as JSON. A slash in the name of a site,
+        which netCDF does not allow, is a dot.
         """
         import arviz
 
-        statistics = _named(self.infos) or None
+        sites, infos, released = dict(_by_site(self.positions)), {}, {}
+        attributes = self.statement._asdict() | {
+            "versions": json.dumps(self.versions),
+            "configuration": json.dumps(self.configuration, default=str),
+            "sites": json.dumps(None if list(sites) == ["position"] else list(sites)),
+            "infos": json.dumps(_encoded(self.infos, "", infos)),
+            **self._extras(released),
+        }
         if self.acceptance_rate is not None:
-            statistics = {"acceptance_rate": self.acceptance_rate}
+            infos = {"acceptance_rate": self.acceptance_rate}
         axes: dict[str, Any] = {}
-        if component_names is not None:
-            axes["coords"] = {"component": component_names}
+        if self.component_names is not None:
+            axes["coords"] = {"component": self.component_names}
             axes["dims"] = {"position": ["component"]}
         return arviz.from_dict(
-            posterior=dict(_by_site(self.positions)),
-            sample_stats=statistics,
-            attrs=self.statement._asdict(),
+            posterior={_stored(name): leaf for name, leaf in sites.items()},
+            sample_stats=infos or None,
+            constant_data=released or None,
+            attrs=attributes,
             **axes,
         )
 
+    def _extras(self, arrays: dict) -> dict[str, str]:
+        """Further attributes of a file; arrays that they mention go into `arrays`."""
+        return {}
+
+    def save(self, path) -> None:
+        """Write everything to a netCDF file, from which `dpjax.load` reads it.
+
+        The file is that of `to_arviz`, so that ArviZ and xarray read it too. One that
+        exists is replaced.
+        """
+        self.to_arviz().to_netcdf(str(path))
+        sync(path)
+
+    def to_dataframe(self):
+        """The draws as a `pandas.DataFrame`.
+
+        There is one row for a draw, named by chain and draw, and one column for every
+        component.
+        """
+        import pandas
+
+        names, draws = self._components()
+        rows = pandas.MultiIndex.from_product(
+            [range(draws.shape[0]), range(draws.shape[1])], names=["chain", "draw"]
+        )
+        return pandas.DataFrame(draws.reshape(len(rows), -1), rows, names)
+
     def summary(self):
-        """Mean, sd, interval, effective sample size and R-hat of every component.
+        """Mean, sd, interval, effective sample sizes and R-hat of every component.
 
         Returns
         -------
         pandas.DataFrame
-            One row a component. Its print has all columns, however narrow the terminal.
+            One row a component. R-hat and effective sample sizes need several chains.
         """
+        return self._summary(*self._components())
+
+    def _summary(self, names, draws):
         import arviz
 
-        from dpjax.runner.table import Table
+        kind = "all" if self._has_chains else "stats"
+        # ArviZ divides by zero where a component stands still.
+        with warnings.catch_warnings(action="ignore"):
+            table: Any = arviz.summary(arviz.from_dict({"x": draws}), kind=kind)
+        table.index = names
+        # The effective sample sizes say the same, and a terminal is 80 columns wide.
+        return table.drop(columns=["mcse_mean", "mcse_sd"], errors="ignore")
 
-        num_chains = len(jax.tree.leaves(self.positions)[0])
-        kind = "all" if num_chains > 1 else "stats"
-        return Table(arviz.summary(self.to_arviz(), kind=kind))
+    @property
+    def _has_chains(self) -> bool:
+        return len(jax.tree.leaves(self.positions)[0]) > 1
+
+    def _components(self) -> tuple[list[str], np.ndarray]:
+        """Names of the scalar components, and ``(num_chains, num_draws, components)``.
+
+        They are those of ArviZ, as in ``"slopes[0, 1]"``.
+        """
+        names, columns = [], []
+        for name, leaf in _by_site(self.positions):
+            leaf = np.asarray(leaf)
+            places = np.ndindex(leaf.shape[2:])
+            names += [f"{name}{list(place) or ''}" for place in places]
+            columns.append(leaf.reshape(*leaf.shape[:2], -1))
+        return self.component_names or names, np.concatenate(columns, axis=2)
 
 
-def load_infos(path, kind: type):
-    """`Run.infos` from a file, to the last bit.
+@dataclass(frozen=True, repr=False)
+class Fit(Run):
+    """Draws from the posterior that a few releases imply.
+
+    What noise adds to the posterior's width is part of theirs. They are no chain of
+    steps, so their summary has no R-hat. But neither are all of them independent:
+    `dpjax.fit.score_draws` shares its draws of the slope among them, and
+    `dpjax.fit.simulated_draws` runs NUTS where records leave a direction undetermined.
+
+    released
+        All that the draws follow from.
+    known
+        What the draws know; it prints as a sentence.
+    """
+
+    released: Any = None
+    known: Any = None
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}\n{self.known}"
+
+    def _extras(self, arrays: dict) -> dict[str, str]:
+        return {
+            "released": json.dumps(_encoded(self.released, "", arrays)),
+            "known": json.dumps(_encoded(self.known, "", arrays)),
+        }
+
+    @property
+    def _has_chains(self) -> bool:
+        return False
+
+
+def load(path) -> Run:
+    """The run that `Run.save` or ``dpjax run`` wrote.
 
     Parameters
     ----------
     path
-        What `Run.to_arviz` was written to, such as the draws.nc of ``dpjax run``.
-    kind
-        Class of the infos, a NamedTuple such as `dpjax.vi.dpvi.DPVIInfo`.
+        The file, or the folder of ``dpjax run``.
+
+    Returns
+    -------
+    Run or Fit
+        With equal arrays. Positions are an array or a dict of arrays by name, whatever
+        pytree they were; infos and what a fit released are of their classes.
 
     Raises
     ------
     ValueError
-        If the file has no infos of this kind, or a part of them is not an array or a
-        dict of arrays.
+        If the file holds no run.
+    OSError
+        If there is no such file, or it is damaged.
     """
     import arviz
     from arviz.rcparams import rc_context
 
+    path = Path(path)
+    path = path / DRAWS if path.is_dir() else path
     with rc_context({"data.load": "eager"}):
-        draws = arviz.from_netcdf(path)
-    found = {}
-    for name, values in getattr(draws, "sample_stats", {}).items():
-        *outer, last = _path(name)
-        part = found
-        for key in outer:
-            part = part.setdefault(key, {})
-        part[last] = values.to_numpy()
-    if not found or not found.keys() <= set(kind._fields):
+        found: Any = arviz.from_netcdf(str(path))
+    attributes = found.attrs
+    if not {*PrivacyStatement._fields, "sites"} <= attributes.keys():
         raise ValueError(
-            f"{path} holds no {kind.__name__}: a run without accept bits writes its "
-            "infos there"
+            f"{path} holds no run: it was not written by Run.save or `dpjax run`"
         )
-    return kind(**{name: found.get(name) for name in kind._fields})
+
+    def arrays(group):
+        values = getattr(found, group, {})
+        return {name: value.to_numpy() for name, value in values.items()}
+
+    def decoded(name, group):
+        return _decoded(json.loads(attributes[name]), arrays(group))
+
+    statement = {
+        name: np.asarray(attributes[name]).item() for name in PrivacyStatement._fields
+    }
+    draws, names = arrays("posterior"), json.loads(attributes["sites"])
+    given: dict[str, Any] = {}
+    if "component" in found.posterior.coords:
+        given["component_names"] = found.posterior["component"].to_numpy().tolist()
+    kind = Run
+    if "known" in attributes:
+        kind = Fit
+        for name in ("released", "known"):
+            given[name] = decoded(name, "constant_data")
+    return kind(
+        draws["position"] if names is None else {k: draws[_stored(k)] for k in names},
+        arrays("sample_stats").get("acceptance_rate"),
+        PrivacyStatement(**statement),
+        decoded("infos", "sample_stats"),
+        configuration=json.loads(attributes["configuration"]),
+        versions=json.loads(attributes["versions"]),
+        **given,
+    )
 
 
 def _by_site(positions) -> list[tuple[str, Any]]:
@@ -251,18 +284,47 @@ def _by_site(positions) -> list[tuple[str, Any]]:
     return [(f"position_{i}", leaf) for i, leaf in enumerate(leaves)]
 
 
-def _named(infos) -> dict[str, Any]:
-    """Leaves by the text that follows ``infos.`` in Python, ``"gradient['rho']"``."""
-    leaves = jax.tree_util.tree_leaves_with_path(infos)
-    return {jax.tree_util.keystr(path)[1:]: leaf for path, leaf in leaves}
+def _encoded(value, name: str, arrays: dict):
+    """A pytree of NamedTuples and dicts in JSON; its arrays go into `arrays` by name.
+
+    A name is the text that follows the tree's own in Python, ``"gradient['rho']"``.
+    """
+    if hasattr(value, "_asdict"):
+        kind, dot = type(value), name and "."
+        fields = {
+            key: _encoded(part, f"{name}{dot}{key}", arrays)
+            for key, part in value._asdict().items()
+        }
+        return {"class": f"{kind.__module__}:{kind.__qualname__}", "fields": fields}
+    if isinstance(value, Mapping):
+        return {
+            "dict": {
+                key: _encoded(part, f"{name}[{key!r}]", arrays)
+                for key, part in value.items()
+            }
+        }
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    arrays[_stored(name)] = np.asarray(value)
+    return {"array": _stored(name), "shape": np.shape(value)}
 
 
-def _path(name: str) -> list:
-    """The field and the keys in such a text."""
-    node, keys = ast.parse(name, mode="eval").body, []
-    while isinstance(node, ast.Subscript):
-        keys.append(ast.literal_eval(node.slice))
-        node = node.value
-    if not isinstance(node, ast.Name):
-        raise ValueError(f"{name} is not an array, or one in dicts, of the infos")
-    return [node.id, *reversed(keys)]
+def _stored(name: str) -> str:
+    """As a variable of a netCDF file is named."""
+    return name.replace("/", ".")
+
+
+def _decoded(value, arrays: Mapping):
+    """The pytree of `_encoded`. Classes that are not those of dpjax become dicts."""
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return arrays[value["array"]].reshape(value["shape"])
+    parts = value.get("fields") or value["dict"]
+    parts = {key: _decoded(part, arrays) for key, part in parts.items()}
+    module, _, name = value.get("class", "").partition(":")
+    if module.partition(".")[0] == "dpjax":
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and issubclass(kind, tuple):
+            return kind(**parts)
+    return parts

@@ -27,7 +27,8 @@ from dpjax.runner import program as programs
 from dpjax.runner.check import check_arguments, check_key, check_start, made
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.plan import check_size, chunk_size, make_plan
-from dpjax.runner.results import PrivacyStatement, Run
+from dpjax.runner.results import Run
+from dpjax.runner.statement import PrivacyStatement
 
 __all__ = ["cost_of", "run", "total_epsilon"]
 

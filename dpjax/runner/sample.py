@@ -12,7 +12,8 @@ from dpjax import privacy
 from dpjax.fit.simulated import simulated_fit
 from dpjax.fit.simulated_draws import draws
 from dpjax.posterior import Posterior
-from dpjax.runner.fit import Fit, fit, least_noise
+from dpjax.runner.fit import fit, least_noise
+from dpjax.runner.results import Fit
 
 __all__ = ["sample"]
 

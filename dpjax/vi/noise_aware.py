@@ -132,8 +132,8 @@ def noise_aware(
     Parameters
     ----------
     infos
-        `Run.infos` of `dpvi` with ``aligned=False``, or what `dpjax.runner.load_infos`
-        reads from a file. The first steps, which are far from the optimum, do not fit
+        `Run.infos` of `dpvi` with ``aligned=False``, also of one that `dpjax.load` has
+        read. The first steps, which are far from the optimum, do not fit
         the model: leave them out with `warmup_fraction`, which is .2 in the paper.
     method
         ``"exact"`` for independent draws, ``"nuts"``, ``"laplace"``, or

@@ -11,7 +11,6 @@ import pytest
 
 import dpjax
 from dpjax import cli, config, privacy
-from dpjax.runner.results import load_infos
 from dpjax.vi.dpvi import DPVIInfo
 from dpjax.vi.guides import FullRank, LowRank, MeanField
 from tests import jobs
@@ -88,7 +87,8 @@ def test_the_folder_gives_the_noise_aware_posterior(tmp_path, monkeypatch):
     monkeypatch.setattr(cli, "run", run)
     monkeypatch.setattr(cli, "_plot", lambda *args: None)
     assert cli.main(["run", str(path), "--out", str(out)]) == 0
-    infos = load_infos(out / "draws.nc", DPVIInfo)
+    infos = dpjax.load(out).infos
+    assert isinstance(infos, DPVIInfo)
     for part, distance in (("location", 0.5), ("rho", 0.1)):
         # 80 steps, four parameters.
         rate = distance / (80 * 4) ** 0.5 / infos.noise_sd[part]

@@ -102,9 +102,7 @@ def test_a_fit_draws_from_the_posterior_and_spends_the_budget(tmp_path):
     assert known.num_directions == 3 and known.records > 0.9
     assert known.records + known.prior + known.noise == pytest.approx(1)
     assert 7.92 < result.statement.epsilon <= 8.0
-    attributes = result.to_arviz().attrs
-    assert attributes["position_error"] == known.position_error
-    assert np.all(result.summary()["r_hat"] <= 1.01)
+    assert list(result.summary()) == ["mean", "sd", "hdi_3%", "hdi_97%"]
     # What was paid is not paid again, and gives the same draws.
     ledger = (tmp_path / "ledger.jsonl").read_text()
     again = go(tmp_path, "fit")

@@ -250,7 +250,7 @@ def test_arviz_carries_the_statement_and_nothing_secret(posterior, tmp_path):
     import arviz
 
     run = go(posterior, num_steps=16, budget=BUDGET, key=None)
-    run.to_arviz().to_netcdf(tmp_path / "draws.nc")
+    run.save(tmp_path / "draws.nc")
     stored = arviz.from_netcdf(tmp_path / "draws.nc")
     assert stored.attrs["epsilon"] == run.statement.epsilon
     assert stored.attrs["neighboring_relation"] == "REPLACE_ONE"

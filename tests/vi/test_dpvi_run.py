@@ -141,7 +141,7 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
 
 def test_arviz_holds_draws_and_infos(posterior, tmp_path):
     run = go(posterior)
-    run.to_arviz().to_netcdf(tmp_path / "draws.nc")
+    run.save(tmp_path / "draws.nc")
     stored = arviz.from_netcdf(tmp_path / "draws.nc")
     assert set(stored.groups()) == {"posterior", "sample_stats"}
     assert stored.attrs["epsilon"] == run.statement.epsilon
