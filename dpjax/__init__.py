@@ -20,6 +20,7 @@ from dpjax.mcmc.penalty import penalty
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
+from dpjax.report import compare
 from dpjax.runner.reserve import reserve
 from dpjax.runner.results import load
 from dpjax.runner.run import run
@@ -42,6 +43,7 @@ __all__ = [
     "adaptation",
     "barker",
     "baselines",
+    "compare",
     "dp_em",
     "dp_sep",
     "dp_sep_published",

@@ -1,4 +1,4 @@
-"""The commands ``run``, ``account``, ``audit`` and ``ledger show`` of ``dpjax``."""
+"""The commands of ``dpjax``: run, account, audit, compare and ledger show."""
 
 import argparse
 import dataclasses
@@ -8,25 +8,30 @@ import shlex
 import signal
 import sys
 import time
-import warnings
 from importlib.metadata import version
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from dpjax import config, privacy
+from dpjax import config, privacy, report
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
+from dpjax.runner.results import load
 from dpjax.runner.run import run
 from dpjax.runner.signals import Stopped, deferred, raised
 from dpjax.runner.statement import listed
 
-__all__ = ["audited", "cost_table", "main", "predictive", "spending", "write_run"]
-
-MAX_R_HAT = 1.1
-"""Bound on the R-hat of chains that have mixed."""
+__all__ = [
+    "audited",
+    "compared",
+    "cost_table",
+    "main",
+    "predictive",
+    "spending",
+    "write_run",
+]
 
 EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Budgets in the table of `cost_table`, beside that of the job."""
@@ -40,9 +45,6 @@ AUDIT_OPTIONS = {
 SHOWN_DELTA = 1e-6
 """The delta at which `spending` states epsilon by default."""
 
-MAX_PLOTTED = 6
-"""Number of parameters in the plots, which leave the others out."""
-
 
 def main(arguments=None) -> int:
     """Entry point; returns the exit status."""
@@ -50,6 +52,9 @@ def main(arguments=None) -> int:
     out = None
     try:
         with raised():
+            if options.command == "compare":
+                print(compared(options.first, options.second))
+                return 0
             if options.command == "ledger":
                 print(spending(options.ledger, options.delta, options.epsilon))
                 return 0
@@ -114,6 +119,14 @@ def _parser() -> argparse.ArgumentParser:
     audit.add_argument("config", help="a TOML file, see configs/")
     for name, meaning in AUDIT_OPTIONS.items():
         audit.add_argument(f"--{name}", type=int, help=meaning)
+    compare = _command(
+        commands,
+        "compare",
+        "show the draws of two runs side by side",
+        "dpjax compare results/first results/second",
+    )
+    for name in ("first", "second"):
+        compare.add_argument(name, help="a folder of dpjax run, or its draws.nc")
     example = "dpjax ledger show records.csv.ledger.jsonl --epsilon 2"
     ledger = _command(
         commands, "ledger", "say what the runs on a data set spent", example
@@ -177,6 +190,19 @@ def cost_table(job: config.Job) -> str:
         mark = "  <- budget" if epsilon == budget.epsilon else ""
         lines.append(f"{epsilon:9.3g}{of_one:17d}{of_all:19d}{mark}")
     return "\n".join(lines)
+
+
+def compared(first, second) -> str:
+    """`dpjax.compare` of two runs that are read from files, and what each spent.
+
+    Raises
+    ------
+    ValueError, OSError
+        As in `dpjax.load` and `dpjax.compare`.
+    """
+    table = report.compare(load(first), load(second))
+    runs = [f"{name}: {spent}" for name, spent in table.attrs.items()]
+    return "\n".join([*runs, table.to_string(float_format="{:.4g}".format)])
 
 
 def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> str:
@@ -244,7 +270,7 @@ def audited(job: config.Job, **options: int) -> Attack:
 
 
 def write_run(job: config.Job, out: Path) -> None:
-    """Run the job; write draws.nc, summary.csv, privacy.json and plots to `out`.
+    """Run the job; write draws.nc, summary.csv, privacy.json and a report to `out`.
 
     `dpjax.load` reads the folder. A run that was killed, or whose draws could
     not be written, continues from the checkpoint that it left in `out`. The checkpoint
@@ -272,24 +298,20 @@ def write_run(job: config.Job, out: Path) -> None:
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     for saved in (out / "privacy.json", out):
         sync(saved)
-    summary = result.summary()
-    summary.to_csv(out / "summary.csv")
-    print(summary.to_string())
-    if result.acceptance_rate is not None:
-        print(f"acceptance rate: {result.acceptance_rate.mean():.3f}")
-    if "r_hat" in summary and summary["r_hat"].max() > MAX_R_HAT:
-        print(
-            f"R-hat is up to {summary['r_hat'].max():.2f}: the chains have not mixed. "
-            "The budget pays for too few steps, or the step size does not fit; do not "
-            "read the spread of the draws as the posterior's."
-        )
+    components, values = result.components()
+    table = result.table(components, values)
+    table.to_csv(out / "summary.csv")
+    print(table.to_string())
+    for check in result.checks(table):
+        print(f"{check.name}: {check.value}" if check.is_fine else check)
     if test is not None:
         print(predictive(result.positions, *test))
-    _plot(result.to_arviz(), list(summary.index), out)
+    prior = posterior.prior_draws()
+    report.write(result, out, title=job.name, prior=prior, ledger=ledger)
     with deferred():
         for checkpoint in out.glob("checkpoint.npz*"):
             checkpoint.unlink()
-    print(f"written: {out}/draws.nc, summary.csv, privacy.json, trace.png, pairs.png")
+    print(f"written to {out}: draws.nc, summary.csv, privacy.json, report.html")
 
 
 def predictive(positions, features, labels) -> str:
@@ -304,22 +326,3 @@ def predictive(positions, features, labels) -> str:
         f"test records (held out, treated as public): accuracy {accuracy:.4f}, mean "
         f"log-likelihood {loglikelihood:.4f}"
     )
-
-
-def _plot(draws, names, out: Path) -> None:
-    import arviz
-    import matplotlib
-
-    matplotlib.use("Agg")
-    sites = [np.asarray(values) for values in draws.posterior.values()]
-    flat = np.concatenate([x.reshape(*x.shape[:2], -1) for x in sites], axis=2)
-    with warnings.catch_warnings(action="ignore"):
-        shown = arviz.from_dict(
-            {name: flat[..., i] for i, name in enumerate(names[:MAX_PLOTTED])}
-        )
-        figure = arviz.plot_trace(shown, compact=False).ravel()[0].figure
-        figure.tight_layout()
-        figure.savefig(out / "trace.png", bbox_inches="tight")
-        if len(names) > 1:
-            figure = np.ravel(arviz.plot_pair(shown))[0].figure
-            figure.savefig(out / "pairs.png", bbox_inches="tight")

@@ -126,6 +126,13 @@ class Posterior:
             draws = jax.jit(jax.vmap(jax.vmap(self.constrain_fn)))(draws)
         return jax.tree.map(np.asarray, draws)
 
+    def prior_draws(self) -> Any:
+        """Draws from the prior as `constrain` returns them, in one chain.
+
+        They are None if nothing is known to draw from it.
+        """
+        return None
+
     def __call__(self, position) -> jax.Array:
         """The exact log density, up to a constant. Not private: for baselines only."""
         loglikelihoods = jax.vmap(self.loglikelihood_fn, (None, 0))(position, self.data)

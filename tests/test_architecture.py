@@ -16,7 +16,7 @@ FILES = {
 RANKS = [
     "random", "posterior", "algorithm", "acceptance", "evaluation",
     "privacy", "bounds", "release", "proposals", "models", "datasets", "fisher",
-    "mcmc", "sgmcmc", "vi", "ep", "adaptation", "fit", "runner", "numpyro",
+    "mcmc", "sgmcmc", "vi", "ep", "adaptation", "fit", "runner", "report", "numpyro",
     "comparisons", "config", "cli", "__main__", "__init__",
 ]  # fmt: skip
 # The rooms of kernels: these never import each other, but what they share.

@@ -62,10 +62,10 @@ def test_run_writes_draws_summary_statement_and_plots(toml, tmp_path, capsys):
         "draws.nc",
         "ledger.jsonl",
         "ledger.jsonl.head",
-        "pairs.png",
         "privacy.json",
+        "report.html",
         "summary.csv",
-        "trace.png",
+        *(f"{name}.png" for name in ("budget", "densities", "pairs", "ranks")),
     }
     statement = json.loads((out / "privacy.json").read_text())
     draws = arviz.from_netcdf(out / "draws.nc")
@@ -75,7 +75,14 @@ def test_run_writes_draws_summary_statement_and_plots(toml, tmp_path, capsys):
     loaded = dpjax.load(out)
     assert loaded.statement == dpjax.load(out / "draws.nc").statement
     assert loaded.configuration["algorithm"]["name"] == "barker"
-    assert "epsilon" in capsys.readouterr().out
+    page = (out / "report.html").read_text()
+    assert "<h1>job</h1>" in page and page.count("<img") == 4
+    assert "fewer chains" in page and "fewer chains" in capsys.readouterr().out
+    assert cli.main(["compare", str(out), str(out / "draws.nc")]) == 0
+    first, second, _, *rows = capsys.readouterr().out.splitlines()
+    assert first[5:] == second[5:] and f"epsilon = {statement['epsilon']:.4g}" in first
+    assert [row.split()[0] for row in rows] == ["theta[0]", "theta[1]"]
+    assert all(row.split()[-2:] == ["0", "1"] for row in rows)
     assert cli.main(["run", str(toml), "--out", str(out)]) == 1
     assert "one more step" in capsys.readouterr().err
 
@@ -84,7 +91,7 @@ def test_draws_that_could_not_be_written_are_not_lost(toml, tmp_path, monkeypatc
     """A disk that is full when the run ends: the next call writes the paid draws."""
     out = tmp_path / "out"
     toml.write_text(TOML + "num_steps = 20\n")
-    monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
+    monkeypatch.setattr(cli.report, "write", lambda *a, **k: None)
     positions = []
 
     def run(*arguments, **options):
@@ -122,7 +129,7 @@ def test_a_stopped_run_says_how_it_goes_on(toml, tmp_path, monkeypatch, capsys, 
     """By a signal that comes while the ledger is written, and one after five chunks."""
     toml.write_text(STOPPED)
     whole, out, number = tmp_path / "whole", tmp_path / "my out", signal.Signals[name]
-    monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
+    monkeypatch.setattr(cli.report, "write", lambda *a, **k: None)
     assert cli.main(["run", str(toml), "--out", str(whole)]) == 0
     handlers = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
     save, reserve, saved = checkpoint.save, ledger.reserve, []
@@ -398,7 +405,7 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
     lines, algorithm_fn = JOBS[job]
     path, out = tmp_path / "job.toml", tmp_path / "out"
     path.write_text(written(job.split()[0], lines))
-    monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
+    monkeypatch.setattr(cli.report, "write", lambda *a, **k: None)
     monkeypatch.setattr(cli, "EPSILONS", ())
     assert cli.main(["account", str(path)]) == 0
     printed = capsys.readouterr().out
@@ -607,7 +614,9 @@ def test_shipped_configurations_load(path):
     assert config.load(path).run["num_chains"] >= 1
 
 
-@pytest.mark.parametrize("command", ["", "run", "account", "audit", "ledger show"])
+@pytest.mark.parametrize(
+    "command", ["", "run", "account", "audit", "compare", "ledger show"]
+)
 def test_help_shows_an_example_that_the_command_takes(command, monkeypatch, capsys):
     """Also where it is called as a module."""
     monkeypatch.setattr(sys, "argv", ["python", *command.split(), "--help"])

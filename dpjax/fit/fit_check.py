@@ -50,9 +50,14 @@ class FitCheck(NamedTuple):
             "times as much as the model says"
         )
 
+    @property
+    def holds(self) -> bool:
+        """Whether noise and chance explain the ratio."""
+        return abs(self.ratio - 1) <= MAX_DEVIATION * self.error
+
     def warn(self) -> None:
         """Warn of a model whose ratio noise does not explain."""
-        if abs(self.ratio - 1) <= MAX_DEVIATION * self.error:
+        if self.holds:
             return
         if self.ratio > 1:
             meaning = (

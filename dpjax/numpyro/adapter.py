@@ -29,6 +29,11 @@ class ModelPosterior(Posterior):
 
     model: Model = field(kw_only=True, metadata=dict(static=True))
 
+    def prior_draws(self) -> dict[str, np.ndarray]:
+        """A thousand draws from the prior, as `constrain` returns them."""
+        draws = {name: leaf[None] for name, leaf in self.model.prior_draws.items()}
+        return self.constrain(draws)
+
 
 def posterior(
     model: Callable,

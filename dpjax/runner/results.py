@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax.runner import checks
+from dpjax.runner.checks import Check
 from dpjax.runner.files import sync
 from dpjax.runner.statement import PrivacyStatement
 
@@ -72,12 +74,14 @@ class Run:
     versions: dict[str, str] = field(default_factory=_versions, kw_only=True)
 
     def __repr__(self) -> str:
-        """The statement, and the summary of up to `MAX_SHOWN` components."""
-        names, draws = self._components()
-        table = self._summary(names[:MAX_SHOWN], draws[..., :MAX_SHOWN])
-        left = len(names) - len(table)
-        more = f"\n... and {left} more components" if left else ""
-        return f"{self.statement}\n{table.to_string()}{more}"
+        """The statement, a summary of `MAX_SHOWN` components, and what they fail."""
+        names, draws = self.components()
+        table = self.table(names[:MAX_SHOWN], draws[..., :MAX_SHOWN])
+        lines = [str(self.statement), table.to_string()]
+        if left := len(names) - len(table):
+            lines.append(f"... and {left} more components")
+        lines += [str(check) for check in self.checks(table) if not check.is_fine]
+        return "\n".join(lines)
 
     def to_arviz(self):
         """The draws as `arviz.InferenceData`, with the statement in its attributes.
@@ -131,7 +135,7 @@ class Run:
         """
         import pandas
 
-        names, draws = self._components()
+        names, draws = self.components()
         rows = pandas.MultiIndex.from_product(
             [range(draws.shape[0]), range(draws.shape[1])], names=["chain", "draw"]
         )
@@ -144,10 +148,32 @@ class Run:
         -------
         pandas.DataFrame
             One row a component. R-hat and effective sample sizes need several chains.
-        """
-        return self._summary(*self._components())
 
-    def _summary(self, names, draws):
+        Warns
+        -----
+        UserWarning
+            If a check fails, such as that chains have mixed. It says what to change.
+        """
+        table = self.table(*self.components())
+        for check in self.checks(table):
+            if not check.is_fine:
+                warnings.warn(str(check), stacklevel=2)
+        return table
+
+    def checks(self, table=None) -> list[Check]:
+        """What to check before the draws are believed: see `dpjax.runner.checks`.
+
+        Parameters
+        ----------
+        table
+            The summary of the components to check. Default: of all.
+        """
+        if table is None:
+            table = self.table(*self.components())
+        return checks.of_chains(table, self.acceptance_rate)
+
+    def table(self, names: list[str], draws: np.ndarray):
+        """The summary of some of the `components`, without a warning."""
         import arviz
 
         kind = "all" if self._has_chains else "stats"
@@ -162,7 +188,7 @@ class Run:
     def _has_chains(self) -> bool:
         return len(jax.tree.leaves(self.positions)[0]) > 1
 
-    def _components(self) -> tuple[list[str], np.ndarray]:
+    def components(self) -> tuple[list[str], np.ndarray]:
         """Names of the scalar components, and ``(num_chains, num_draws, components)``.
 
         They are those of ArviZ, as in ``"slopes[0, 1]"``.
@@ -196,6 +222,10 @@ class Fit(Run):
 
     def __repr__(self) -> str:
         return f"{super().__repr__()}\n{self.known}"
+
+    def checks(self, table=None) -> list[Check]:
+        """As `Run.checks`, of the fit: the draws are no chains."""
+        return checks.of_fit(self.known)
 
     def _extras(self, arrays: dict) -> dict[str, str]:
         return {

@@ -81,10 +81,8 @@ def folder(tmp_path):
 
 
 @pytest.mark.thorough
-def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
-    folder, monkeypatch, capsys
-):
-    monkeypatch.setattr(cli, "_plot", lambda *arguments: None)
+def test_a_file_and_a_model_give_draws_with_nothing_to_tune(folder, capsys):
+    """No file of the run holds a number of a record."""
     path, out = folder / "job.toml", folder / "out"
     path.write_text(TOML + "num_draws = 200\n")
     assert cli.main(["account", str(path)]) == 0
@@ -97,6 +95,13 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(
     assert np.all(draws["scale"] > 0)
     assert not list(out.glob("checkpoint*"))
     assert "level[2]" in (out / "summary.csv").read_text()
+    assert {"prior.png", "width.png"} <= {file.name for file in out.iterdir()}
+    written = b"".join(file.read_bytes() for file in out.iterdir())
+    for line in (folder / "people.csv").read_text().splitlines()[1:]:
+        score = line.split(",")[-1]
+        assert score.encode() not in written
+        assert np.float32(score).tobytes() not in written
+        assert np.float64(score).tobytes() not in written
     statement = json.loads((out / "privacy.json").read_text())
     assert 3.9 < statement["epsilon"] <= 4 and "Gaussian release" in statement["events"]
     assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 1

@@ -85,7 +85,7 @@ def test_the_folder_gives_the_noise_aware_posterior(tmp_path, monkeypatch):
 
     path.write_text(NOISE_AWARE)
     monkeypatch.setattr(cli, "run", run)
-    monkeypatch.setattr(cli, "_plot", lambda *args: None)
+    monkeypatch.setattr(cli.report, "write", lambda *a, **k: None)
     assert cli.main(["run", str(path), "--out", str(out)]) == 0
     infos = dpjax.load(out).infos
     assert isinstance(infos, DPVIInfo)

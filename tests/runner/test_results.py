@@ -8,6 +8,8 @@ import pandas
 import pytest
 
 import dpjax
+from dpjax.fit.fit_check import FitCheck
+from dpjax.fit.simulated_draws import Known
 from dpjax.release import clip_bounds
 from dpjax.runner.results import Fit, Run
 from dpjax.runner.statement import PrivacyStatement
@@ -68,9 +70,11 @@ def test_a_run_prints_its_statement_and_its_summary():
     assert table[0].split()[:2] == ["mean", "sd"] and "r_hat" in table[0]
     assert table[1].split()[:2] == ["b", "3.500"]
     assert table[2].startswith("a[0, 0] ") and table[20].startswith("a[0, 18] ")
-    assert table[21:] == ["... and 4981 more components"]
-    fit = Fit(np.zeros((1, 1, 1)), None, STATEMENT, known="Noise moves the centre.")
-    assert repr(fit).splitlines()[-1] == "Noise moves the centre."
+    assert table[21] == "... and 4981 more components"
+    assert len(table) == 23 and table[22].startswith("mixing: R-hat")
+    known = Known(0.2, True, True, FitCheck(1.0, 0.1))
+    fit = Fit(np.zeros((1, 1, 1)), None, STATEMENT, known=known)
+    assert repr(fit).splitlines()[-1] == str(known)
 
 
 @pytest.mark.parametrize("positions", [{"a": {"b": np.zeros((1, 5, 2))}}, ()])
@@ -79,7 +83,7 @@ def test_positions_of_any_form_print(positions):
 
 
 def test_a_narrow_terminal_cuts_no_column():
-    run = Run(np.random.default_rng(0).normal(size=(2, 50, 3)), None, STATEMENT)
+    run = Run(np.random.default_rng(0).normal(size=(2, 500, 3)), None, STATEMENT)
     with pandas.option_context("display.width", 20, "display.max_columns", 2):
         printed = repr(run).splitlines()
     table = printed[-4:]

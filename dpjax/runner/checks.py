@@ -1,0 +1,144 @@
+"""What to check of draws before they are believed, and what to change if they fail.
+
+Chains have to have mixed. Draws that follow from a few releases have no chain to mix;
+theirs are the checks of what was released. All numbers are released or public.
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dpjax.fit.score_fit import MIN_RESOLUTION
+
+__all__ = ["Check", "of_chains", "of_fit"]
+
+MAX_R_HAT = 1.05
+"""Bound on the R-hat of chains that have mixed; 1.01 of Vehtari et al. (2021, section
+4) is for chains as long as one likes."""
+
+MIN_ESS = 400
+"""Least effective sample size; Vehtari et al. (2021, section 4)."""
+
+MAX_POSITION_ERROR = 1.0
+"""In posterior standard deviations: noise then does as much as the records' chance."""
+
+MAX_SHARE = 0.5
+"""Of the draws' variance, due to noise or to the prior."""
+
+
+class Check(NamedTuple):
+    """One check.
+
+    name
+        What was checked.
+    value
+        What was found, as text.
+    is_fine
+        Whether that is as it should be.
+    advice
+        What is wrong if it is not, and what to change.
+    """
+
+    name: str
+    value: str
+    is_fine: bool
+    advice: str
+
+    def __str__(self):
+        return f"{self.name}: {self.value}; {self.advice}"
+
+
+def of_chains(table, acceptance_rate: np.ndarray | None) -> list[Check]:
+    """The checks of chains.
+
+    Parameters
+    ----------
+    table
+        Their summary, with R-hat and effective sample sizes if there are several.
+    acceptance_rate
+        As in `dpjax.runner.Run`.
+    """
+    found = []
+    if "r_hat" in table:
+        worst = float(np.nanmax([1.0, *table["r_hat"]]))
+        least = float(np.nanmin([math.inf, *table["ess_bulk"], *table["ess_tail"]]))
+        problem = (
+            "the chains have not mixed, so the spread of the draws is not the "
+            "posterior's"
+            if worst > MAX_R_HAT
+            else f"the draws are worth fewer than {MIN_ESS} independent ones"
+        )
+        found.append(
+            Check(
+                "mixing",
+                f"R-hat up to {worst:.2f}, effective sample sizes from {least:.0f}",
+                worst <= MAX_R_HAT and least >= MIN_ESS,
+                f"{problem}: take fewer chains, which leaves more steps to each, or "
+                "steps about as long as the posterior is wide (inverse_mass_matrix=, "
+                "dpjax.adaptation), or a larger budget",
+            )
+        )
+    if acceptance_rate is not None:
+        rate = float(np.mean(acceptance_rate))
+        text = "the chains do not move: take shorter steps"
+        found.append(Check("acceptance rate", f"{rate:.3f}", rate > 0, text))
+    return found
+
+
+def of_fit(known: Any) -> list[Check]:
+    """The checks of draws from a fit.
+
+    Parameters
+    ----------
+    known
+        The `known` of a `dpjax.runner.Fit`: a `dpjax.fit.score_draws.Known` or a
+        `dpjax.fit.simulated_draws.Known`.
+    """
+    more = "more records, a larger epsilon or fewer parameters make it smaller"
+    fit = known.fit_check
+    is_robust = getattr(known, "is_robust", False)
+    found = [
+        Check(
+            "position error",
+            f"noise moves the centre by {known.position_error:.2g} posterior sds",
+            known.position_error <= MAX_POSITION_ERROR,
+            f"the draws allow for it and are wide; {more}",
+        )
+    ]
+    if hasattr(known, "noise"):
+        found += [
+            Check(
+                "width due to noise",
+                f"{known.noise:.0%} of the variance",
+                known.noise <= MAX_SHARE,
+                f"the draws are right but wide; {more}",
+            ),
+            Check(
+                "width due to the prior",
+                f"{known.prior:.0%} of the variance",
+                known.prior <= MAX_SHARE,
+                "the draws say mostly what the prior says; more records say more",
+            ),
+            Check(
+                "curvature over its noise",
+                f"{known.resolution:.3g}",
+                known.resolution >= MIN_RESOLUTION,
+                "how much the records say in each direction is hidden by noise, so "
+                f"the draws may be as wide as the prior; {more}",
+            ),
+        ]
+    else:
+        kind = "independent draws" if known.are_independent else "states of NUTS"
+        advice = "some direction is not determined by the records"
+        found.append(Check("kind of draws", kind, known.are_independent, advice))
+    found.append(
+        Check(
+            "variation of the records over the model's",
+            f"{fit.ratio:.2f} (standard error {fit.error:.2g})",
+            fit.holds or is_robust,
+            "the model does not fit the records: change its likelihood, or take "
+            "robust=True of dpjax.numpyro.sample",
+        )
+    )
+    return found

@@ -1,0 +1,62 @@
+"""What is checked of draws, and what is said if it fails."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from dpjax.fit.fit_check import FitCheck
+from dpjax.fit.score_draws import Known
+from dpjax.fit.simulated_draws import Known as SimulatedKnown
+from dpjax.runner.results import Fit, Run
+from dpjax.runner.statement import PrivacyStatement
+
+STATEMENT = PrivacyStatement(1.5, 1e-6, 0.5, "REPLACE_ONE", 2, 500, "bits", "rdp")
+KNOWN = Known(0.2, 0.85, 0.1, 0.05, 3, 1e3, 1e3, FitCheck(1.01, 0.02), False)
+
+
+def failing(run):
+    return [check.name for check in run.checks() if not check.is_fine]
+
+
+def test_chains_that_have_not_mixed_are_warned_of():
+    """So are draws that are worth few independent ones; both say what to change."""
+    mixed = np.random.default_rng(0).normal(size=(2, 500, 1))
+    run = Run(mixed, np.full((2, 500), 0.3), STATEMENT)
+    assert failing(run) == [] and len(run.summary()) == 1
+    assert "mixing" not in repr(run)
+    for positions, problem in (
+        (mixed + np.array([0.0, 3.0])[:, None, None], "have not mixed"),
+        (mixed[:, :90], "fewer than 400 independent"),
+    ):
+        apart = dataclasses.replace(run, positions=positions)
+        assert failing(apart) == ["mixing"]
+        assert problem in repr(apart) and "take fewer chains" in repr(apart)
+        with pytest.warns(UserWarning, match=problem):
+            apart.summary()
+    still = Run(np.ones((1, 500, 1)), np.zeros((1, 500)), STATEMENT)
+    assert failing(still) == ["acceptance rate"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        (dict(), None),
+        (dict(position_error=1.2), "position error"),
+        (dict(noise=0.6), "width due to noise"),
+        (dict(prior=0.6), "width due to the prior"),
+        (dict(resolution=0.1), "curvature over its noise"),
+        (dict(fit_check=FitCheck(1.2, 0.02)), "variation of the records"),
+        (dict(fit_check=FitCheck(1.2, 0.02), is_robust=True), None),
+    ],
+)
+def test_a_fit_has_checks_of_its_own(changes, name):
+    run = Fit(np.ones((2, 90, 1)), None, STATEMENT, known=KNOWN._replace(**changes))
+    found = failing(run)
+    assert len(found) == (name is not None)
+    assert all(each.startswith(name) and each in repr(run) for each in found)
+    simulated = SimulatedKnown(0.2, 2, False, FitCheck(1.0, 0.1))
+    run = dataclasses.replace(run, known=simulated)
+    assert failing(run) == ["kind of draws"]
+    states = simulated._replace(are_independent=True)
+    assert failing(dataclasses.replace(run, known=states)) == []
