@@ -1,6 +1,6 @@
 """Claimed epsilons of all kernels beside lower bounds that an attack certifies.
 
-    python -m benchmarks.audit > benchmarks/AUDIT.md
+    python -m benchmarks.audit > docs/results/audit.md
 
 Each kernel makes as many first steps as make the claim about 4 at delta = .01, on
 made-up records. A record is the gradient of its log-likelihood, unless a kernel needs

@@ -7,7 +7,7 @@ model is fitted to `--data-sets` data sets, as `dpjax.numpyro.sample` does but w
 Gaussian noise only, and so is each right one. The parameter that likelihood methods
 find is the maximiser of the likelihood on a million records. The one that a fit finds
 is the mean of its centres over the other data sets. Results are written to
-benchmarks/misspecified.json; benchmarks/MISSPECIFIED.md holds them as a table.
+benchmarks/misspecified.json; docs/results/misspecified.md holds them as a table.
 """
 
 import argparse

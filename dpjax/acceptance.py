@@ -66,8 +66,9 @@ TEST_CORRECTION = np.stack(
         np.concatenate([_HALF[:0:-1, 1] / 2, _HALF[:1, 1], _HALF[1:, 1] / 2]),
     ]
 )
-"""Points and chances of V_corr, ``(2, 7)``: N(0, 2) + V_corr is within total variation
-.00385 of Logistic(0, 1)."""
+"""Points and chances of V_corr, ``(2, 7)``.
+
+N(0, 2) + V_corr is within total variation .00385 of Logistic(0, 1)."""
 
 MIN_MILLS_ARGUMENT = 10.0
 """Smallest argument at which Mills' ratio is computed by its continued fraction."""

@@ -114,7 +114,7 @@ class Posterior:
 
     @property
     def num_records(self) -> int:
-        """Length of the leading axis of the data: secret under add/remove."""
+        """Length of the leading axis of the data; it is secret under add/remove."""
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def constrain(self, draws):

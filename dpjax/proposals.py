@@ -132,7 +132,7 @@ def _guided_walk(words, position, walk, step_size):
 
 
 gaussian = _memoryless(_gaussian_jump, lambda dim: dim, lambda step_size: None)
-"""Random walk: N(position, step_size^2 I); `step_size` scalar or like the position."""
+"""Random walk by N(0, step_size^2 I), `step_size` a scalar or like the position."""
 
 fixed_length = _memoryless(_fixed_length_jump, lambda dim: dim, _scalar)
 """Random walk in a uniform direction over exactly `step_size`, a scalar."""
