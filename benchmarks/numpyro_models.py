@@ -1,6 +1,7 @@
 """NumPyro models sampled privately with nothing tuned, beside exact posteriors.
 
-    python -m benchmarks.numpyro_models [--only NAME ...] [--epsilon E] [--data-sets N]
+    python -m benchmarks.numpyro_models [--only NAME ...] [--epsilon E ...]
+        [--data-sets N] [--records N] [--nuts] [--json FILE]
 
 `dpjax.numpyro.sample` on the examples of configs/numpyro, with the number of their
 records or fewer. Every data set is drawn anew from the model at the truth; for Adult
@@ -9,12 +10,13 @@ law at its mode in unconstrained space, or NUTS with ``--nuts``. Reported are, o
 sets and parameters, the distances of means in posterior standard deviations, the ratios
 of standard deviations, their largest ratio to those of the prior, and how often 90 %
 intervals hold the truth, with a standard error that takes the parameters of a data set
-for one observation.
+for one observation. benchmarks/numpyro_models.json holds the rows of the zoo in docs.
 """
 
 import argparse
 import dataclasses
 import importlib.util
+import json
 import time
 import warnings
 from pathlib import Path
@@ -32,16 +34,31 @@ from dpjax.numpyro import initial_position, sample
 
 CONFIGS = Path(__file__).parents[1] / "configs/numpyro"
 GROUPS = 1.0 + 0.7 * np.random.default_rng(1).normal(size=20)
+SLOPES = np.array([0.6, -0.4, 0.2])
+WEIBULL = {"intercept": 0.2, "slopes": np.array([0.5, -0.3]), "shape": 1.5}
 TRUTH = {
     "adult": {},
+    "categorical": {
+        "levels": np.array([0.3, -0.5]),
+        "weights": np.array([[0.8, -0.4], [-0.5, 0.6]]),
+    },
+    "censored": WEIBULL,
+    "censored_factor": WEIBULL,
     "hierarchical": {"slope": -0.5, "sigma": 1.5, "intercept": GROUPS},
+    "linear": {"intercept": 1.0, "slopes": np.array([0.5, -0.3, 0.2]), "sigma": 0.7},
+    "logistic": {"intercept": -0.5, "slopes": np.array([1.0, -0.6, 0.3])},
+    "masked": {"intercept": 1.0, "slopes": np.array([0.5, -0.3]), "sigma": 0.7},
+    "mixture": {"weight": 0.4, "means": np.array([-1.5, 1.0]), "scale": 0.8},
     "negative_binomial": {
         "intercept": 1.0,
         "slopes": np.array([0.5, -0.3, 0.2]),
         "concentration": 2.0,
     },
-    "poisson": {"intercept": 0.5, "slopes": np.array([0.6, -0.4, 0.2])},
+    "ordinal": {"slopes": np.array([1.0, -0.5]), "cuts": np.array([-1.0, 0.3, 1.5])},
+    "poisson": {"intercept": 0.5, "slopes": SLOPES},
+    "poisson_offset": {"intercept": 0.5, "slopes": SLOPES},
     "student_t": {"slopes": np.linspace(-0.5, 0.5, 10), "sigma": 0.8},
+    "zero_inflated": {"gate": 0.25, "intercept": 1.0, "slopes": SLOPES[:2]},
 }
 """Parameters that the generators fix; group effects and their law are drawn once."""
 
@@ -140,14 +157,15 @@ def mode(posterior, start):
     return np.asarray(flat, np.float64), np.sqrt(np.diag(covariance))
 
 
-def line(name, num_data_sets, num_records, with_nuts, **options):
+def rows(name, num_data_sets, num_records, with_nuts, epsilons, **options):
+    """A row of the table for each epsilon."""
     job = config.load(CONFIGS / f"{name}.toml")
     posterior: Any
     posterior, _, _ = job.load()
     truth = TRUTH[name]
-    if not truth or with_nuts:
+    if not truth:
         expected = reference(name, posterior)
-        truth = truth or {key: value.mean(0) for key, value in expected.items()}
+        truth = {key: value.mean(0) for key, value in expected.items()}
     if num_records:
         chosen = np.random.default_rng(0).permutation(posterior.num_records)
         chosen = chosen[:num_records]
@@ -156,72 +174,102 @@ def line(name, num_data_sets, num_records, with_nuts, **options):
     start = jax.tree.map(lambda leaf: leaf[0], initial_position(posterior, 1))
     flatten = jax.vmap(lambda position: ravel_pytree(position)[0])
     prior_sd = np.asarray(flatten(posterior.model.prior_draws), np.float64).std(0)
-    errors, ratios, widths, inside, seconds = [], [], [], [], []
+    scores = {epsilon: [] for epsilon in epsilons}
     for seed in range(num_data_sets):
         target = drawn_anew(name, posterior, truth, 1000 + seed)
-        began = time.perf_counter()
-        found = sample(
-            dataclasses.replace(target, constrain_fn=None),
-            verbose=False,
-            unsafe_key=jax.random.key(seed),
-            **options,
-        ).positions
-        seconds.append(time.perf_counter() - began)
-        draws = by_component(jax.vmap(jax.vmap(target.constrain_fn))(found))
-        inside.append(covered(draws, truth))
-        flat = np.asarray(jax.vmap(flatten)(found), np.float64)
-        flat = flat.reshape(-1, prior_sd.size)
-        widths.append(flat.std(0) / prior_sd)
         if with_nuts:
             expected = reference(name, target)
             centre, sd = (
                 np.concatenate([f(values, 0) for values in expected.values()])
                 for f in (np.mean, np.std)
             )
-            values = np.concatenate([draws[site] for site in expected], axis=1)
         else:
-            (centre, sd), values = mode(target, start), flat
-        errors.append(np.abs(values.mean(0) - centre) / sd)
-        ratios.append(values.std(0) / sd)
-    rates = np.mean(inside, axis=1)
-    error = np.ravel(errors)
-    print(
-        f"{name:<18}{posterior.num_records:8d}{np.median(error):7.3f}"
-        f"{np.mean(error**2) ** 0.5:7.3f}{error.max():7.2f}{np.mean(error < 1):9.2f}"
-        f"{np.median(ratios):10.2f}{np.max(widths):7.2f}{rates.mean():12.3f} ("
-        f"{rates.std() / len(rates) ** 0.5:.3f}){len(rates):6d}"
-        f"{seconds[0]:8.1f}{np.median(seconds):7.1f}",
-        flush=True,
+            centre, sd = mode(target, start)
+        for epsilon, found in scores.items():
+            began = time.perf_counter()
+            positions = sample(
+                dataclasses.replace(target, constrain_fn=None),
+                budget=dpjax.Budget(epsilon, 1e-6),
+                verbose=False,
+                unsafe_key=jax.random.key(seed),
+                **options,
+            ).positions
+            seconds = time.perf_counter() - began
+            draws = by_component(jax.vmap(jax.vmap(target.constrain_fn))(positions))
+            flat = np.asarray(jax.vmap(flatten)(positions), np.float64)
+            flat = values = flat.reshape(-1, prior_sd.size)
+            if with_nuts:
+                values = np.concatenate([draws[site] for site in expected], axis=1)
+            error = np.abs(values.mean(0) - centre) / sd
+            ratio, width = values.std(0) / sd, flat.std(0) / prior_sd
+            found.append((error, ratio, width, covered(draws, truth), seconds))
+    return [
+        dict(model=name, records=posterior.num_records, epsilon=epsilon)
+        | summary(*zip(*found, strict=True))
+        for epsilon, found in scores.items()
+    ]
+
+
+def summary(errors, ratios, widths, inside, seconds):
+    """The numbers of a row, from those of every data set."""
+    errors, rates = np.stack(errors), np.mean(np.stack(inside), axis=1)
+    numbers = dict(
+        median=np.median(errors),
+        rms=np.mean(errors**2) ** 0.5,
+        largest=errors.max(),
+        below_1=np.mean(errors < 1),
+        sd_ratio=np.median(ratios),
+        widest=np.max(widths),
+        covers=rates.mean(),
+        covers_error=rates.std() / len(rates) ** 0.5,
+        first_seconds=seconds[0],
+        seconds=np.median(seconds),
     )
+    return dict(parameters=errors.shape[1], data_sets=len(errors)) | {
+        key: round(float(value), 3) for key, value in numbers.items()
+    }
+
+
+HEADER = (
+    f"{'delta = 1e-6':<18}{'records':>8}{'epsilon':>8}{'error / posterior sd':>30}"
+    f"{'sd':>10}{'widest':>7}{'90 % covers':>20}{'data':>6}{'seconds':>15}\n"
+    f"{'':<34}{'median':>7}{'rms':>7}{'max':>7}{'below 1':>9}{'ratio':>10}{'':>7}"
+    f"{'':>20}{'sets':>6}{'first':>8}{'others':>7}"
+)
+LINE = (
+    "{model:<18}{records:8d}{epsilon:8g}{median:7.3f}{rms:7.3f}{largest:7.2f}"
+    "{below_1:9.2f}{sd_ratio:10.2f}{widest:7.2f}{covers:12.3f} ({covers_error:.3f})"
+    "{data_sets:6d}{first_seconds:8.1f}{seconds:7.1f}"
+)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=TRUTH, default=list(TRUTH))
-    parser.add_argument("--epsilon", type=float, default=1.0)
+    parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
     parser.add_argument("--method", default="fit")
     parser.add_argument("--data-sets", type=int, default=20)
     parser.add_argument("--records", type=int)
     parser.add_argument("--nuts", action="store_true")
+    parser.add_argument("--json", type=Path, help="a file that the rows are written to")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="(?s).*ArviZ is undergoing")
-    budget = dpjax.Budget(options.epsilon, 1e-6)
-    print(
-        f"epsilon = {options.epsilon:g}, delta = 1e-6 (replace one record)\n"
-        f"{'':<18}{'records':>8}{'error / posterior sd':>30}{'sd':>10}{'widest':>7}"
-        f"{'90 % covers':>20}{'data':>6}{'seconds':>15}\n"
-        f"{'':<26}{'median':>7}{'rms':>7}{'max':>7}{'below 1':>9}{'ratio':>10}{'':>7}"
-        f"{'':>20}{'sets':>6}{'first':>8}{'others':>7}"
-    )
+    print(HEADER)
+    found = []
     for name in options.only:
-        line(
+        found += rows(
             name,
             options.data_sets,
             options.records,
             options.nuts,
-            budget=budget,
+            options.epsilon,
             method=options.method,
         )
+        for row in found[-len(options.epsilon) :]:
+            print(LINE.format(**row), flush=True)
+        if options.json:
+            lines = ",\n".join(json.dumps(row) for row in found)
+            options.json.write_text(f"[\n{lines}\n]\n")
 
 
 if __name__ == "__main__":

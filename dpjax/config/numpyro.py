@@ -62,6 +62,9 @@ def _is_public(value) -> bool:
     return is_table and all(any(k.accepts(v) for k in kinds) for v in value.values())
 
 
+MAKERS = ("simulate_fn", "score_nodes")
+"""Functions that make observations up."""
+
 PUBLIC = Kind("a table of numbers, texts, and lists or rows of numbers", _is_public)
 
 
@@ -70,8 +73,9 @@ def keys() -> dict[str, Key]:
     from dpjax.numpyro import posterior
 
     function = Key(TEXT, 'The model, as in ``"my_model.py:model"``.')
-    names = ["plate", "public", "tempering"]
-    return {"numpyro": function, **keys_of(posterior, {"public": PUBLIC}, names)}
+    names = ["plate", "public", "tempering", *MAKERS]
+    kinds = {"public": PUBLIC, **dict.fromkeys(MAKERS, TEXT)}
+    return {"numpyro": function, **keys_of(posterior, kinds, names)}
 
 
 def read(model, source, folder: Path) -> Model:
@@ -100,6 +104,11 @@ def read(model, source, folder: Path) -> Model:
         public={k: _array(v) for k, v in model.get("public", {}).items()},
         tempering=model.get("tempering", known["tempering"].default),
         example=example,
+        **{
+            name: _function(model[name], folder, f"[model] {name}")
+            for name in MAKERS
+            if name in model
+        },
     )
 
     @functools.cache
