@@ -6,6 +6,7 @@ Pages with code cells are executed in a folder of their own, in 32 bits as users
 import inspect
 import os
 import re
+from pathlib import Path
 
 import dpjax
 from dpjax.algorithm import Sampler
@@ -24,11 +25,14 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 
-myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 os.environ.pop("JAX_ENABLE_X64", None)
+# Progress bars are text here.
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
 nb_execution_mode = "cache"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True

@@ -1,5 +1,6 @@
-"""The code of README.md runs from top to bottom in a process of its own."""
+"""README.md: its code runs, prints what it shows, and its numbers are those kept."""
 
+import json
 import os
 import re
 import subprocess
@@ -8,17 +9,23 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.thesis import headline
+
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(
-    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S
-)
+README = (ROOT / "README.md").read_text()
+BLOCKS = dict(re.findall(r"^```(\w+)\n(.*?)^```", README, re.M | re.S))
+
+
+def skeleton(text):
+    """Words and numbers by line; numbers are not the same in any two runs."""
+    return [re.sub(r"-?\d+\.\d+", "#", line).split() for line in text.splitlines()]
 
 
 @pytest.mark.thorough
-def test_the_blocks_of_the_readme_run_in_order(tmp_path):
+def test_the_example_prints_what_it_shows(tmp_path):
     """In 32 bits, as users have them, and without a warning."""
     script = tmp_path / "readme.py"
-    script.write_text("\n".join(BLOCKS))
+    script.write_text(BLOCKS["python"])
     environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", str(script)],
@@ -27,6 +34,24 @@ def test_the_blocks_of_the_readme_run_in_order(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    tables = [line for line in done.stdout.splitlines() if "hdi_3%" in line]
-    assert len(tables) == "\n".join(BLOCKS).count("\nprint(") > 6
-    assert all(line.split()[-1] == "r_hat" for line in tables)
+    assert skeleton(done.stdout) == skeleton(BLOCKS["text"])
+    assert len(skeleton(BLOCKS["text"])) == 4
+
+
+def test_the_figure_and_its_sentence_are_of_the_numbers_kept(tmp_path):
+    """Otherwise: python -m benchmarks.thesis --headline."""
+    numbers = json.loads(json.dumps(headline.numbers()))
+    kept = re.search(r"<dc:description>(.*?)<", headline.FIGURE.read_text(), re.S)
+    assert kept and json.loads(kept[1].replace("&quot;", '"')) == numbers
+    low, high, median = re.findall(r"0(\.\d+)", headline.sentence())
+    words = " ".join(README.split())
+    assert f"in {sum(map(len, numbers.values()))} comparisons" in words
+    assert f"is {low} to {high} of the best published one" in words
+    assert f"in the median {median}" in words
+
+
+def test_it_is_short_and_its_links_lead_somewhere():
+    assert len(README.splitlines()) <= 120
+    links = re.findall(r"\]\(([^)]+)\)", README)
+    assert len(links) > 10
+    assert all((ROOT / link).exists() for link in links)

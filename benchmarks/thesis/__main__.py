@@ -4,10 +4,12 @@
     python -m benchmarks.thesis --model easy-2d --epsilon 1 4
     python -m benchmarks.thesis --figure 6.3
     python -m benchmarks.thesis --table
+    python -m benchmarks.thesis --headline
 
 Without arguments all cells (model, algorithm, epsilon) are run, which takes hours.
 Those that the folder `--out` holds, of the same settings, are not run again. `--figure`
-runs the cells that the figure lacks, or none with `--read`.
+runs the cells that the figure lacks, or none with `--read`. `--headline` draws the
+figure of the README from the table in docs/results/thesis.md.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from benchmarks.thesis import (
     clipping,
     counts,
     figures,
+    headline,
     report,
     settings,
     sweep,
@@ -82,12 +85,17 @@ def parse():
     add("--quick", action="store_true", help="minutes: short chains, two dimensions")
     add("--figure", choices=names)
     add("--table", action="store_true", help="of what is finished")
+    add("--headline", action="store_true", help="draw the figure of the README")
     add("--read", action="store_true", help="draw what is finished, run nothing")
     return parser.parse_args()
 
 
 def main():
     arguments = parse()
+    if arguments.headline:
+        headline.draw()
+        print(headline.sentence())
+        return None
     folder, chains, seed = arguments.out, arguments.chains, arguments.seed
     experiments = {
         model: settings.load(settings.FOLDER / f"{model}.toml")
