@@ -18,7 +18,7 @@ from dpjax import config, privacy, report
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
-from dpjax.runner.results import load
+from dpjax.runner.results import Fit, load
 from dpjax.runner.run import run
 from dpjax.runner.signals import Stopped, deferred, raised
 from dpjax.runner.statement import listed
@@ -303,7 +303,10 @@ def write_run(job: config.Job, out: Path) -> None:
     table.to_csv(out / "summary.csv")
     print(table.to_string())
     for check in result.checks(table):
-        print(f"{check.name}: {check.value}" if check.is_fine else check)
+        if not check.is_fine:
+            print(check)
+        elif not isinstance(result, Fit):  # A fit has said what it knows.
+            print(f"{check.name}: {check.value}")
     if test is not None:
         print(predictive(result.positions, *test))
     prior = posterior.prior_draws()

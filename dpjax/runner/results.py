@@ -17,6 +17,7 @@ import numpy as np
 from dpjax.runner import checks
 from dpjax.runner.checks import Check
 from dpjax.runner.files import sync
+from dpjax.runner.predict import predict
 from dpjax.runner.statement import PrivacyStatement
 
 __all__ = ["Fit", "Run", "load"]
@@ -171,6 +172,58 @@ class Run:
         if table is None:
             table = self.table(*self.components())
         return checks.of_chains(table, self.acceptance_rate)
+
+    def predict(
+        self,
+        model: Any,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        num_records: int | None = None,
+        num_draws: int | None = None,
+        rng_key: jax.Array | None = None,
+    ) -> dict[str, np.ndarray]:
+        """Observations that the draws predict, such as private synthetic records.
+
+        Parameters
+        ----------
+        model
+            The NumPyro model that was sampled: its posterior from
+            `dpjax.numpyro.posterior`, or the function itself.
+        inputs
+            Arguments of the model by name, with the records to predict along the
+            leading axis. Given a posterior, what the model observes may be left out,
+            and `public` arguments are known. A function gets all of its arguments here;
+            of those that it observes only the shape is used.
+        num_records
+            How many records to predict, where no input says it.
+        num_draws
+            Number of draws that predict, evenly spread over all; default: all.
+        rng_key
+            A JAX key. It need not be secret; the default is ``jax.random.key(0)``.
+
+        Returns
+        -------
+        Arrays ``(num_draws, num_records, ...)`` by the names of the observed sites:
+        each draw predicts a data set of its own. Deterministic sites of the model are
+        among them. A model with a `simulate_fn` gives whole records, by the names of
+        the data.
+
+        Raises
+        ------
+        ValueError
+            If the run is not that of a NumPyro model, inputs lack what the model does
+            not generate, or the model draws nothing.
+
+        Notes
+        -----
+        *Formal guarantees.* Predictions are functions of the draws and of the
+        arguments, so they are as private as the draws if the inputs are public or made
+        up, and no further budget is spent. Predictions at the covariates of the records
+        are **not** private: they show those covariates.
+        """
+        inputs = {} if inputs is None else inputs
+        key = jax.random.key(0) if rng_key is None else rng_key
+        return predict(self.positions, model, inputs, num_records, num_draws, key)
 
     def table(self, names: list[str], draws: np.ndarray):
         """The summary of some of the `components`, without a warning."""

@@ -104,7 +104,7 @@ def test_draws_are_constrained_and_keep_what_reads_no_data():
     assert np.all(draws["tau"] > 0) and np.all(draws["sigma"] > 0)
     assert np.all((draws["upper"] > 0) & (draws["upper"] < 1 + draws["tau"]))
     np.testing.assert_array_equal(draws["a0"], draws["a"][..., 0])
-    assert {"tau", "a[3]"} <= set(result.summary().index)
+    assert {"tau", "a[3]"} <= set(result.components()[0])
     assert result.to_arviz().groups() == ["posterior", "sample_stats"]
 
 

@@ -270,7 +270,7 @@ def test_positions_may_be_pytrees(posterior):
     starts = {"a": np.ones(CHAINS), "b": np.zeros(CHAINS)}
     run = go(target, initial_position=starts)
     assert set(run.to_arviz().posterior) == {"a", "b"}
-    assert list(run.summary().index) == ["a", "b"]
+    assert run.components()[0] == ["a", "b"]
 
 
 NOT_READ = jax.ShapeDtypeStruct((N, 2), jnp.result_type(float))
