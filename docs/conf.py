@@ -38,6 +38,7 @@ nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 180
 nb_merge_streams = True
+nb_render_markdown_format = "gfm"
 
 default_role = "code"
 autodoc_member_order = "bysource"
