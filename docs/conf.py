@@ -31,8 +31,8 @@ myst_heading_anchors = 3
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 os.environ.pop("JAX_ENABLE_X64", None)
-# Progress bars are text here.
-os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
+# Progress bars are text here, and commands run in a process that uses JAX no further.
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found,ignore:os.fork"
 nb_execution_mode = "cache"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
