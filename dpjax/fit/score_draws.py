@@ -65,6 +65,8 @@ class Known(NamedTuple):
         as released, and in the median over draws of the slope.
     fit_check
         How much the scores of the records vary, over how much the model says they do.
+    clipped
+        About the share of records whose score is clipped, by the model.
     is_robust
         Whether the draws are as wide as the records' scores vary, not as the model
         says.
@@ -78,6 +80,7 @@ class Known(NamedTuple):
     resolution: float
     likely_resolution: float
     fit_check: FitCheck
+    clipped: float
     is_robust: bool
 
     def __str__(self):
@@ -205,7 +208,7 @@ def draws(
     given = second, origin, parts
     positions = compiled(run, *given)(*given)
     fit_check = functools.partial(_fit_check, released, posterior.tempering)
-    known = _known(evidence, prior, laws, is_measured, found, fit_check)
+    known = _known(evidence, prior, laws, is_measured, found, fit_check, released)
     if known.resolution < MIN_RESOLUTION:
         warnings.warn(_alarm(known), stacklevel=2)
     if not known.is_robust:
@@ -323,7 +326,9 @@ def _fit_check(released: Released, tempering, distance) -> FitCheck:
     )
 
 
-def _known(evidence: Evidence, prior, laws: _Laws, is_measured, found, check) -> Known:
+def _known(
+    evidence: Evidence, prior, laws: _Laws, is_measured, found, check, released
+) -> Known:
     count = len(found[0])
     asked = np.ix_(is_measured, is_measured)
     _, _, noise_sd = evidence.pooled
@@ -354,6 +359,7 @@ def _known(evidence: Evidence, prior, laws: _Laws, is_measured, found, check) ->
         resolution=float(least / noise),
         likely_resolution=float(likely / noise),
         fit_check=check(distance),
+        clipped=float(released.clipped),
         is_robust=bool(np.any(evidence.variance)),
     )
 

@@ -115,6 +115,8 @@ class Released(NamedTuple):
         sqrt(2).
     clip_norm
         The clip norm over the root mean square length of a record's score.
+    clipped
+        About the share of records whose score is longer, as the model says.
     inefficiency
         Variance of the score over its slope: one without clipping. In a robust fit, of
         the part that V does not hold, which is what tempering adds.
@@ -146,6 +148,7 @@ class Released(NamedTuple):
     score_noise_sds: jax.Array
     slope_noise_sd: jax.Array
     clip_norm: jax.Array
+    clipped: jax.Array
     inefficiency: jax.Array
     variance: jax.Array
     variance_noise_sd: jax.Array
@@ -343,7 +346,7 @@ def score_fit(
             vector, matrix = jnp.zeros(dim), jnp.zeros((dim, dim))
             vectors = jnp.zeros((len(SCORE_SHARES), dim))
         nothing = matrix, vector, vectors, vectors, matrix, count, *3 * [number]
-        nothing += matrix, *7 * [number]
+        nothing += number, matrix, *7 * [number]
         return Released(jnp.zeros_like(position), *nothing)
 
     transition = Transition(lambda state: num_words, move, stay)
@@ -516,7 +519,8 @@ class _Fit:
     def clip_norm(self, release, noises: _Noises, z, axes: Frame):
         """The clip norm over `unit`, and the share of the slope that it keeps.
 
-        The third number is the variance of the score over its slope.
+        The third number is the variance of the score over its slope, the fourth the
+        share of records that are clipped.
         """
         scores = self.scores_at(z, axes, self.unit(axes))
         edges = jnp.asarray(LENGTH_EDGES[1:-1], self.dtype)
@@ -550,7 +554,9 @@ class _Fit:
         # JAX 0.10 compiles no wider argmin than this where x64 is off.
         best = jax.lax.argmin(loss, 0, jnp.int32)
         kept, variance = efficiency[best], (variance / efficiency)[best]
-        return jnp.asarray(CLIP_NORMS)[best], kept, variance
+        clip_norm = jnp.asarray(CLIP_NORMS)[best]
+        clipped = jnp.sum(jnp.where(lengths > clip_norm, counts, 0)) / jnp.sum(counts)
+        return clip_norm, kept, variance, clipped
 
     def slope(self, release, noise, z, axes: Frame, clip_norm):
         """J in units of the frame, and the noise's sd on its diagonal."""
@@ -590,7 +596,8 @@ class _Fit:
 
     def release(self, kinds: _Kinds, noises: _Noises, z, axes: Frame) -> Released:
         """All releases but those of the search, from where it has ended."""
-        clip_norm, kept, variance = self.clip_norm(kinds.histogram, noises, z, axes)
+        found = self.clip_norm(kinds.histogram, noises, z, axes)
+        clip_norm, kept, variance, clipped = found
         # A tempered posterior is that of fewer records, but clipping loses as much.
         of_records = 0.0 if noises.variance else self.tempering * variance
         inefficiency = (1 - self.tempering) * kept + of_records
@@ -660,6 +667,7 @@ class _Fit:
             self.tempering * unit * jnp.asarray(noises.scores),
             slope_noise_sd,
             clip_norm,
+            clipped,
             inefficiency,
             *observed,
             jnp.array(self.effective, jnp.float64),

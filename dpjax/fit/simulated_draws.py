@@ -73,12 +73,15 @@ class Known(NamedTuple):
         Whether each draw is a solution of its own, not a state of a chain.
     fit_check
         How much the scores of the records vary, over how much the model says they do.
+    clipped
+        Share of simulated records whose score is clipped.
     """
 
     position_error: float
     num_directions: int
     are_independent: bool
     fit_check: FitCheck
+    clipped: float
 
     def __str__(self):
         kind = "independent draws" if self.are_independent else "states of NUTS"
@@ -146,11 +149,13 @@ def draws(
         are_independent = found is not None
         if not are_independent:
             found = _chains(chain_key, *arguments)
+        fit_check, clipped = _checks(functions, wide, zeros, np.asarray(found))
         known = Known(
             _position_error(wide, functions.num_records / posterior.tempering),
             int(is_measured.sum()),
             are_independent,
-            _fit_check(functions, wide, zeros, np.asarray(found)),
+            fit_check,
+            clipped,
         )
         known.fit_check.warn()
         positions = jax.vmap(unravel)(jnp.asarray(found))
@@ -167,23 +172,24 @@ def _position_error(released: Released, effective: float) -> float:
     return math.sqrt(variance / np.linalg.matrix_rank(inverse, hermitian=True))
 
 
-def _fit_check(functions, released, like, found) -> FitCheck:
-    """The fit check at draws `found`, ``(num_draws, d)``.
+def _checks(functions, released, like, found) -> tuple[FitCheck, float]:
+    """The fit check at draws `found`, ``(num_draws, d)``, and the share clipped.
 
     At each draw, the model expects another excess. How these differ is an error of the
     check, as are chance and noise.
     """
     chosen = np.linspace(0, len(found) - 1, NUM_CHECKED).astype(int)
-    excesses, variance = map(
+    excesses, variance, clipped = map(
         np.asarray, _excesses(functions, released, like, found[chosen])
     )
     count = functions.num_records
-    return FitCheck.of(
+    fit_check = FitCheck.of(
         float(released.excess) - count * np.mean(excesses),
         float(released.excess_noise_sd),
         count * variance + count**2 * np.var(excesses),
         count * float(released.square),
     )
+    return fit_check, float(clipped)
 
 
 class _Functions(NamedTuple):
@@ -316,7 +322,10 @@ def _solve(rng_key, functions, released, like, count):
 
 @functools.partial(jax.jit, static_argnums=0)
 def _excesses(functions, released, like, positions):
-    """E |clip(g)|^2 / C^2 at each position, less that at theta, and its variance."""
+    """E |clip(g)|^2 / C^2 at each position, less that at theta, and its variance.
+
+    The third is the share of records with |g| > C at theta.
+    """
     model = RecordModel.of(functions.loglikelihood_fn, functions.simulate_fn, like)
     window = Window(released.position, released.whitening, released.l2_clip_norm)
     records = model.simulate(window.center, NUM_NEAR)
@@ -329,7 +338,8 @@ def _excesses(functions, released, like, positions):
         ratios = jnp.exp(loglikelihoods(position, records) - base)
         return jnp.mean((ratios - 1) * squares)
 
-    return jax.lax.map(excess, positions), jnp.var(squares)
+    is_clipped = jnp.sum(clipped**2, axis=1) > 1 - RANK_TOLERANCE
+    return jax.lax.map(excess, positions), jnp.var(squares), jnp.mean(is_clipped)
 
 
 @functools.partial(jax.jit, static_argnums=(1, 4))

@@ -31,7 +31,11 @@ class ModelPosterior(Posterior):
 
     def prior_draws(self) -> dict[str, np.ndarray]:
         """A thousand draws from the prior, as `constrain` returns them."""
-        draws = {name: leaf[None] for name, leaf in self.model.prior_draws.items()}
+        # They may have been drawn in 64 bits.
+        draws = jax.tree.map(
+            lambda leaf: np.asarray(leaf, jnp.result_type(float))[None],
+            self.model.prior_draws,
+        )
         return self.constrain(draws)
 
 

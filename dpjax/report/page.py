@@ -95,18 +95,18 @@ def in_words(statement: PrivacyStatement) -> str:
     epsilon, delta = statement.epsilon, statement.delta
     odds = math.exp(min(epsilon, 500.0))
     guess = (odds + delta) / (1 + odds)
-    how = (
-        "one record is replaced by another"
+    how, which = (
+        ("replaced by another", "which of two values one record has")
         if statement.neighboring_relation == "REPLACE_ONE"
-        else "one record is added or removed"
+        else ("added or removed", "whether one record is among them")
     )
     factor = f"{odds:.3g}" if odds < 1e4 else f"exp({epsilon:.4g})"
     return (
         f"Everything on this page is ({epsilon:.4g}, {delta:.3g}) differentially "
-        f"private: the chances of all that was released change by a factor of at most "
-        f"{factor}, but for a probability of {delta:.3g}, if {how}. Somebody who knows "
-        "all other records, and guesses which of two values one record has, is right "
-        f"with probability at most {guess:.1%}; without the draws it would be 50%."
+        "private: the chances of all that was released change by a factor of at most "
+        f"{factor}, but for a probability of {delta:.3g}, if one record is {how}. "
+        f"Somebody who knows all other records, and guesses {which}, is right with "
+        f"probability at most {guess:.1%}; without the draws it would be 50%."
     )
 
 

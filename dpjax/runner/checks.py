@@ -5,10 +5,11 @@ theirs are the checks of what was released. All numbers are released or public.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dpjax.fit import score_draws, simulated_draws
 from dpjax.fit.score_fit import MIN_RESOLUTION
 
 __all__ = ["Check", "of_chains", "of_fit"]
@@ -25,6 +26,10 @@ MAX_POSITION_ERROR = 1.0
 
 MAX_SHARE = 0.5
 """Of the draws' variance, due to noise or to the prior."""
+
+
+MAX_CLIPPED = 0.9
+"""Share of records. Fits allow for what clipping loses, and clip many on purpose."""
 
 
 class Check(NamedTuple):
@@ -86,33 +91,32 @@ def of_chains(table, acceptance_rate: np.ndarray | None) -> list[Check]:
     return found
 
 
-def of_fit(known: Any) -> list[Check]:
+def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
     """The checks of draws from a fit.
 
     Parameters
     ----------
     known
-        The `known` of a `dpjax.runner.Fit`: a `dpjax.fit.score_draws.Known` or a
-        `dpjax.fit.simulated_draws.Known`.
+        The `known` of a `dpjax.runner.Fit`.
     """
     more = "more records, a larger epsilon or fewer parameters make it smaller"
     fit = known.fit_check
-    is_robust = getattr(known, "is_robust", False)
+    is_robust = isinstance(known, score_draws.Known) and known.is_robust
     found = [
         Check(
             "position error",
             f"noise moves the centre by {known.position_error:.2g} posterior sds",
             known.position_error <= MAX_POSITION_ERROR,
-            f"the draws allow for it and are wide; {more}",
+            f"the draws allow for it, as far as the fit is near the posterior; {more}",
         )
     ]
-    if hasattr(known, "noise"):
+    if isinstance(known, score_draws.Known):
         found += [
             Check(
                 "width due to noise",
                 f"{known.noise:.0%} of the variance",
                 known.noise <= MAX_SHARE,
-                f"the draws are right but wide; {more}",
+                f"the draws say more of the noise than of the records; {more}",
             ),
             Check(
                 "width due to the prior",
@@ -132,13 +136,20 @@ def of_fit(known: Any) -> list[Check]:
         kind = "independent draws" if known.are_independent else "states of NUTS"
         advice = "some direction is not determined by the records"
         found.append(Check("kind of draws", kind, known.are_independent, advice))
-    found.append(
+    return [
+        *found,
+        Check(
+            "records clipped",
+            f"about {known.clipped:.0%}",
+            known.clipped <= MAX_CLIPPED,
+            "clipping loses most of what the records say: a likelihood with lighter "
+            "tails would lose less",
+        ),
         Check(
             "variation of the records over the model's",
             f"{fit.ratio:.2f} (standard error {fit.error:.2g})",
             fit.holds or is_robust,
             "the model does not fit the records: change its likelihood, or take "
             "robust=True of dpjax.numpyro.sample",
-        )
-    )
-    return found
+        ),
+    ]

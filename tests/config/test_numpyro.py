@@ -269,7 +269,7 @@ def test_bad_files_are_refused(folder, capsys, old, new, message):
 
 
 SHIPPED = sorted((ROOT / "configs/numpyro").glob("*.toml"))
-SLOWER = {"network", "categorical", "linear", "logistic", "masked", "ordinal"}
+SLOWER = {"categorical", "linear", "logistic", "masked", "ordinal"}
 SLOWER |= {"poisson_offset", "zero_inflated"}
 
 
@@ -281,7 +281,7 @@ SLOWER |= {"poisson_offset", "zero_inflated"}
 def test_shipped_configurations_load(path):
     with jax.numpy_rank_promotion("allow"):
         job = config.load(path)
-    assert job.run["num_chains"] == (2 if path.stem == "network" else 4)
+    assert job.run["num_chains"] == 4
     made_up_by = {"censored": "simulate_fn", "censored_factor": "score_nodes"}
     if path.stem in made_up_by:
         assert callable(getattr(job.outline.model, made_up_by[path.stem]))

@@ -39,6 +39,7 @@ def released(slope, slope_noise_sd, score_noise_sd, truth, seed, excess=0.0):
         score_noise_sds=noise_sds,
         slope_noise_sd=slope_noise_sd,
         clip_norm=np.array(2.0),
+        clipped=np.array(0.25),
         inefficiency=np.array(1.0),
         variance=np.zeros((DIM, DIM)),
         variance_noise_sd=np.array(0.0),

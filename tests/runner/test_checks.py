@@ -12,7 +12,7 @@ from dpjax.runner.results import Fit, Run
 from dpjax.runner.statement import PrivacyStatement
 
 STATEMENT = PrivacyStatement(1.5, 1e-6, 0.5, "REPLACE_ONE", 2, 500, "bits", "rdp")
-KNOWN = Known(0.2, 0.85, 0.1, 0.05, 3, 1e3, 1e3, FitCheck(1.01, 0.02), False)
+KNOWN = Known(0.2, 0.85, 0.1, 0.05, 3, 1e3, 1e3, FitCheck(1.01, 0.02), 0.3, False)
 
 
 def failing(run):
@@ -46,6 +46,7 @@ def test_chains_that_have_not_mixed_are_warned_of():
         (dict(noise=0.6), "width due to noise"),
         (dict(prior=0.6), "width due to the prior"),
         (dict(resolution=0.1), "curvature over its noise"),
+        (dict(clipped=0.95), "records clipped"),
         (dict(fit_check=FitCheck(1.2, 0.02)), "variation of the records"),
         (dict(fit_check=FitCheck(1.2, 0.02), is_robust=True), None),
     ],
@@ -55,7 +56,7 @@ def test_a_fit_has_checks_of_its_own(changes, name):
     found = failing(run)
     assert len(found) == (name is not None)
     assert all(each.startswith(name) and each in repr(run) for each in found)
-    simulated = SimulatedKnown(0.2, 2, False, FitCheck(1.0, 0.1))
+    simulated = SimulatedKnown(0.2, 2, False, FitCheck(1.0, 0.1), 0.3)
     run = dataclasses.replace(run, known=simulated)
     assert failing(run) == ["kind of draws"]
     states = simulated._replace(are_independent=True)

@@ -72,7 +72,7 @@ def test_a_run_prints_its_statement_and_its_summary():
     assert table[2].startswith("a[0, 0] ") and table[20].startswith("a[0, 18] ")
     assert table[21] == "... and 4981 more components"
     assert len(table) == 23 and table[22].startswith("mixing: R-hat")
-    known = Known(0.2, True, True, FitCheck(1.0, 0.1))
+    known = Known(0.2, 2, True, FitCheck(1.0, 0.1), 0.3)
     fit = Fit(np.zeros((1, 1, 1)), None, STATEMENT, known=known)
     assert repr(fit).splitlines()[-1] == str(known)
 
