@@ -21,6 +21,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
 from dpjax.report import compare
+from dpjax.runner.plan import plan
 from dpjax.runner.reserve import reserve
 from dpjax.runner.results import load
 from dpjax.runner.run import run
@@ -58,6 +59,7 @@ __all__ = [
     "minibatch_penalty",
     "noise_aware",
     "penalty",
+    "plan",
     "privacy",
     "proposals",
     "reserve",

@@ -1,4 +1,4 @@
-"""The commands of ``dpjax``: run, account, audit, compare and ledger show."""
+"""The commands of ``dpjax``: plan, run, audit, compare and ledger show."""
 
 import argparse
 import dataclasses
@@ -8,8 +8,10 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -18,6 +20,7 @@ from dpjax import config, privacy, report
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
+from dpjax.runner.plan import EPSILONS, Plan, plan
 from dpjax.runner.results import Fit, load
 from dpjax.runner.run import run
 from dpjax.runner.signals import Stopped, deferred, raised
@@ -26,15 +29,13 @@ from dpjax.runner.statement import listed
 __all__ = [
     "audited",
     "compared",
-    "cost_table",
     "main",
+    "planned",
     "predictive",
     "spending",
+    "write_plan",
     "write_run",
 ]
-
-EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Budgets in the table of `cost_table`, beside that of the job."""
 
 AUDIT_OPTIONS = {
     "trials": "trials on either data set; default: 2048 to 8192",
@@ -59,8 +60,8 @@ def main(arguments=None) -> int:
                 print(spending(options.ledger, options.delta, options.epsilon))
                 return 0
             job = config.load(options.config)
-            if options.command == "account":
-                print(cost_table(job))
+            if options.command == "plan":
+                write_plan(job, options.out, options.epsilons)
             elif options.command == "audit":
                 given = {name: getattr(options, name) for name in AUDIT_OPTIONS}
                 found = audited(
@@ -95,6 +96,21 @@ def _parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"dpjax {version('dpjax')}"
     )
     commands = parser.add_subparsers(dest="command", required=True)
+    plans = _command(
+        commands,
+        "plan",
+        "say what the job would give for several budgets, without touching data",
+        "dpjax plan configs/quickstart.toml --out results/planned",
+    )
+    plans.add_argument("config", help="a TOML file, see configs/")
+    plans.add_argument("--out", help="folder for plan.csv and plan.png")
+    plans.add_argument(
+        "--epsilons",
+        type=float,
+        nargs="*",
+        help=f"budgets beside that of the job; by default {EPSILONS}, or "
+        "none if the steps of a kernel differ",
+    )
     run = _command(
         commands,
         "run",
@@ -103,13 +119,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("config", help="a TOML file, see configs/")
     run.add_argument("--out", help="folder to write; default results/NAME-TIME")
-    account = _command(
-        commands,
-        "account",
-        "print what the job would cost, without touching data",
-        "dpjax account configs/quickstart.toml",
-    )
-    account.add_argument("config", help="a TOML file, see configs/")
     audit = _command(
         commands,
         "audit",
@@ -166,30 +175,29 @@ def _left(out: Path, again: str) -> str:
     )
 
 
-def cost_table(job: config.Job) -> str:
-    """The steps that budgets pay for, of one chain and of all; no data are read."""
-    budget, chains = job.budget, job.run["num_chains"]
-    if job.algorithm_fn is None:
-        return (
-            f"all draws of {chains} chains together spend epsilon = "
-            f"{budget.epsilon} at delta = {budget.delta} "
-            f"({budget.neighboring_relation.name})"
-        )
-    step = job.algorithm_fn(job.outline).privacy(1, budget.neighboring_relation)
-    lines = [
-        *(f"one step of one chain releases {count} x {event}" for event, count in step),
-        f"neighbours: {budget.neighboring_relation.name}, delta = {budget.delta}",
-        f"{'epsilon':>9}{'steps, 1 chain':>17}{f'steps, {chains} chains':>19}",
-    ]
-    step_of_all = [(event, count * chains) for event, count in step]
-    for epsilon in sorted({*EPSILONS, budget.epsilon}):
-        of_one, of_all = (
-            privacy.max_steps(events, epsilon=epsilon, delta=budget.delta)
-            for events in (step, step_of_all)
-        )
-        mark = "  <- budget" if epsilon == budget.epsilon else ""
-        lines.append(f"{epsilon:9.3g}{of_one:17d}{of_all:19d}{mark}")
-    return "\n".join(lines)
+def planned(job: config.Job, epsilons: Iterable[float] | None = None) -> Plan:
+    """What the job would give for its budget and these; no data are read."""
+    options: dict[str, Any] = dict(budget=job.budget, epsilons=epsilons)
+    if job.plan_fn is not None:
+        return job.plan_fn(job.outline, robust=job.run["robust"], **options)
+    assert job.algorithm_fn is not None
+    for name in ("num_steps", "initial_position", "num_chains"):
+        options[name] = job.run.get(name)
+    return plan(job.algorithm_fn, job.outline, **options)
+
+
+def write_plan(
+    job: config.Job, out: str | None, epsilons: Iterable[float] | None = None
+) -> None:
+    """Print the plan of a job; write plan.csv and plan.png if there is a folder."""
+    found = planned(job, epsilons)
+    print(found)
+    if out is not None:
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        found.to_dataframe().to_csv(folder / "plan.csv", index=False)
+        found.plot().savefig(folder / "plan.png", dpi=150)
+        print(f"written: {folder}/plan.csv, plan.png")
 
 
 def compared(first, second) -> str:

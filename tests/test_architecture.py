@@ -50,6 +50,7 @@ HANDED_ON = {
         "position, record = jax.eval_shape(first, (positions, posterior.data))",
         "records = functools.cache(lambda: digest(posterior.data))",
     ],
+    "runner/trial": ["shapes = jax.tree.map(_shape, posterior.data)"],
 }
 # Inferences without privacy, which read the data as they please.
 NOT_PRIVATE = {"comparisons/ep", "comparisons/sep", "ep/pbp"}

@@ -1,4 +1,4 @@
-"""The commands: what they write, what they refuse, and that account reads no data."""
+"""The commands: what they write, what they refuse, and that plan reads no data."""
 
 import errno
 import functools
@@ -252,12 +252,12 @@ def test_a_seed_is_called_unsafe(toml, capsys):
     toml.write_text(TOML + "unsafe_seed = 3\n")
     assert "unsafe_key" in config.load(toml).run
     toml.write_text(TOML + "seed = 3\n")
-    assert cli.main(["account", str(toml)]) == 1
+    assert cli.main(["plan", str(toml)]) == 1
     assert "unknown key 'seed' in [run]" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
-def test_account_prints_the_table_without_data(toml, monkeypatch, capsys):
+def test_plan_prints_the_table_without_data(toml, monkeypatch, capsys):
     def touched(*args, **kwargs):
         raise AssertionError("data were read")
 
@@ -266,12 +266,12 @@ def test_account_prints_the_table_without_data(toml, monkeypatch, capsys):
     monkeypatch.setattr(data.adult, "load_adult", touched)
     with pytest.raises(AssertionError, match="data were read"):
         config.load(toml).load()
-    assert cli.main(["account", str(toml)]) == 0
+    assert cli.main(["plan", str(toml)]) == 0
     printed = capsys.readouterr().out
     step = config.load(toml).algorithm_fn(config.load(toml).outline).privacy(2)
     steps = privacy.max_steps(step, epsilon=2.0, delta=1e-5)
     assert f"{steps}  <- budget" in printed
-    assert cli.main(["account", str(ROOT / "configs/adult_logistic.toml")]) == 0
+    assert cli.main(["plan", str(ROOT / "configs/adult_logistic.toml")]) == 0
 
 
 SMALL = """
@@ -406,8 +406,7 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
     path, out = tmp_path / "job.toml", tmp_path / "out"
     path.write_text(written(job.split()[0], lines))
     monkeypatch.setattr(cli.report, "write", lambda *a, **k: None)
-    monkeypatch.setattr(cli, "EPSILONS", ())
-    assert cli.main(["account", str(path)]) == 0
+    assert cli.main(["plan", str(path), "--epsilons"]) == 0
     printed = capsys.readouterr().out
     loaded = config.load(path)
     posterior, _, _ = loaded.load()
@@ -506,7 +505,7 @@ def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
 def test_bad_algorithms_are_refused(tmp_path, capsys, name, lines, message):
     path = tmp_path / "job.toml"
     path.write_text(written(name, lines))
-    assert cli.main(["account", str(path)]) == 1
+    assert cli.main(["plan", str(path)]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -563,7 +562,7 @@ def test_public_bounds_are_refused_where_they_do_not_hold(
 ):
     path = tmp_path / "job.toml"
     path.write_text(MIXTURE.replace(old, new, 1))
-    assert cli.main(["account", str(path)]) == 1
+    assert cli.main(["plan", str(path)]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -571,7 +570,7 @@ def test_the_information_of_logistic_regression_is_refused(tmp_path, capsys):
     path = tmp_path / "job.toml"
     text = (ROOT / "configs/adult_logistic.toml").read_text()
     path.write_text(text.replace("laziness", 'metric = "fisher"\nlaziness'))
-    assert cli.main(["account", str(path)]) == 1
+    assert cli.main(["plan", str(path)]) == 1
     assert "no public law is known" in capsys.readouterr().err
 
 
@@ -600,7 +599,7 @@ def test_the_information_of_logistic_regression_is_refused(tmp_path, capsys):
 )
 def test_bad_configurations_are_refused(toml, capsys, old, new, message):
     toml.write_text(TOML.replace(old, new, 1))
-    assert cli.main(["account", str(toml)]) == 1
+    assert cli.main(["plan", str(toml)]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -615,7 +614,7 @@ def test_shipped_configurations_load(path):
 
 
 @pytest.mark.parametrize(
-    "command", ["", "run", "account", "audit", "compare", "ledger show"]
+    "command", ["", "run", "plan", "audit", "compare", "ledger show"]
 )
 def test_help_shows_an_example_that_the_command_takes(command, monkeypatch, capsys):
     """Also where it is called as a module."""

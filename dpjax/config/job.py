@@ -64,6 +64,8 @@ class Job:
         names of their own), and a held-out test set of records or None.
     sample_fn
         Stands in for `dpjax.run` if there is no `algorithm_fn`; otherwise None.
+    plan_fn
+        Says what `sample_fn` would give, as `dpjax.numpyro.plan`.
     tables
         What the file says, without the seed, which would undo the privacy.
     """
@@ -75,6 +77,7 @@ class Job:
     outline: Posterior
     load: Callable[[], tuple[Posterior, list[str] | None, Any]]
     sample_fn: Callable | None = None
+    plan_fn: Callable | None = None
     tables: dict[str, Any] = field(default_factory=dict)
 
 
@@ -124,7 +127,7 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
                 f"[privacy] neighboring_relation = {relation.name!r} keeps secret: "
                 "use REPLACE_ONE"
             )
-        algorithm_fn = sample_fn = None
+        algorithm_fn = sample_fn = plan_fn = None
         if "algorithm" in tables:
             run = runs.read(tables["run"], model)
             algorithm_fn = _algorithm_fn(tables, model, run, budget)
@@ -133,7 +136,8 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         elif "adaptation" in tables:
             raise ConfigError("[adaptation] needs an [algorithm]")
         else:
-            run, sample_fn = runs.read_without_algorithm(tables["run"]), model.sample_fn
+            run = runs.read_without_algorithm(tables["run"])
+            sample_fn, plan_fn = model.sample_fn, model.plan_fn
     except ConfigError:
         raise
     except (TypeError, ValueError) as error:
@@ -141,7 +145,17 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
     options = {**run.options, "ledger": ledger or model.ledger}
     outline, load = model.outline, model.load
     said = tables | {"run": without(tables["run"], "unsafe_seed")}
-    return Job(name, algorithm_fn, budget, options, outline, load, sample_fn, said)
+    return Job(
+        name,
+        algorithm_fn,
+        budget,
+        options,
+        outline,
+        load,
+        sample_fn,
+        plan_fn,
+        tables=said,
+    )
 
 
 def _algorithm_fn(tables, model, run, budget):

@@ -55,6 +55,8 @@ class Model(NamedTuple):
         ``num_chains -> position`` where chains start; None if ``[run]`` says where.
     sample_fn
         What draws without an ``[algorithm]``, as `dpjax.numpyro.sample`, or None.
+    plan_fn
+        What says what these draws would be, as `dpjax.numpyro.plan`, or None.
     ledger
         What all runs on the user's own file share by default; None for other data.
     """
@@ -66,6 +68,7 @@ class Model(NamedTuple):
     bounds: Any = None
     initial_position_fn: Callable | None = None
     sample_fn: Callable | None = None
+    plan_fn: Callable | None = None
     ledger: Path | None = None
 
 

@@ -90,7 +90,13 @@ def read(model, source, folder: Path) -> Model:
         If there are unknown or invalid keys.
     """
     # NumPyro is not imported by jobs that do not need it.
-    from dpjax.numpyro import fisher_information, initial_position, posterior, sample
+    from dpjax.numpyro import (
+        fisher_information,
+        initial_position,
+        plan,
+        posterior,
+        sample,
+    )
 
     known = keys()
     check_keys(model, "[model]", known)
@@ -137,6 +143,7 @@ def read(model, source, folder: Path) -> Model:
         made_up.model.dim,
         initial_position_fn=lambda chains: initial_position(made_up, chains),
         sample_fn=sample,
+        plan_fn=plan,
         ledger=beside(folder / source["file"]) if "file" in source else None,
     )
 

@@ -23,7 +23,7 @@ __all__ = ["markdown"]
 
 START = """# Configuration
 
-A job is a TOML file, which `dpjax run FILE.toml` and `dpjax account FILE.toml` read.
+A job is a TOML file, which `dpjax run FILE.toml` and `dpjax plan FILE.toml` read.
 An unknown key is an error, and so is a value of another kind than the one below. Files
 that a configuration names lie beside it. This page is printed by
 `python -m dpjax.config.reference`.

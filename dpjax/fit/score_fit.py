@@ -45,6 +45,7 @@ from dpjax.release.nominal import check_nominal, nominal_size
 __all__ = [
     "MIN_RESOLUTION",
     "FitState",
+    "Noises",
     "Released",
     "ScoreModel",
     "expected_resolution",
@@ -187,7 +188,7 @@ class ScoreModel:
     prior_sd: np.ndarray
 
 
-class _Noises(NamedTuple):
+class Noises(NamedTuple):
     """Noise multipliers of all releases, fixed before the data are read."""
 
     steps: list[np.ndarray]
@@ -199,39 +200,53 @@ class _Noises(NamedTuple):
     lost: float | None
     scores: Sequence[float]
 
+    @classmethod
+    def of(
+        cls,
+        dim: int,
+        effective: float,
+        noise_multiplier: float,
+        robust: bool = False,
+        last: GaussianSum | KNormSum | None = None,
+    ) -> "Noises":
+        """The noise for `effective` = T n records, and the last release if it is given.
 
-def _noises(
-    dim: int, effective: float, noise_multiplier: float, robust: bool = False
-) -> _Noises:
-    """The noise for `effective` = T n records.
+        A release of the share f of the budget has noise 1 / sqrt(f) times that of a
+        release which spends all of it.
+        """
+        counts, step_noise, eigenvalue_noise = np.transpose(PHASES)
+        steps = (dim * noise_multiplier / (effective * step_noise)) ** 2
+        size = CURVATURE_CLIP * dim * (math.sqrt(2 * dim) + 1) * noise_multiplier
+        curvatures = (size / (effective * eigenvalue_noise)) ** 2
+        least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
+        steps = np.clip(steps, least, MAX_STEP_SHARE)
+        curvatures = np.clip(curvatures, least, MAX_CURVATURE_SHARE)
+        rest = 1 - counts @ steps - sum(curvatures)
+        rest -= HISTOGRAM_SHARE + SLOPE_SHARE + CHECK_SHARE
+        rest -= robust * (VARIANCE_SHARE + LOST_SHARE)
 
-    A release of the share f of the budget has noise 1 / sqrt(f) times that of a release
-    which spends all of it.
-    """
-    counts, step_noise, eigenvalue_noise = np.transpose(PHASES)
-    steps = (dim * noise_multiplier / (effective * step_noise)) ** 2
-    size = CURVATURE_CLIP * dim * (math.sqrt(2 * dim) + 1) * noise_multiplier
-    curvatures = (size / (effective * eigenvalue_noise)) ** 2
-    least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
-    steps = np.clip(steps, least, MAX_STEP_SHARE)
-    curvatures = np.clip(curvatures, least, MAX_CURVATURE_SHARE)
-    rest = 1 - counts @ steps - sum(curvatures)
-    rest -= HISTOGRAM_SHARE + SLOPE_SHARE + CHECK_SHARE
-    rest -= robust * (VARIANCE_SHARE + LOST_SHARE)
+        def noise(share):
+            return noise_multiplier / np.sqrt(share)
 
-    def noise(share):
-        return noise_multiplier / np.sqrt(share)
+        scores = noise(rest * np.array(SCORE_SHARES))
+        if last is not None:
+            assert last.noise_multiplier is not None
+            scores[-1] = last.noise_multiplier
+        return cls(
+            [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
+            noise(curvatures),
+            noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
+            noise(SLOPE_SHARE),
+            noise(CHECK_SHARE),
+            noise(VARIANCE_SHARE) if robust else None,
+            noise(LOST_SHARE) if robust else None,
+            scores,
+        )
 
-    return _Noises(
-        [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
-        noise(curvatures),
-        noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
-        noise(SLOPE_SHARE),
-        noise(CHECK_SHARE),
-        noise(VARIANCE_SHARE) if robust else None,
-        noise(LOST_SHARE) if robust else None,
-        noise(rest * np.array(SCORE_SHARES)),
-    )
+    @property
+    def pooled_scores(self) -> float:
+        """Of one release that tells as much as all releases of scores."""
+        return float(np.sum(np.power(self.scores, -2.0)) ** -0.5)
 
 
 def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -> float:
@@ -297,11 +312,9 @@ def score_fit(
     num_records = nominal_size(posterior, nominal_num_records)
     dim = len(model.prior_sd)
     effective = posterior.tempering * num_records
-    noises = _noises(dim, effective, noise_multiplier, robust)
+    noises = Noises.of(dim, effective, noise_multiplier, robust, last)
     if last is None:
         last = GaussianSum(1.0, noises.scores[-1])
-    assert last.noise_multiplier is not None
-    noises = noises._replace(scores=[*noises.scores[:-1], last.noise_multiplier])
     kinds = _Kinds(
         GaussianSum(1.0, None), GaussianSum(1.0, None, diameter=math.sqrt(2)), last
     )
@@ -436,7 +449,7 @@ class _Fit:
         jump = jnp.clip(axes.stretch @ step, -limit, limit)
         return (z + jump).astype(self.dtype)
 
-    def search(self, release, noises: _Noises):
+    def search(self, release, noises: Noises):
         """Where the bulk is, and the frame there."""
         counts = jnp.asarray([len(steps) for steps in noises.steps])
         words = self.take(release, self.dim, sum(map(len, noises.steps)))
@@ -516,7 +529,7 @@ class _Fit:
         found = self.ask(release, words, noise, contribution_fn)
         return contrast.unpacked(found, self.dim)
 
-    def clip_norm(self, release, noises: _Noises, z, axes: Frame):
+    def clip_norm(self, release, noises: Noises, z, axes: Frame):
         """The clip norm over `unit`, and the share of the slope that it keeps.
 
         The third number is the variance of the score over its slope, the fourth the
@@ -544,11 +557,7 @@ class _Fit:
         total = jnp.sum(squares)
         kept = jnp.asarray(np.minimum(1, CLIP_NORMS[:, None] / lengths))
         efficiency, variance = kept @ squares / total, kept**2 @ squares / total
-        noise = (
-            CLIP_NORMS
-            * self.unit(axes)
-            / math.sqrt(np.sum(np.power(noises.scores, -2)))
-        )
+        noise = CLIP_NORMS * self.unit(axes) * noises.pooled_scores
         noise = self.tempering * noise**2 / jnp.maximum(total, 0.3)
         loss = ((variance + noise) / efficiency**2).astype(jnp.float32)
         # JAX 0.10 compiles no wider argmin than this where x64 is off.
@@ -594,7 +603,7 @@ class _Fit:
         words = self.take(release, self.dim * (self.dim + 1) // 2)[0]
         return unit * self.matrix(release, words, noise, contribution), unit * noise
 
-    def release(self, kinds: _Kinds, noises: _Noises, z, axes: Frame) -> Released:
+    def release(self, kinds: _Kinds, noises: Noises, z, axes: Frame) -> Released:
         """All releases but those of the search, from where it has ended."""
         found = self.clip_norm(kinds.histogram, noises, z, axes)
         clip_norm, kept, variance, clipped = found

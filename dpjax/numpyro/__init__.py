@@ -3,6 +3,7 @@
 from dpjax.numpyro.adapter import ModelPosterior, posterior
 from dpjax.numpyro.fisher import fisher_information, initial_position
 from dpjax.numpyro.kernel import MCMCKernel
+from dpjax.numpyro.plan import plan
 from dpjax.numpyro.sample import clip_per_step, sample
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "clip_per_step",
     "fisher_information",
     "initial_position",
+    "plan",
     "posterior",
     "sample",
 ]

@@ -50,6 +50,7 @@ from dpjax.numpyro.fisher import (
     prior_sd,
     record_information,
 )
+from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores, generated
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
@@ -63,7 +64,7 @@ from dpjax.runner.results import Run
 from dpjax.runner.run import run
 from dpjax.runner.statement import PrivacyStatement
 
-__all__ = ["clip_per_step", "fit_algorithm", "sample"]
+__all__ = ["clip_per_step", "fit_algorithm", "generates_all", "sample", "spending"]
 
 METHODS = ("fit", "walk")
 
@@ -199,7 +200,7 @@ def sample(
             )
         return _walk(posterior, budget, **options)
     model = model_of(posterior)
-    if generated(model) == frozenset(model.example) and not robust:
+    if generates_all(model) and not robust:
         return simulated.sample(
             posterior,
             model.simulate,
@@ -211,22 +212,43 @@ def sample(
     algorithm_fn = functools.partial(
         fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
-    files = dict(ledger=ledger, checkpoint=checkpoint)
-    noise_multiplier = least_noise(algorithm_fn, posterior, budget, **files)
+    noise_multiplier, last = spending(
+        algorithm_fn, posterior, budget, ledger=ledger, checkpoint=checkpoint
+    )
     _check_resolution(posterior, budget, noise_multiplier, nominal_num_records)
-    algorithm_fn = functools.partial(algorithm_fn, noise_multiplier=noise_multiplier)
-    *others, _ = algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
-    last = None
-    if spent_before(budget, **files) is None:
-        last = quietest_sum(1.0, model.dim, others, budget)
     return fit(
-        functools.partial(algorithm_fn, last=last),
+        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
         draws,
         posterior,
         initial_position=_centre(posterior),
         budget=budget,
         **options,
     )
+
+
+def generates_all(model: Model) -> bool:
+    """Whether the model generates whole records."""
+    return generated(model) == frozenset(model.example)
+
+
+def spending(
+    algorithm_fn, posterior: Posterior, budget: privacy.Budget, **files
+) -> tuple[float, GaussianSum | KNormSum | None]:
+    """The noise multiplier and the last release of a fit that spends a budget.
+
+    The last release is None where it is Gaussian because of what was spent before.
+
+    Raises
+    ------
+    BudgetError
+        If too little is left.
+    """
+    noise_multiplier = least_noise(algorithm_fn, posterior, budget, **files)
+    if spent_before(budget, files.get("ledger"), files.get("checkpoint")) is not None:
+        return noise_multiplier, None
+    algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
+    *others, _ = algorithm.privacy(1, budget.neighboring_relation)
+    return noise_multiplier, quietest_sum(1.0, model_of(posterior).dim, others, budget)
 
 
 def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
@@ -248,7 +270,9 @@ def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
         )
         remedy = (
             f"About {factor * num_records:.2g} records, or epsilon = "
-            f"{factor * budget.epsilon:.2g}, or fewer parameters, would do"
+            f"{factor * budget.epsilon:.2g}, or fewer parameters, would do; "
+            "dpjax.numpyro.plan, or dpjax plan with a configuration, says what several "
+            "budgets would give"
         )
         if not is_log_concave(model_of(posterior)):
             raise privacy.BudgetError(

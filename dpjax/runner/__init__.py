@@ -2,7 +2,8 @@
 
 from dpjax.runner.checkpoint import CheckpointError
 from dpjax.runner.ledger import LedgerError
-from dpjax.runner.reserve import Plan, reserve
+from dpjax.runner.plan import Plan, plan
+from dpjax.runner.reserve import Reserved, reserve
 from dpjax.runner.results import Fit, Run, load
 from dpjax.runner.run import run
 from dpjax.runner.statement import PrivacyStatement
@@ -13,8 +14,10 @@ __all__ = [
     "LedgerError",
     "Plan",
     "PrivacyStatement",
+    "Reserved",
     "Run",
     "load",
+    "plan",
     "reserve",
     "run",
 ]

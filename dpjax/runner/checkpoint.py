@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
     num_steps
         Steps of every chain that were charged.
     start
-        Active steps that are done (`dpjax.runner.plan`).
+        Active steps that are done (`dpjax.runner.layout`).
     progress
         Pytree of arrays: the chains' states, and the draws and accept bits so far.
     settings

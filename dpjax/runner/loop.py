@@ -9,7 +9,7 @@ from tqdm import tqdm
 from dpjax.random import chacha
 from dpjax.runner import signals
 from dpjax.runner.checkpoint import Checkpoint
-from dpjax.runner.plan import COINS_STREAM, NUM_CHUNKS, Plan
+from dpjax.runner.layout import COINS_STREAM, NUM_CHUNKS, Layout
 from dpjax.runner.program import Draw, Program
 
 __all__ = ["advance", "begin", "sample"]
@@ -21,11 +21,11 @@ def advance(program: Program, chains, words, active):
 
 
 def begin(
-    key: bytes, reservation: str, num_steps: int, plan: Plan, initial
+    key: bytes, reservation: str, num_steps: int, layout: Layout, initial
 ) -> Checkpoint:
     """The checkpoint of a run without a step; every reading is the `initial` one."""
     chains, draw = initial
-    readings = len(plan.read_after)
+    readings = len(layout.read_after)
     read = jax.tree.map(
         lambda leaf: np.repeat(np.asarray(leaf)[None], readings, 0), draw
     )
@@ -35,7 +35,7 @@ def begin(
 def sample(
     program: Program,
     checkpoint: Checkpoint,
-    plan: Plan,
+    layout: Layout,
     save: Callable[[Checkpoint], None],
     verbose: bool,
 ):
@@ -48,7 +48,7 @@ def sample(
     checkpoint
         The chains, and what was read of them so far: `Draw` with leaves
         ``(draws + 1, chains, ...)``, which are filled in place.
-    plan
+    layout
         Which steps are active, and after which of them the chains are read.
     save
         Called with the checkpoint after every chunk.
@@ -67,13 +67,15 @@ def sample(
     """
     chains, read = checkpoint.progress
     # The bar ends at a public number: how many steps were active is secret.
-    done = min(checkpoint.start // plan.chunk_size, NUM_CHUNKS)
+    done = min(checkpoint.start // layout.chunk_size, NUM_CHUNKS)
     with tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part") as bar:
-        for start in range(checkpoint.start, plan.num_active.max(), plan.chunk_size):
-            words, active = _inputs(checkpoint.key, plan, start, program.num_words)
+        for start in range(
+            checkpoint.start, layout.num_active.max(), layout.chunk_size
+        ):
+            words, active = _inputs(checkpoint.key, layout, start, program.num_words)
             chains, history = advance(program, chains, words, active)
-            _store(history, plan, start, read)
-            stop = start + plan.chunk_size
+            _store(history, layout, start, read)
+            stop = start + layout.chunk_size
             save(checkpoint._replace(start=stop, progress=(chains, read)))
             signals.check()
             bar.update(min(1, NUM_CHUNKS - bar.n))
@@ -82,21 +84,21 @@ def sample(
     if drawn.num_accepted is None:
         return drawn.position, None, drawn.info
     num_moved = np.diff(read.num_accepted, axis=0).T
-    return drawn.position, num_moved / plan.num_between, None
+    return drawn.position, num_moved / layout.num_between, None
 
 
-def _inputs(key: bytes, plan: Plan, start: int, num_words: int):
+def _inputs(key: bytes, layout: Layout, start: int, num_words: int):
     """Words of the chunk after `start` active steps, and which chains still move."""
-    shape = plan.chunk_size, plan.num_active.size, num_words
+    shape = layout.chunk_size, layout.num_active.size, num_words
     words = chacha.tape(key, COINS_STREAM + 1 + start, shape)
-    steps = np.arange(start, start + plan.chunk_size)
-    return words, steps[:, None] < plan.num_active
+    steps = np.arange(start, start + layout.chunk_size)
+    return words, steps[:, None] < layout.num_active
 
 
-def _store(history: Draw, plan: Plan, start: int, read: Draw) -> None:
+def _store(history: Draw, layout: Layout, start: int, read: Draw) -> None:
     """Write what is read in the chunk after `start` active steps into `read`."""
-    step = plan.read_after - start - 1
-    row, chain = np.nonzero((0 <= step) & (step < plan.chunk_size))
+    step = layout.read_after - start - 1
+    row, chain = np.nonzero((0 <= step) & (step < layout.chunk_size))
     step = step[row, chain]
 
     def write(stored, leaf):

@@ -1,127 +1,201 @@
-"""Which steps of a run move its chains, and which states become draws.
+"""What a job would give for several budgets, before any record is read."""
 
-A lazy kernel tosses a coin before each step. A step is *active* if its coin says so;
-any other step leaves the chain where it is and reads no data. All coins are tossed
-before the run, so the sampling loop computes active steps only, and the draws are read
-after as many active steps as the chain has made by then.
-"""
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
-import math
-from typing import NamedTuple
-
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.algorithm import bernoulli
-from dpjax.random import chacha
+from dpjax import privacy
+from dpjax.algorithm import Algorithm
+from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count
+from dpjax.runner.check import check_arguments, made
+from dpjax.runner.run import cost_of
+from dpjax.runner.statement import listed
+from dpjax.runner.trial import trial
 
-__all__ = [
-    "COINS_STREAM",
-    "NUM_CHUNKS",
-    "Plan",
-    "check_size",
-    "chunk_size",
-    "make_plan",
-]
+__all__ = ["EPSILONS", "Plan", "budgets", "plan", "shown_time"]
 
-NUM_CHUNKS = 20
-"""Chunks that a run is expected to take: exactly so many unless the kernel is lazy or
-the run shorter. One chunk is one call of a compiled loop, after which the progress bar
-moves and a checkpoint is written."""
+EPSILONS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Budgets that are compared with that of the job."""
 
-MAX_NUMBERS = 2**29
-"""Numbers in the largest array of a run, 4 GB."""
-
-COINS_STREAM = 0
-"""Stream of the tape that the coins come from. The streams after it are the steps'."""
+MANY_STEPS = 100
+"""Steps among which a schedule has made some that differ from the first."""
 
 
-class Plan(NamedTuple):
-    """Where the draws lie among a chain's active steps. Secret if the kernel is lazy.
+@dataclass(frozen=True, repr=False)
+class Plan:
+    """What a job would give for several budgets. It prints as a table.
 
-    num_active
-        Active steps of every chain in the whole run, ``(chains,)``.
-    read_after
-        Active steps that a chain has made when it is read, ``(draws + 1, chains)``. The
-        first reading is no draw; the acceptance rate of the first draw counts from it.
-    num_between
-        Steps, active or not, from one reading to the next, ``(draws,)``.
-    chunk_size
-        Active steps in one chunk. This number is public, so runs of equal settings
-        compile once whatever their coins are.
+    budget
+        That of the job.
+    columns
+        By name, one number for each row of `to_dataframe`.
+    curves
+        What `plot` shows by label, one number for each epsilon.
+    measure
+        What the numbers of `curves` are.
+    text
+        What is printed.
     """
 
-    num_active: np.ndarray
-    read_after: np.ndarray
-    num_between: np.ndarray
-    chunk_size: int
+    budget: privacy.Budget
+    columns: Mapping[str, Any]
+    curves: Mapping[str, np.ndarray]
+    measure: str
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def to_dataframe(self):
+        """The table as a `pandas.DataFrame`."""
+        import pandas
+
+        return pandas.DataFrame(dict(self.columns))
+
+    def plot(self):
+        """What each epsilon buys, as a `matplotlib.figure.Figure`."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        axes = figure.subplots()
+        epsilons = np.unique(self.columns["epsilon"])
+        for label, values in self.curves.items():
+            axes.loglog(epsilons, values, marker="o", label=label)
+        axes.axvline(self.budget.epsilon, color="grey", linestyle=":", label="budget")
+        axes.set(xlabel=f"epsilon at delta = {self.budget.delta:g}")
+        axes.set(ylabel=self.measure)
+        axes.legend()
+        return figure
 
 
-def check_size(
-    num_steps: int,
+def plan(
+    algorithm_fn: Callable[[Posterior], Algorithm],
+    posterior: Posterior,
+    num_steps: int | None = None,
+    *,
+    initial_position: Any,
     num_chains: int,
-    words_per_step: float,
-    numbers_per_draw: int,
-    num_draws: float,
-) -> None:
-    """Refuse a run that does not fit in memory.
-
-    Its largest arrays hold where each chain stands after every step, the words of a
-    chunk, and what is read of all chains.
-
-    Raises
-    ------
-    ValueError
-        If one of them is too large; the message names a number of steps that is not.
-    """
-    words = num_steps * num_chains * words_per_step / NUM_CHUNKS
-    largest = max(num_steps * num_chains, words, num_draws * numbers_per_draw)
-    if largest > MAX_NUMBERS:
-        raise ValueError(
-            f"{num_steps:,} steps of {num_chains:,} chains do not fit in memory, but "
-            f"{int(num_steps * MAX_NUMBERS / largest):,} do: state num_steps, run "
-            "fewer chains, or raise thinning"
-        )
-
-
-def chunk_size(num_steps: int, laziness: float) -> int:
-    """Active steps of one chunk, a public number."""
-    return math.ceil(num_steps * laziness / NUM_CHUNKS)
-
-
-def make_plan(
-    key: bytes,
-    laziness: float,
-    num_steps: int,
-    num_chains: int,
-    num_discarded: int,
-    thinning: int,
+    budget: privacy.Budget,
+    epsilons: Iterable[float] | None = None,
 ) -> Plan:
-    """Toss the coins of all steps, and choose the draws.
+    """What `dpjax.run` would give for several budgets; no record is read.
 
     Parameters
     ----------
-    key
-        The run's 32 secret bytes.
-    laziness
-        Chance in (0, 1] that a step is active.
-    num_steps, num_chains
-        Steps of every chain, and chains.
-    num_discarded
-        First steps of every chain, whose states are no draws.
-    thinning
-        Steps from one draw to the next, counted back from the last step.
+    algorithm_fn, posterior, num_steps, initial_position, num_chains, budget
+        As in `dpjax.run`. Only the shapes of the data are used.
+    epsilons
+        Budgets to compare with that of the job, at its delta: by default `EPSILONS`, or
+        none if steps differ in what they release, which takes the accountant long.
+
+    Returns
+    -------
+    Plan
+        The steps that each epsilon pays for, of one chain alone and of all chains, but
+        no more than `num_steps` if steps differ in what they release; how
+        far they take a chain, in units of the position, if half of the proposals are
+        accepted; and how long they take on this machine, from a few steps on records
+        of zeros.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As in `dpjax.run`.
     """
-    is_active = np.ones((num_steps, num_chains), bool)
-    if laziness < 1:
-        words = chacha.tape(key, COINS_STREAM, (num_steps, num_chains, 2))
-        is_active = np.asarray(bernoulli(jnp.asarray(words), laziness))
-    num_active = np.cumsum(np.pad(is_active, ((1, 0), (0, 0))), axis=0)
-    # One reading before the first draw, at the start of the run if need be.
-    read = np.arange(num_steps, num_discarded - thinning, -thinning)[::-1].clip(0)
-    return Plan(
-        num_active=num_active[-1],
-        read_after=num_active[read],
-        num_between=np.diff(read),
-        chunk_size=chunk_size(num_steps, laziness),
+    check_arguments(algorithm_fn, posterior)
+    num_chains = check_count("num_chains", num_chains)
+    relation = budget.neighboring_relation
+    algorithm = made(algorithm_fn, posterior)
+    step = algorithm.privacy(1, relation)
+    if num_steps is not None:
+        num_steps = check_count("num_steps", num_steps)
+    is_steady = len(algorithm.privacy(MANY_STEPS, relation)) == len(step)
+    if epsilons is None:
+        epsilons = EPSILONS if is_steady else ()
+    every = budgets(budget, epsilons)
+
+    @functools.cache
+    def paid(num_chains):
+        """The steps that each epsilon pays for."""
+        cost_fn = functools.partial(cost_of, algorithm, num_chains, budget)
+
+        def most(epsilon):
+            # A schedule need not make sense after the steps that it was made for.
+            if num_steps is not None and not is_steady:
+                if privacy.epsilon(cost_fn(num_steps), budget.delta) <= epsilon:
+                    return num_steps
+            return privacy.max_steps(cost_fn, epsilon=epsilon, delta=budget.delta)
+
+        return np.array([most(each.epsilon) for each in every])
+
+    alone, together = paid(1), paid(num_chains)
+    positions = jax.tree.map(jnp.asarray, initial_position)
+    tried = trial(algorithm_fn, posterior, positions)
+    moves = together * algorithm.transition.laziness
+    reach, seconds = tried.jump * np.sqrt(moves / 2), tried.seconds * moves
+    lines = [
+        *(f"one step of one chain releases {count} x {event}" for event, count in step),
+        f"neighbours: {relation.name}, delta = {budget.delta}",
+        f"{'epsilon':>9}{'steps, 1 chain':>17}{f'steps, {num_chains} chains':>19}"
+        f"{'reach':>9}{'time':>10}",
+    ]
+    for i, each in enumerate(every):
+        mark = "  <- budget" if each.epsilon == budget.epsilon else ""
+        lines.append(
+            f"{each.epsilon:9.3g}{alone[i]:17d}{together[i]:19d}"
+            f"{'' if np.isnan(reach[i]) else f'{reach[i]:.2g}':>9}"
+            f"{shown_time(seconds[i]):>10}{mark}"
+        )
+    if not np.isnan(tried.jump):
+        lines.append(
+            "reach: how far these steps take a component of the position, if half of "
+            "the proposals are accepted"
+        )
+    lines.append(
+        "time: an estimate for this machine, without compiling; memory: about "
+        f"{tried.num_bytes / 1e6:.2g} MB"
+    )
+    if num_steps is not None:
+        lines.append(_cost(algorithm, num_steps, num_chains, budget))
+    columns = {
+        "epsilon": np.array([each.epsilon for each in every]),
+        "steps_of_one_chain": alone,
+        "steps": together,
+        "reach": reach,
+        "seconds": seconds,
+    }
+    curves = {"one chain": alone, f"each of {num_chains} chains": together}
+    return Plan(budget, columns, curves, "steps", "\n".join(lines))
+
+
+def budgets(budget: privacy.Budget, epsilons: Iterable[float]) -> list[privacy.Budget]:
+    """The budget with each epsilon and its own, in order."""
+    return [
+        dataclasses.replace(budget, epsilon=epsilon)
+        for epsilon in sorted({*epsilons, budget.epsilon})
+    ]
+
+
+def shown_time(seconds: float) -> str:
+    """As in a table: in seconds, minutes or hours."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def _cost(algorithm, num_steps, num_chains, budget) -> str:
+    events = cost_of(algorithm, num_chains, budget, num_steps)
+    found = privacy.epsilon(events, budget.delta)
+    fits = "within" if found <= budget.epsilon else "more than"
+    return (
+        f"{num_steps} steps of {num_chains} chains release {listed(events)}: epsilon = "
+        f"{found:.4g}, {fits} the budget"
     )

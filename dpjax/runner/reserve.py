@@ -15,10 +15,10 @@ from dpjax.runner.hashes import digest
 from dpjax.runner.run import cost_of, total_epsilon
 from dpjax.runner.statement import listed
 
-__all__ = ["Plan", "reserve"]
+__all__ = ["Reserved", "reserve"]
 
 
-class Plan(NamedTuple):
+class Reserved(NamedTuple):
     """What several runs may release together, and what the accountant says of it.
 
     epsilon, delta
@@ -52,7 +52,7 @@ def reserve(
     *,
     budget: privacy.Budget,
     ledger: str | os.PathLike,
-) -> Plan:
+) -> Reserved:
     """Pay for several runs as a whole, before the first of them.
 
     Runs that are charged one by one add up by a privacy filter, which loses a fifth of
@@ -75,7 +75,7 @@ def reserve(
 
     Returns
     -------
-    Plan
+    Reserved
         What was charged. It stays spent whether or not the runs are made.
 
     Raises
@@ -129,7 +129,7 @@ def reserve(
         nonce_fn=lambda state: secrets.token_hex(32),
         is_plan=True,
     )
-    return Plan(
+    return Reserved(
         epsilon=privacy.epsilon(events, budget.delta),
         delta=budget.delta,
         neighboring_relation=budget.neighboring_relation.name,

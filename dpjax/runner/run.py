@@ -26,7 +26,7 @@ from dpjax.runner import loop, signals
 from dpjax.runner import program as programs
 from dpjax.runner.check import check_arguments, check_key, check_start, made
 from dpjax.runner.hashes import digest, keyed
-from dpjax.runner.plan import check_size, chunk_size, make_plan
+from dpjax.runner.layout import check_size, chunk_size, make_layout
 from dpjax.runner.results import Run
 from dpjax.runner.statement import PrivacyStatement
 
@@ -241,15 +241,15 @@ def run(
         if verbose:
             print(statement)
 
-        plan = make_plan(
+        layout = make_layout(
             key, outline.laziness, length, num_chains, num_discarded, thinning
         )
         save = functools.partial(checkpoints.save, checkpoint, settings)
         if stored is None:
-            stored = loop.begin(key, reservation, length, plan, initial)
+            stored = loop.begin(key, reservation, length, layout, initial)
             save(stored)
     positions, acceptance_rate, infos = loop.sample(
-        program, stored, plan, save, verbose
+        program, stored, layout, save, verbose
     )
     if algorithm.sample is not None:
         positions = _fitted_draws(key, algorithm.sample, infos)

@@ -85,10 +85,8 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(folder, capsys):
     """No file of the run holds a number of a record."""
     path, out = folder / "job.toml", folder / "out"
     path.write_text(TOML + "num_draws = 200\n")
-    assert cli.main(["account", str(path)]) == 0
-    assert "all draws of 2 chains together spend epsilon = 4.0" in (
-        capsys.readouterr().out
-    )
+    assert cli.main(["plan", str(path), "--epsilons"]) == 0
+    assert "worth the budget" in capsys.readouterr().out
     assert cli.main(["run", str(path), "--out", str(out)]) == 0
     draws = arviz.from_netcdf(out / "draws.nc").posterior
     assert draws["level"].shape == (2, 200, 3) and draws["slope"].shape == (2, 200, 2)
@@ -209,11 +207,10 @@ def test_parquet_needs_pyarrow(tmp_path):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("metric", ["", 'metric = "fisher"\n'])
-def test_accounting_reads_no_file(folder, capsys, monkeypatch, metric):
-    monkeypatch.setattr(cli, "EPSILONS", ())
+def test_planning_reads_no_file(folder, capsys, metric):
     (folder / "people.csv").unlink()
     (folder / "job.toml").write_text(TOML + ALGORITHM + metric)
-    assert cli.main(["account", str(folder / "job.toml")]) == 0
+    assert cli.main(["plan", str(folder / "job.toml"), "--epsilons"]) == 0
     assert "barker accept bit" in capsys.readouterr().out
     assert cli.main(["run", str(folder / "job.toml"), "--out", str(folder)]) == 1
     assert "no data file" in capsys.readouterr().err
@@ -246,7 +243,7 @@ def test_accounting_reads_no_file(folder, capsys, monkeypatch, metric):
 def test_bad_tables_are_refused(folder, capsys, old, new, message):
     assert TOML.count(old) == 1
     (folder / "job.toml").write_text(TOML.replace(old, new))
-    assert cli.main(["account", str(folder / "job.toml")]) == 1
+    assert cli.main(["plan", str(folder / "job.toml")]) == 1
     said = capsys.readouterr().err
     assert message in said and said.startswith(f"dpjax: {folder / 'job.toml'}: ")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dpjax
-from dpjax.fit.score_fit import ScoreModel, _noises, score_fit
+from dpjax.fit.score_fit import Noises, ScoreModel, score_fit
 from dpjax.fit.scores import Scores
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
@@ -62,7 +62,7 @@ def neighbours():
 
 def log_ratio(state, info, kind):
     """Of the three scores, whose frame may point either way."""
-    noises = np.asarray(_noises(1, NUM_RECORDS, NOISE).scores)
+    noises = np.asarray(Noises.of(1, NUM_RECORDS, NOISE).scores)
     found = jnp.sign(info.stretch[0, 0]) * info.scores[:, 0] / info.score_noise_sds
     ratios = 2 * found / noises
     if kind is KNormSum:
@@ -74,7 +74,7 @@ def log_ratio(state, info, kind):
 
 @pytest.mark.parametrize("kind", [GaussianSum, KNormSum])
 def test_claims_of_scores_survive(kind):
-    noise = float(_noises(1, NUM_RECORDS, NOISE).scores[-1])
+    noise = float(Noises.of(1, NUM_RECORDS, NOISE).scores[-1])
     kernel = functools.partial(
         score_fit, model=MODEL, noise_multiplier=NOISE, last=kind(1.0, noise)
     )

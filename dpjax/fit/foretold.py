@@ -1,0 +1,162 @@
+"""What a fit will know of the parameters, from records that its model makes up.
+
+A fit releases a noisy sum of clipped scores, and draws from the posterior that it
+implies. At a public position, let g be the score of a record from the model there, in
+the units of a `dpjax.fit.frame`: the sum F of the records' expected information and the
+prior's precision P is then the identity. With psi = clip_C(g), A the regression of psi
+on g, n records and the tempering T,
+
+    J = T n E[psi g^T],
+    Sigma = T n A E[g g^T] A^T + T^2 n (E[psi psi^T] - A E[g g^T] A^T) + nu^2 I,
+
+the sum is N(J y, Sigma) about a parameter y, and the draws have the covariance
+(J^T Sigma^-1 J + P)^-1. Its second term is what clipping loses, and nu is the sd of the
+noise. C is the clip norm at which the two lose least. Where J is released as well, the
+covariance is a mean over the noise on it.
+
+Draws that are w times as wide as the exact posterior's have a centre that is off by
+sqrt(w^2 - 1) of its sds, because the variance given a release is the expected variance
+given the records plus the variance of their mean.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dpjax.fit.frame import frame
+from dpjax.fit.record_model import RecordModel
+from dpjax.fit.score_fit import CLIP_NORMS, MIN_EIGENVALUE, SLOPE_CLIP
+
+__all__ = ["MadeUp", "Noise", "made_up"]
+
+NUM_SIMULATED = 2000
+"""Records that are simulated at a position."""
+
+NUM_SLOPES = 32
+"""Draws of the noise on J."""
+
+
+class Noise(NamedTuple):
+    """Noise multipliers of a fit.
+
+    scores
+        Of one release of scores that tells as much as all of them together.
+    slope
+        Of J; zero if it is computed without data.
+    """
+
+    scores: float
+    slope: float = 0.0
+
+
+class MadeUp(NamedTuple):
+    """What a model says of its records at a public position.
+
+    scores
+        Of simulated records, ``(m, d)``.
+    prior_precision
+        P, ``(d, d)``.
+    tempering
+        T.
+    """
+
+    scores: np.ndarray
+    prior_precision: np.ndarray
+    tempering: float
+
+    def widths(self, num_records: float, noise: Noise) -> np.ndarray:
+        """Sds of the draws over those of the exact posterior, ``(d,)``."""
+        count, dim = self.scores.shape
+        effective = self.tempering * num_records
+        information = effective / count * self.scores.T @ self.scores
+        with jax.enable_x64(True):
+            given = information, self.prior_precision, np.eye(dim)
+            axes = jax.tree.map(np.asarray, frame(*map(jnp.asarray, given)))
+        unit = np.sqrt(max(axes.data_share.sum(), 1.0) / effective)
+        scores = self.scores @ np.where(axes.is_measured, axes.stretch, 0) / unit
+        lengths = np.maximum(np.linalg.norm(scores, axis=1), 1e-30)
+        clip_norm = self._clip_norm(lengths, unit, noise.scores)
+        clipped = scores * np.minimum(1, clip_norm / lengths)[:, None]
+        product = clipped.T @ scores / count
+        whole = scores.T @ scores / count
+        known = product @ np.linalg.pinv(whole, hermitian=True) @ product.T
+        lost = clipped.T @ clipped / count - known
+        scatter = effective * unit**2 * (known + self.tempering * lost)
+        unit_of_noise = self.tempering * clip_norm * unit
+        scatter += (unit_of_noise * noise.scores) ** 2 * np.eye(dim)
+        slope = effective * unit**2 * product
+        noise_sd = unit_of_noise * unit * SLOPE_CLIP / clip_norm * noise.slope
+        seen = _seen(slope, noise_sd)
+        precision = np.swapaxes(seen, 1, 2) @ np.linalg.solve(scatter[None], seen)
+        covariance = np.linalg.inv(precision + np.diag(1 - axes.data_share)).mean(0)
+        draws = np.diag(axes.stretch @ covariance @ axes.stretch.T)
+        return np.sqrt(draws / np.diag(axes.stretch @ axes.stretch.T))
+
+    def _clip_norm(self, lengths, unit, noise_multiplier) -> float:
+        """As in `dpjax.fit.score_fit`, with all lengths known."""
+        kept = np.minimum(1, CLIP_NORMS[:, None] / lengths)
+        squares = lengths**2 / np.sum(lengths**2)
+        noise = self.tempering * (CLIP_NORMS * unit * noise_multiplier) ** 2
+        noise /= np.mean(lengths**2)
+        loss = (kept**2 @ squares + noise) / (kept @ squares) ** 2
+        return CLIP_NORMS[np.argmin(loss)]
+
+
+def _seen(slope, noise_sd) -> np.ndarray:
+    """The slope as it may be released, ``(draws, d, d)``."""
+    if not noise_sd:
+        return slope[None]
+    shape = NUM_SLOPES, *slope.shape
+    noise = noise_sd * np.random.default_rng(0).normal(size=shape)
+    seen = (slope + slope.T + noise + np.swapaxes(noise, 1, 2)) / 2
+    values, vectors = np.linalg.eigh(seen)
+    values = np.maximum(values, MIN_EIGENVALUE * np.trace(slope) / len(slope))
+    return vectors * values[:, None] @ np.swapaxes(vectors, 1, 2)
+
+
+def made_up(
+    loglikelihood_fn: Callable,
+    simulate_fn: Callable[[jax.Array, Any], Any],
+    prior_precision_fn: Callable[[Any], jax.Array],
+    tempering: float,
+    positions: Any,
+) -> list[MadeUp]:
+    """What a model says of its records at several public positions.
+
+    Parameters
+    ----------
+    loglikelihood_fn, tempering
+        As in `dpjax.Posterior`.
+    simulate_fn
+        ``(rng_key, position) -> record``, a draw from the model.
+    prior_precision_fn
+        ``position -> (d, d)``, positive definite.
+    positions
+        Leaves ``(number of positions, ...)``.
+
+    Notes
+    -----
+    *Formal guarantees.* No data are read: the records are simulated. Scores that are
+    not finite are zero, as in a release.
+    """
+    first = jax.tree.map(lambda leaf: leaf[0], positions)
+    model = RecordModel.of(loglikelihood_fn, simulate_fn, first)
+    flat = jax.vmap(lambda position: ravel_pytree(position)[0])(positions)
+
+    @jax.jit
+    def scores_at(flat):
+        def one(position):
+            return model.scores(position, model.simulate(position, NUM_SIMULATED))
+
+        return jax.lax.map(one, flat)
+
+    with jax.enable_x64(True):
+        scores = np.asarray(scores_at(flat), np.float64)
+    is_finite = np.all(np.isfinite(scores), axis=-1, keepdims=True)
+    scores = np.where(is_finite, scores, 0.0)
+    precisions = np.asarray(jax.jit(jax.vmap(prior_precision_fn))(positions), float)
+    return [MadeUp(*pair, tempering) for pair in zip(scores, precisions, strict=True)]

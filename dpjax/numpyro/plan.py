@@ -1,0 +1,205 @@
+"""What `dpjax.numpyro.sample` would give for several budgets."""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+
+from dpjax import privacy
+from dpjax.fit import contrast
+from dpjax.fit.foretold import Noise, made_up
+from dpjax.fit.score_fit import Noises, expected_resolution
+from dpjax.numpyro.adapter import model_of
+from dpjax.numpyro.fisher import initial_position, is_log_concave, prior_precision
+from dpjax.numpyro.model import Model, is_latent
+from dpjax.numpyro.nodes import conditional_scores
+from dpjax.numpyro.sample import fit_algorithm, generates_all, spending
+from dpjax.posterior import Posterior
+from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.nominal import nominal_size
+from dpjax.runner.plan import EPSILONS, Plan
+from dpjax.runner.plan_fit import FitCost, plan_fit, simulated_cost
+from dpjax.runner.trial import timed
+
+__all__ = ["plan"]
+
+NUM_POSITIONS = 5
+"""Public positions at which records are made up: the prior's centre and draws."""
+
+NUM_TIMED = 2**13
+"""Made-up records whose releases are timed."""
+
+
+def plan(
+    posterior: Posterior,
+    *,
+    budget: privacy.Budget,
+    robust: bool = False,
+    nominal_num_records: int | None = None,
+    guess: Mapping[str, Any] | None = None,
+    epsilons: Iterable[float] | None = None,
+) -> Plan:
+    """What `dpjax.numpyro.sample` would give for several budgets; no record is read.
+
+    The model makes up records at the centre of its prior and at draws from it, and
+    what the fit would know of the parameters is computed from their scores: see
+    `dpjax.fit.foretold`.
+
+    Parameters
+    ----------
+    posterior, budget, robust, nominal_num_records
+        As in `dpjax.numpyro.sample`. Only the shapes of the data are used.
+    guess
+        Where the latents may be, by name and in the units of the model, in place of the
+        prior: from earlier studies, not from the data.
+    epsilons
+        Budgets to compare with that of the job, at its delta; by default
+        `dpjax.runner.plan.EPSILONS`.
+
+    Returns
+    -------
+    Plan
+        For each epsilon and parameter, by how much noise and clipping move the centre
+        of the draws, and how wide the draws are, both in sds of the exact posterior;
+        which budgets would be refused; and from which number of records or epsilon on
+        the answer would be worth the budget.
+
+    Raises
+    ------
+    ValueError
+        As in `dpjax.numpyro.sample`; or if `guess` does not name the latents.
+    """
+    model = model_of(posterior)
+    num_records = nominal_size(posterior, nominal_num_records)
+    positions = _positions(posterior) if guess is None else _guessed(model, guess)
+    found = made_up(
+        posterior.loglikelihood_fn,
+        model.simulate,
+        prior_precision(model),
+        posterior.tempering,
+        positions,
+    )
+    if generates_all(model) and not robust:
+        cost = simulated_cost(
+            posterior, model.simulate, model.draw, nominal_num_records
+        )
+    else:
+        algorithm_fn = functools.partial(
+            fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
+        )
+
+        def noise(noise_multiplier, num_records, last=None):
+            noises = Noises.of(
+                model.dim,
+                posterior.tempering * num_records,
+                noise_multiplier,
+                robust,
+                last,
+            )
+            return Noise(noises.pooled_scores, noises.slope)
+
+        def spent(budget):
+            noise_multiplier, last = spending(algorithm_fn, posterior, budget)
+            return noise_multiplier, noise(noise_multiplier, num_records, last)
+
+        def resolution(noise_multiplier, num_records):
+            effective = posterior.tempering * num_records
+            return expected_resolution(model.dim, effective, noise_multiplier)
+
+        def events(relation, noise_multiplier):
+            algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
+            return algorithm.privacy(1, relation)
+
+        cost = FitCost(
+            num_records,
+            spent,
+            noise,
+            resolution,
+            events,
+            functools.cache(lambda: not is_log_concave(model)),
+            _seconds(posterior, jax.tree.map(lambda leaf: leaf[0], positions), robust),
+        )
+    return plan_fit(
+        found,
+        _names(model),
+        cost,
+        budget,
+        EPSILONS if epsilons is None else epsilons,
+    )
+
+
+def _positions(posterior):
+    """The prior's centre, and draws from the prior."""
+    centre = initial_position(posterior, 1)
+    draws = model_of(posterior).prior_draws
+    return jax.tree.map(
+        lambda one, more: jnp.concatenate([one, more[: NUM_POSITIONS - 1]]),
+        centre,
+        draws,
+    )
+
+
+def _guessed(model: Model, guess: Mapping[str, Any]):
+    """The guess as a position, with a leading axis."""
+    sites, _, _ = model.trace(model.one_example, rng_key=jax.random.key(0))
+    latents = {name: site for name, site in sites.items() if is_latent(site)}
+    if guess.keys() != latents.keys():
+        raise ValueError(
+            f"guess must name the latents {sorted(latents)}, got {sorted(guess)}"
+        )
+    position = {
+        name: biject_to(site["fn"].support).inv(
+            jnp.broadcast_to(jnp.asarray(guess[name], float), site["value"].shape)
+        )
+        for name, site in latents.items()
+    }
+    if not all(np.all(np.isfinite(leaf)) for leaf in position.values()):
+        raise ValueError("guess has values outside of the support of the prior")
+    return jax.tree.map(lambda leaf: leaf[None], position)
+
+
+def _seconds(posterior: Posterior, position, robust: bool) -> float:
+    """About how long all passes of a fit over the records take.
+
+    The search makes some that compare a record's scores with each other, and the other
+    releases some that clip and centre them. One of each is made here.
+    """
+    model = model_of(posterior)
+    keys = jax.random.split(jax.random.key(0), NUM_TIMED)
+    records = jax.jit(jax.vmap(model.simulate, (0, None)))(keys, position)
+    scores_fn, release = conditional_scores(model), GaussianSum(1.0, 1.0)
+    words = jnp.zeros(release.num_words(model.dim, NUM_TIMED), jnp.uint32)
+
+    def seconds(contribution_fn):
+        @jax.jit
+        def one_pass(records, words):
+            return release(
+                words,
+                dataclasses.replace(posterior, data=records),
+                lambda record, key: contribution_fn(scores_fn(position, record, key)),
+                rng_key=jax.random.key(1),
+            )
+
+        return timed(one_pass, records, words)[1]
+
+    of_search = seconds(contrast.difference)
+    of_rest = seconds(lambda scores: contrast.contrast(scores, 1.0).score)
+    noises = Noises.of(model.dim, posterior.num_records, 1.0, robust)
+    num_search = sum(map(len, noises.steps))
+    num_rest = len(noises.curvatures) + len(noises.scores) + 3 + 2 * robust
+    whole = num_search * of_search + num_rest * of_rest
+    return posterior.num_records / NUM_TIMED * whole
+
+
+def _names(model: Model) -> list[str]:
+    """Names of the components of a flattened position."""
+    return [
+        f"{name}{list(index) or ''}"
+        for name, leaf in sorted(model.outline.items())
+        for index in np.ndindex(leaf.shape)
+    ]

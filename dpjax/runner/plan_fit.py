@@ -1,0 +1,225 @@
+"""What a fit would give for several budgets, before any record is read."""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from dp_accounting import NeighboringRelation
+
+from dpjax import privacy
+from dpjax.fit.foretold import MadeUp, Noise
+from dpjax.fit.score_fit import MIN_RESOLUTION
+from dpjax.fit.simulated import SHARES, simulated_fit
+from dpjax.posterior import Posterior
+from dpjax.release.nominal import nominal_size
+from dpjax.runner.fit import least_noise
+from dpjax.runner.plan import Plan, budgets, shown_time
+
+__all__ = ["FitCost", "plan_fit", "simulated_cost"]
+
+MAX_NOISE = 1.0
+"""Noise in posterior sds up to which an answer is called worth its budget: that of half
+of the parameters is at most as much."""
+
+MAX_SHOWN = 20
+"""Parameters that the print of a plan shows."""
+
+FARTHEST = 1e4
+"""Factor up to which the number of records, or the noise, is searched."""
+
+
+class FitCost(NamedTuple):
+    """What a fit of so many records does with a budget. All of it is public.
+
+    num_records
+        n.
+    spending
+        ``budget -> (noise_multiplier, Noise)`` of a fit that spends it.
+    noise
+        ``(noise_multiplier, n) -> Noise``.
+    resolution
+        ``(noise_multiplier, n) -> float``, as of `dpjax.fit.score_fit`.
+    events
+        ``(neighboring_relation, noise_multiplier) -> [(event, count), ...]``.
+    is_refused
+        Whether a fit is refused whose resolution is below `MIN_RESOLUTION`.
+    seconds
+        About how long the records take, or None if that is not known.
+    """
+
+    num_records: int
+    spending: Callable[[privacy.Budget], tuple[float, Noise]]
+    noise: Callable[[float, float], Noise]
+    resolution: Callable[[float, float], float]
+    events: Callable[[NeighboringRelation, float], list]
+    is_refused: Callable[[], bool]
+    seconds: float | None = None
+
+
+def plan_fit(
+    made_up: Sequence[MadeUp],
+    names: list[str],
+    cost: FitCost,
+    budget: privacy.Budget,
+    epsilons: Iterable[float],
+) -> Plan:
+    """The noise and the width of a fit's draws, for each epsilon and parameter.
+
+    Numbers are medians over the positions at which records were `made_up`.
+    """
+
+    def noises(noise: Noise, num_records) -> np.ndarray:
+        widths = [each.widths(num_records, noise) for each in made_up]
+        return np.sqrt(np.maximum(np.median(widths, axis=0) ** 2 - 1, 0.0))
+
+    def is_worth(noise_multiplier, num_records) -> bool:
+        noise = cost.noise(noise_multiplier, num_records)
+        is_resolved = cost.resolution(noise_multiplier, num_records) >= MIN_RESOLUTION
+        return is_resolved and np.median(noises(noise, num_records)) <= MAX_NOISE
+
+    rows, resolutions, own = [], [], math.inf
+    every = budgets(budget, epsilons)
+    lines = [
+        f"a fit of {cost.num_records} records; noise and width of the draws in sds of "
+        "the exact posterior",
+        f"neighbours: {budget.neighboring_relation.name}, delta = {budget.delta}",
+        f"{'epsilon':>9}{'noise, median':>15}{'worst':>8}{'width, median':>15}"
+        f"{'worst':>8}{'resolution':>12}",
+    ]
+    for each in every:
+        try:
+            noise_multiplier, noise = cost.spending(each)
+        except privacy.BudgetError:
+            noise_multiplier = math.inf
+        if noise_multiplier == math.inf:
+            found, resolution = np.full(len(names), np.inf), 0.0
+            said = "  refused"
+        else:
+            found = noises(noise, cost.num_records)
+            resolution = cost.resolution(noise_multiplier, cost.num_records)
+            said = ""
+            if resolution < MIN_RESOLUTION:
+                said = "  refused" if cost.is_refused() else "  wide as the prior"
+        if each.epsilon == budget.epsilon:
+            own, said = noise_multiplier, f"{said}  <- budget"
+        shown = (part(found) for part in (np.median, np.max))
+        noisy, worst = shown
+        lines.append(
+            f"{each.epsilon:9.3g}{noisy:15.2g}{worst:8.2g}{math.hypot(1, noisy):15.3g}"
+            f"{math.hypot(1, worst):8.3g}{resolution:12.2g}{said}"
+        )
+        rows.append(found)
+        resolutions.append(resolution)
+    at = [each.epsilon for each in every].index(budget.epsilon)
+    lines.append(f"at epsilon = {budget.epsilon:g}:")
+    width = max(map(len, names[:MAX_SHOWN]))
+    for name, noisy in list(zip(names, rows[at], strict=True))[:MAX_SHOWN]:
+        lines.append(
+            f"  {name:{width}}  noise {noisy:6.2g}  width {math.hypot(1, noisy):6.3g}"
+        )
+    if len(names) > MAX_SHOWN:
+        lines.append(f"  ... and {len(names) - MAX_SHOWN} more parameters")
+    if cost.seconds is not None:
+        lines.append(
+            f"time: about {shown_time(cost.seconds)} for all passes over the records, "
+            "an estimate for this machine, and as much as a minute more to compile"
+        )
+    lines.append(_advice(cost, budget, own, is_worth))
+    table = np.array(rows)
+    return Plan(
+        budget,
+        {
+            "epsilon": np.repeat([each.epsilon for each in every], len(names)),
+            "parameter": names * len(every),
+            "noise": table.ravel(),
+            "width": np.hypot(1, table.ravel()),
+            "resolution": np.repeat(resolutions, len(names)),
+        },
+        {name: table[:, i] for i, name in enumerate(names[:MAX_SHOWN])},
+        "noise in posterior sds",
+        "\n".join(lines),
+    )
+
+
+def _advice(cost: FitCost, budget, own: float, is_worth) -> str:
+    """From which number of records and from which epsilon on the answer is worth it."""
+    worth = (
+        "the slope is resolved and noise moves half of the parameters by less than "
+        f"{MAX_NOISE:g} posterior sds"
+    )
+    if own < math.inf and is_worth(own, cost.num_records):
+        few = _boundary(lambda n: is_worth(own, n), cost.num_records, 1 / FARTHEST)
+        least = "" if few is None else f", and would be from about {few:.2g} records on"
+        return f"worth the budget: {worth}{least}"
+    noise = own if own < math.inf else cost.num_records
+    many = own < math.inf and _boundary(
+        lambda n: is_worth(own, n), cost.num_records, FARTHEST
+    )
+    least = _boundary(
+        lambda sigma: is_worth(sigma, cost.num_records), noise, 1 / FARTHEST
+    )
+    needs = [f"about {many:.2g} records"] if many else []
+    if least is not None:
+        epsilon = privacy.epsilon(
+            cost.events(budget.neighboring_relation, least), budget.delta
+        )
+        needs.append(f"epsilon = {epsilon:.2g}")
+    remedy = " or ".join(needs) or "fewer parameters or a more informative prior"
+    return f"not worth the budget, for which {worth}: it takes {remedy}"
+
+
+def _boundary(holds: Callable[[float], bool], start: float, factor: float):
+    """The value nearest to `start`, on the way to `factor` times it, where `holds`
+    changes, on the side where it holds; None if it does not change."""
+    at_start = holds(start)
+    if holds(start * factor) == at_start:
+        return None
+    low, high = 0.0, 1.0
+    while (high - low) * abs(math.log(factor)) > 0.05:
+        middle = (low + high) / 2
+        if holds(start * factor**middle) == at_start:
+            low = middle
+        else:
+            high = middle
+    return start * factor ** (low if at_start else high)
+
+
+def simulated_cost(
+    posterior: Posterior,
+    simulate_fn: Callable,
+    prior_sample_fn: Callable,
+    nominal_num_records: int | None,
+) -> FitCost:
+    """Of `dpjax.fit.simulated.simulated_fit`, whose slope is computed without data."""
+    algorithm_fn = functools.partial(
+        simulated_fit,
+        posterior,
+        simulate_fn,
+        prior_sample_fn,
+        nominal_num_records=nominal_num_records,
+    )
+
+    def noise(noise_multiplier, num_records=None):
+        return Noise(noise_multiplier / math.sqrt(SHARES[-1]))
+
+    def spending(budget):
+        noise_multiplier = least_noise(
+            lambda posterior, **options: algorithm_fn(**options), posterior, budget
+        )
+        return noise_multiplier, noise(noise_multiplier)
+
+    def events(relation, noise_multiplier):
+        return algorithm_fn(noise_multiplier=noise_multiplier).privacy(1, relation)
+
+    return FitCost(
+        nominal_size(posterior, nominal_num_records),
+        spending,
+        noise,
+        lambda noise_multiplier, num_records: math.inf,
+        lambda relation, value: algorithm_fn(noise_multiplier=value).privacy(
+            1, relation
+        ),
+        lambda: False,
+    )

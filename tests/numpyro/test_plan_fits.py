@@ -1,0 +1,161 @@
+"""Plans of fits: what is foretold is what a fit gives, and no record is read."""
+
+import dataclasses
+import importlib
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import dpjax
+import dpjax.numpyro
+
+ROOT = Path(__file__).parents[2]
+BUDGET = dpjax.Budget(1.0, 1e-6)
+
+
+@pytest.fixture(autouse=True)
+def broadcasting():
+    with jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def linear(x, y):
+    slopes = numpyro.sample("slopes", dist.Normal(jnp.zeros(3), 2).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("obs", dist.Normal(x @ slopes, 1), obs=y)
+
+
+def shrunk(x, y):
+    """The scale of the slopes is unknown, so its density has no mode."""
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    slopes = numpyro.sample("slopes", dist.Normal(jnp.zeros(3), scale).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("obs", dist.Normal(x @ slopes, 1), obs=y)
+
+
+EXAMPLE = dict(
+    x=np.random.default_rng(0).normal(size=(200, 3)).astype("f4"),
+    y=np.zeros(200, "f4"),
+)
+MADE_UP = {
+    model: dpjax.numpyro.posterior(model, EXAMPLE, plate="data", example=EXAMPLE)
+    for model in (linear, shrunk)
+}
+
+
+def target(num_records, model=linear):
+    """Of shapes only: whoever reads a record of it fails."""
+    shapes = dict(x=(num_records, 3), y=(num_records,))
+    data = {k: jax.ShapeDtypeStruct(v, jnp.float32) for k, v in shapes.items()}
+    return dataclasses.replace(MADE_UP[model], data=data)
+
+
+def planned(num_records, budget=BUDGET, model=linear, **options):
+    options = dict(epsilons=()) | options
+    return dpjax.numpyro.plan(target(num_records, model), budget=budget, **options)
+
+
+def test_more_epsilon_means_less_noise_at_the_price_of_a_fit():
+    found = planned(5000, epsilons=[0.3, 4.0])
+    table = found.to_dataframe()
+    noise = table["noise"].to_numpy().reshape(3, 3)
+    assert list(table["epsilon"].unique()) == [0.3, 1.0, 4.0]
+    assert list(table["parameter"].unique()) == [f"slopes[{i}]" for i in range(3)]
+    assert np.all(np.diff(noise, axis=0) < 0) and np.all(noise > 0)
+    np.testing.assert_allclose(table["width"] ** 2, 1 + table["noise"] ** 2)
+    (line,) = re.findall(r"^ +1 .*$", repr(found), re.M)
+    assert line.endswith("<- budget") and f"{np.median(noise[1]):.2g}" in line
+
+
+@pytest.mark.thorough
+def test_the_remedies_are_where_the_verdict_turns():
+    """A budget that is not worth it would be, of more records or epsilon; and back."""
+    said = repr(planned(500))
+    assert "not worth the budget" in said
+    many, epsilon = map(
+        float, re.findall(r"about (\S+) records or epsilon = (\S+)", said)[0]
+    )
+    for factor, is_worth in ((0.8, False), (1.2, True)):
+        for found in (
+            planned(int(factor * many)),
+            planned(500, dpjax.Budget(factor * epsilon, 1e-6)),
+        ):
+            assert ("not worth" not in repr(found)) == is_worth
+    said = repr(planned(20_000))
+    few = float(re.findall(r"from about (\S+) records on", said)[0])
+    np.testing.assert_allclose(few, many, rtol=0.15)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(("model", "word"), [(linear, "wide"), (shrunk, "refused")])
+def test_what_sample_warns_of_or_refuses_is_told(model, word):
+    """At the same budget as in test_small_budgets.py."""
+    table = planned(500, dpjax.Budget(0.3, 1e-6), model)
+    assert word in repr(table) and np.all(table.to_dataframe()["resolution"] < 0.5)
+
+
+def test_a_budget_that_buys_no_noise_is_refused():
+    found = planned(500, dpjax.Budget(1e-4, 1e-9))
+    assert "refused" in repr(found) and np.all(np.isinf(found.columns["noise"]))
+    assert "epsilon = " in repr(found).splitlines()[-1]
+
+
+@pytest.mark.thorough
+def test_a_guess_stands_in_for_the_prior():
+    """Of normal records the information is the same everywhere."""
+    there = planned(5000, guess={"slopes": [1.0, -1.0, 0.0]}).columns["noise"]
+    np.testing.assert_allclose(there, planned(5000).columns["noise"], rtol=0.1)
+    with pytest.raises(ValueError, match="must name the latents"):
+        planned(5000, guess={"slope": 0.0})
+    with pytest.raises(ValueError, match="outside of the support"):
+        planned(5000, model=shrunk, guess={"slopes": 0.0, "scale": -1.0})
+
+
+@pytest.mark.thorough
+def test_a_fit_gives_what_is_foretold(monkeypatch):
+    """Six fits of Poisson regression, each of 20,000 records.
+
+    The widths agree to a tenth. The mean square of 24 errors is between .16 and 6 times
+    what is foretold, outside of which it is with a probability below 1e-6.
+    """
+    monkeypatch.syspath_prepend(str(ROOT / "configs/numpyro"))
+    poisson = importlib.import_module("poisson")
+    num_records, true = 20_000, np.array([0.5, 0.6, -0.4, 0.2])
+    made_up = dpjax.numpyro.posterior(
+        poisson.model,
+        poisson.records(num_records),
+        plate="people",
+        example=poisson.example(),
+    )
+    guess = {"intercept": true[0], "slopes": true[1:]}
+    plan = dpjax.numpyro.plan(made_up, budget=BUDGET, guess=guess, epsilons=())
+    errors, widths = [], []
+    for seed in range(6):
+        data = poisson.records(num_records, seed=seed)
+        x = np.column_stack([np.ones(num_records), data["x"]])
+        mode = true
+        for _ in range(10):
+            rate = np.exp(x @ mode)
+            precision = x.T * rate @ x + np.eye(4)
+            mode = mode + np.linalg.solve(precision, x.T @ (data["y"] - rate) - mode)
+        sd = np.sqrt(np.diag(np.linalg.inv(precision)))
+        result = dpjax.numpyro.sample(
+            dataclasses.replace(made_up, data=jax.tree.map(jnp.asarray, data)),
+            budget=BUDGET,
+            verbose=False,
+            unsafe_key=jax.random.key(seed),
+        )
+        draws = result.positions
+        flat = np.concatenate([draws["intercept"][..., None], draws["slopes"]], axis=-1)
+        flat = flat.reshape(-1, 4)
+        errors.append((flat.mean(0) - mode) / sd)
+        widths.append(flat.std(0) / sd)
+    np.testing.assert_allclose(np.median(widths, 0), plan.columns["width"], rtol=0.1)
+    ratio = np.mean(np.square(errors) / plan.columns["noise"] ** 2)
+    assert 0.16 < ratio < 6.0
