@@ -1,4 +1,4 @@
-"""The commands of ``dpjax``: plan, run, audit, compare and ledger show."""
+"""The commands of ``dpjax``: plan, run, audit, compare, ledger and schema."""
 
 import argparse
 import dataclasses
@@ -17,6 +17,7 @@ import jax
 import numpy as np
 
 from dpjax import config, privacy, report
+from dpjax.records import template
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
@@ -58,6 +59,9 @@ def main(arguments=None) -> int:
                 return 0
             if options.command == "ledger":
                 print(spending(options.ledger, options.delta, options.epsilon))
+                return 0
+            if options.command == "schema":
+                print(template(options.records), end="")
                 return 0
             job = config.load(options.config)
             if options.command == "plan":
@@ -136,6 +140,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     for name in ("first", "second"):
         compare.add_argument(name, help="a folder of dpjax run, or its draws.nc")
+    schema = _command(
+        commands,
+        "schema",
+        "print a template of a table's public schema, from its columns' names alone",
+        "dpjax schema records.csv > records.schema.toml",
+    )
+    schema.add_argument("records", help="a .csv, .csv.gz, .parquet or .npz file")
     example = "dpjax ledger show records.csv.ledger.jsonl --epsilon 2"
     ledger = _command(
         commands, "ledger", "say what the runs on a data set spent", example

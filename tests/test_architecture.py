@@ -15,8 +15,9 @@ FILES = {
 # A room imports from rooms above it in this list, and from itself.
 RANKS = [
     "random", "posterior", "algorithm", "acceptance", "evaluation",
-    "privacy", "bounds", "release", "proposals", "models", "datasets", "fisher",
-    "mcmc", "sgmcmc", "vi", "ep", "adaptation", "fit", "runner", "report", "numpyro",
+    "privacy", "bounds", "release", "proposals", "models", "datasets", "records",
+    "fisher", "mcmc", "sgmcmc", "vi", "ep", "adaptation", "fit", "runner", "report",
+    "numpyro",
     "comparisons", "config", "cli", "__main__", "__init__",
 ]  # fmt: skip
 # The rooms of kernels: these never import each other, but what they share.

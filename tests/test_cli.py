@@ -614,7 +614,7 @@ def test_shipped_configurations_load(path):
 
 
 @pytest.mark.parametrize(
-    "command", ["", "run", "plan", "audit", "compare", "ledger show"]
+    "command", ["", "run", "plan", "schema", "audit", "compare", "ledger show"]
 )
 def test_help_shows_an_example_that_the_command_takes(command, monkeypatch, capsys):
     """Also where it is called as a module."""

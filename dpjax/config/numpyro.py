@@ -21,11 +21,13 @@ from dpjax.config.keys import (
     Key,
     Kind,
     check_keys,
+    either,
     keys_of,
 )
 from dpjax.config.model import Model
-from dpjax.datasets import files, tables
+from dpjax.datasets import files
 from dpjax.posterior import check_numbers
+from dpjax.records.schema import COMPLETE, Schema
 from dpjax.runner.ledger import beside
 
 __all__ = ["FILE", "FUNCTION", "keys", "read"]
@@ -35,11 +37,18 @@ NUM_RECORDS = {
 }
 FILE = NUM_RECORDS | {
     "file": Key(TEXT, "A .csv, .csv.gz, .npz or .parquet file."),
-    "columns": Key(
+    "schema": Key(
+        either(TEXT, TABLE),
+        "The columns that are read, with their ranges and levels: a TOML file, of "
+        "which `dpjax schema FILE` prints a template, or a table of the same form. "
+        "`dpjax.records.schema` says what a schema holds, and what becomes of missing "
+        "values.",
+    ),
+    "arrays": Key(
         TABLE,
-        "The columns of each of the model's arrays: see `dpjax.datasets.tables`. A "
-        "file in which a number is missing is refused; for a missing category, list "
-        '``""`` among the ``categories``.',
+        "The column of each of the model's arrays, or a list of columns for an array "
+        "of shape (n, k). Left out, every column of the schema is an array.",
+        None,
     ),
 }
 FUNCTION = NUM_RECORDS | {
@@ -91,6 +100,7 @@ def read(model, source, folder: Path) -> Model:
     """
     # NumPyro is not imported by jobs that do not need it.
     from dpjax.numpyro import (
+        complete_cases,
         fisher_information,
         initial_position,
         plan,
@@ -102,6 +112,8 @@ def read(model, source, folder: Path) -> Model:
     check_keys(model, "[model]", known)
     function = _function(model["numpyro"], folder, "[model] numpyro")
     read_records, outline, example = _source(source, folder)
+    if COMPLETE in outline:
+        function = complete_cases(function, model["plate"])
     shapes = {name: np.shape(values) for name, values in outline.items()}
     made_up = posterior(
         function,
@@ -128,8 +140,8 @@ def read(model, source, folder: Path) -> Model:
         found = {name: np.shape(values) for name, values in records.items()}
         if found != shapes:
             raise ValueError(
-                f"the arrays of [data] have the shapes {found}, but num_records, "
-                f"columns or example say {shapes}"
+                f"the arrays of [data] have the shapes {found}, but num_records and "
+                f"the schema or example say {shapes}"
             )
         for name, values in records.items():
             check_numbers(f"the array {name!r} of [data]", values)
@@ -154,24 +166,34 @@ def _source(source, folder: Path):
     check_keys(source, "[data] (of a file or a function)", known)
     num_records = source["num_records"]
     if "file" in source:
-        columns, path = source["columns"], folder / source["file"]
-        tables.check(columns)
-        outline, design = tables.zeros(columns, num_records), tables.example(columns)
-        return lambda: tables.read(path, columns, num_records), outline, design
+        schema, arrays = source["schema"], source.get("arrays")
+        schema = Schema(folder / schema if isinstance(schema, str) else schema)
+        example = schema.example(arrays)
+        path = folder / source["file"]
+        return (
+            lambda: schema.read(path, arrays),
+            _outline(example, num_records),
+            example,
+        )
     load = _function(source["function"], folder, "[data] function")
     made_up = _function(source["example"], folder, "[data] example")
     example = files.readable(
         "[data] example", lambda: {k: np.asarray(v)[:] for k, v in made_up().items()}
     )
-    outline = {
-        name: np.broadcast_to(value[:1], (num_records, *value.shape[1:]))
-        for name, value in example.items()
-    }
 
     def read():
         return {name: np.asarray(value) for name, value in load(num_records).items()}
 
+    outline = _outline(example, num_records)
     return lambda: files.readable("[data] function", read), outline, example
+
+
+def _outline(example: dict, num_records: int) -> dict:
+    """So many records of the shapes of the example, which take no memory."""
+    return {
+        name: np.broadcast_to(value[:1], (num_records, *value.shape[1:]))
+        for name, value in example.items()
+    }
 
 
 def _function(text, folder: Path, where: str) -> Callable:

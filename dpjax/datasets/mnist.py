@@ -12,7 +12,6 @@ Zhang and Zhang (2023), DP-Fast Metropolis-Hastings, section 6.1 (7 against 9).
 
 import numpy as np
 from scipy.fft import dctn
-from sklearn.decomposition import PCA
 
 from dpjax.datasets import files
 
@@ -113,6 +112,9 @@ def published_features(train_images, images, num_features=50) -> np.ndarray:
     *Formal guarantees.* None: mean and components depend on every training image and
     are not charged by any accountant here.
     """
+    # scikit-learn takes a second to import.
+    from sklearn.decomposition import PCA
+
     flat = [np.reshape(x, (len(x), -1)) / 255.0 for x in (train_images, images)]
     # The full solver is deterministic; the default one is random for large inputs.
     fitted = PCA(num_features, svd_solver="full").fit(flat[0])

@@ -1,6 +1,7 @@
 """NumPyro models under differential privacy; `import dpjax` does not import this."""
 
 from dpjax.numpyro.adapter import ModelPosterior, posterior
+from dpjax.numpyro.complete import complete_cases
 from dpjax.numpyro.fisher import fisher_information, initial_position
 from dpjax.numpyro.kernel import MCMCKernel
 from dpjax.numpyro.plan import plan
@@ -10,6 +11,7 @@ __all__ = [
     "MCMCKernel",
     "ModelPosterior",
     "clip_per_step",
+    "complete_cases",
     "fisher_information",
     "initial_position",
     "plan",

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from dpjax import cli, config
 from dpjax.config.keys import HUGE, TINY
-from dpjax.datasets import tables
+from dpjax.records import Schema
 
 ROOT = Path(__file__).parents[2]
 
@@ -292,32 +292,51 @@ def test_damaged_files_of_configuration(count, tmp_path, loaded):
     fuzz(count, damaged_bytes(texts), refused, tmp_path)
 
 
-COLUMNS = {
-    "x": [{"column": "age", "range": [0, 50]}, "score"],
-    "group": {"column": "region", "categories": ["N", "S"]},
+SCHEMA = Schema(
+    {
+        "age": {"kind": "real", "range": [0, 50]},
+        "score": {"kind": "count", "range": [-9, 9], "missing": "indicator"},
+        "region": {"kind": "category", "levels": ["N", "S"]},
+    }
+)
+ARRAYS = {"x": ["age", "score_missing", "score"], "group": "region"}
+
+
+SOUND = {
+    "age": {"kind": "real", "range": [0, 50], "unit": "years", "mean": 20, "sd": 9.0},
+    "region": {"kind": "category", "levels": ["N", "S"], "missing": "category"},
+    "image": {"kind": "real", "range": [0, 1], "shape": [2, 3], "missing": "fill"},
+    "visits": {"kind": "count", "range": [0, 9], "missing": "indicator"},
 }
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        {"range": [math.nan, 1.0]},
-        {"range": [-math.inf, math.inf]},
-        {"range": ["a", "b"]},
-        {"range": [False, True]},
-        {"categories": [["a"], "b"]},
-        {"shape": [-1]},
-        {"shape": ["3"]},
-        {"shape": [10**9]},
-    ],
-    ids=str,
-)
-def test_rules_that_fit_no_column_are_refused(rule):
-    message = "it must be two numbers" if "range" in rule else "must be a column's name"
-    with pytest.raises(ValueError, match=message):
-        tables.check({"x": {"column": "age", **rule}})
-    with pytest.raises(ValueError, match="must be a column's name"):
-        tables.check({"x": []})
+@st.composite
+def damaged_schemata(draw):
+    table = copy.deepcopy(SOUND)
+    for _ in range(draw(st.integers(1, 2))):
+        *path, key = draw(st.sampled_from(list(places(table))))
+        column = table[path[0]] if path else table
+        column[draw(st.sampled_from([key, "kind", "levels"]))] = copy.deepcopy(
+            draw(st.sampled_from(BAD))
+        )
+    return table
+
+
+@counts(100, 3000)
+def test_damaged_schemata(count):
+    """What is accepted can be drawn from and read."""
+
+    def check(table):
+        try:
+            schema = Schema(table)
+        except ValueError as error:
+            check_refusal(str(error))
+        else:
+            example = schema.example()
+            found = schema.read({name: example[name] for name in schema})
+            assert all(np.isfinite(values).all() for values in found.values())
+
+    fuzz(count, damaged_schemata(), check)
 
 
 CSV = b"age,region,score\n" + b"".join(
@@ -340,7 +359,6 @@ def archives() -> list[bytes]:
         dict(score=np.ones((12, 1))),
         dict(score=np.ones(())),
         dict(score=np.ones(12) * 1j),
-        dict(score=np.full(12, np.nan)),
         dict(score=np.zeros(12, "datetime64[s]")),
         dict(score=np.zeros(12, [("a", float)])),
         dict(score=np.array([Pickled()] * 12)),
@@ -362,20 +380,22 @@ def check_table(path, content: bytes) -> None:
     path.write_bytes(content)
     try:
         with patience(60):
-            found = tables.read(path, COLUMNS, 12)
+            found = SCHEMA.read(path, ARRAYS)
     except (ValueError, RuntimeError) as error:
         check_refusal(str(error))
         assert error.__cause__ is error.__context__ is None
     else:
-        assert found["x"].shape == (12, 2) and np.isfinite(found["x"]).all()
-        assert np.abs(found["x"][:, 0]).max() <= 1
-        assert set(found["group"].tolist()) <= {0, 1} and found["group"].shape == (12,)
+        rows = len(found["x"])
+        assert found["x"].shape == (rows, 3) and np.isfinite(found["x"]).all()
+        assert np.abs(found["x"] - 25).max() <= 34
+        assert set(found["group"].tolist()) <= {0, 1}
+        assert found["group"].shape == found["complete"].shape == (rows,)
 
 
 @counts(40, 700)
 def test_damaged_text_tables(count, tmp_path):
     check_table(tmp_path / "file.csv", CSV)
-    assert len(tables.read(tmp_path / "file.csv", COLUMNS, 12)["x"]) == 12
+    assert len(SCHEMA.read(tmp_path / "file.csv", ARRAYS)["x"]) == 12
     contents = [CSV, b"", CSV.replace(b"age", b"score"), CSV.replace(b",", b";")]
     fuzz(count, damaged_bytes(contents), check_table, tmp_path / "file.csv")
 
@@ -390,11 +410,11 @@ def test_damaged_compressed_tables(count, tmp_path):
 def test_damaged_archives(count, tmp_path):
     right, *wrong = archives()
     (tmp_path / "file.npz").write_bytes(right)
-    assert len(tables.read(tmp_path / "file.npz", COLUMNS, 12)["x"]) == 12
+    assert len(SCHEMA.read(tmp_path / "file.npz", ARRAYS)["x"]) == 12
     for content in [*wrong, pickle.dumps(Pickled()), saved(np.save, np.ones(12))]:
         (tmp_path / "file.npz").write_bytes(content)
         with pytest.raises((ValueError, RuntimeError)):
-            tables.read(tmp_path / "file.npz", COLUMNS, 12)
+            SCHEMA.read(tmp_path / "file.npz", ARRAYS)
     fuzz(count, damaged_bytes([right, *wrong]), check_table, tmp_path / "file.npz")
 
 

@@ -1,8 +1,6 @@
 """A NumPyro model and a file of one's own, run from one TOML."""
 
-import functools
 import json
-import tomllib
 from pathlib import Path
 
 import arviz
@@ -11,7 +9,6 @@ import numpy as np
 import pytest
 
 from dpjax import cli, config
-from dpjax.datasets import tables
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[2]
@@ -26,7 +23,8 @@ def model(x, group, y):
         level = numpyro.sample("level", dist.Normal(0.0, 2.0))
     scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
     with numpyro.plate("people", x.shape[0]):
-        law = dist.Normal(level[group] + x @ slope, scale)
+        age, is_female = (x[:, 0] - 40) / 20, x[:, 1]
+        law = dist.Normal(level[group] + slope[0] * age + slope[1] * is_female, scale)
         numpyro.sample("y", law, obs=y)
 
 def records(num_records):
@@ -46,10 +44,12 @@ plate = "people"
 [data]
 num_records = 3000
 file = "people.csv"
-[data.columns]
-x = [{ column = "age", range = [20, 60] }, { column = "sex", categories = ["m", "f"] }]
-group = { column = "region", categories = ["N", "S", "W"] }
-y = "score"
+arrays = { x = ["age", "sex"], group = "region", y = "score" }
+[data.schema]
+age = { kind = "real", range = [20, 60], unit = "years" }
+sex = { kind = "category", levels = ["m", "f"] }
+region = { kind = "category", levels = ["N", "S", "W"] }
+score = { kind = "real", range = [-10, 10] }
 [privacy]
 epsilon = 4.0
 delta = 1e-5
@@ -155,54 +155,38 @@ def test_records_are_encoded_by_public_rules(folder):
     assert header == "age,sex,region,score"
     for i in (0, 7, 2999):
         age, sex, region, score = rows[i].split(",")
-        expected = [np.clip((float(age) - 40) / 20, -1, 1), float(sex == "f")]
+        expected = [np.clip(float(age), 20, 60), float(sex == "f")]
         np.testing.assert_allclose(data["x"][i], expected, rtol=1e-6)
         assert data["group"][i] == "NSW".index(region)
         np.testing.assert_allclose(data["y"][i], float(score), rtol=1e-6)
     shapes = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), data)
     assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), job.outline.data)
-    design = tables.example(tomllib.loads(TOML)["data"]["columns"])
-    assert set(design) == {"x", "group"}
-    assert np.ptp(design["x"], axis=0).min() > 0.99
 
 
-def test_missing_cells_have_a_public_rule(tmp_path):
-    """An empty cell may be a category, and no number."""
-    (tmp_path / "people.csv").write_text("age,sex\n30,m\n40,\n")
-    sex = {"column": "sex", "categories": ["m", ""]}
-    read = functools.partial(tables.read, tmp_path / "people.csv", num_records=2)
-    np.testing.assert_array_equal(read({"sex": sex})["sex"], [0, 1])
-    with pytest.raises(ValueError, match="outside its categories"):
-        read({"sex": {"column": "sex", "categories": ["m", "f"]}})
-    (tmp_path / "people.csv").write_text("age,sex\n30,m\n,f\n")
-    for age in ("age", {"column": "age", "range": [20, 60]}):
-        with pytest.raises(ValueError, match="records with missing values"):
-            read({"age": age})
+def test_incomplete_records_are_masked(folder):
+    """The model of the user does not know of them."""
+    lines = (folder / "people.csv").read_text().splitlines()
+    lines[8] = lines[8].partition(",")[2].join([",", ""])
+    (folder / "people.csv").write_text("\n".join(lines))
+    posterior = config.load(folder / "job.toml").load()[0]
+    complete = np.asarray(posterior.data["complete"])
+    assert not complete[7] and complete.sum() == 2999
+    position = jax.tree.map(lambda leaf: leaf[0], posterior.model.prior_draws)
+    loglikelihoods = jax.vmap(posterior.loglikelihood_fn, (None, 0))
+    values = np.asarray(loglikelihoods(position, posterior.data))
+    assert values[7] == 0 and np.all(values[complete] != 0)
 
 
-def test_arrays_of_more_dimensions(tmp_path):
-    images = np.arange(24.0).reshape(2, 3, 4)
-    np.savez(tmp_path / "file.npz", images=images, label=np.array([1, 0]))
-    columns = {
-        "x": {"column": "images", "shape": [3, 4]},
-        "y": {"column": "label", "categories": [0, 1]},
-    }
-    tables.check(columns)
-    found = tables.read(tmp_path / "file.npz", columns, 2)
-    np.testing.assert_array_equal(found["x"], images)
-    np.testing.assert_array_equal(found["y"], [1, 0])
-    assert tables.zeros(columns, 5)["x"].shape == (5, 3, 4)
-    with pytest.raises(ValueError, match="say so with shape"):
-        tables.read(tmp_path / "file.npz", {"x": "images"}, 2)
-
-
-def test_parquet_needs_pyarrow(tmp_path):
-    (tmp_path / "file.parquet").write_bytes(b"")
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        with pytest.raises(ValueError, match="pip install pyarrow"):
-            tables.read(tmp_path / "file.parquet", {"x": "x"}, 2)
+def test_schema_and_records_in_files_of_their_own(folder):
+    start, stop = TOML.index("[data.schema]"), TOML.index("[privacy]")
+    schema = TOML[start:stop].replace("[data.schema]", "")
+    (folder / "people.schema.toml").write_text(schema)
+    text = TOML[:start] + 'schema = "people.schema.toml"\n' + TOML[stop:]
+    (folder / "job.toml").write_text(text)
+    found = config.load(folder / "job.toml").load()[0]
+    (folder / "job.toml").write_text(TOML)
+    expected = config.load(folder / "job.toml").load()[0]
+    jax.tree.map(np.testing.assert_array_equal, found.data, expected.data)
 
 
 @pytest.mark.thorough
@@ -226,11 +210,10 @@ def test_planning_reads_no_file(folder, capsys, metric):
         ('plate = "people"', 'plate = "persons"', "no plate 'persons'"),
         ("num_records = 3000", "num_records = 0", "between 1 and"),
         ('y = "score"', 'z = "score"', "cannot be called on one record"),
-        ("range = [20, 60]", "range = [60, 20]", "has the range [60, 20]: it must be"),
-        ("range = [20, 60]", 'range = ["a", "b"]', "two numbers of sizes up to 1e30"),
-        ("range = [20, 60]", 'range = "20-60"', "two numbers of sizes up to 1e30"),
-        ("range = [20, 60]", "scale = [20, 60]", "columns.x must be"),
-        ('["N", "S", "W"]', '["N", "N"]', "columns.group must be"),
+        ('y = "score"', 'y = "points"', "the array 'y' must be a column of the schema"),
+        ("range = [20, 60]", "range = [60, 20]", "the lower one first, got [60, 20]"),
+        ("range = [20, 60], ", "", "column 'age' of the schema lacks range"),
+        ('["N", "S", "W"]', '["N", "N"]', "levels must be two or more"),
         ("num_chains = 2", "num_chains = 2\nstart = 0.0", "unknown key 'start'"),
         (
             "delta = 1e-5",
@@ -253,10 +236,12 @@ def test_bad_tables_are_refused(folder, capsys, old, new, message):
     [
         ("people.csv", "persons.csv", "no data file"),
         ("people.csv", "model.py", "must be a .csv"),
-        ('y = "score"', 'y = "points"', "has no column 'points'"),
-        ('y = "score"', 'y = "sex"', "holds what is no number"),
-        ('["N", "S", "W"]', '["N", "S"]', "values outside its categories"),
-        ("num_records = 3000", "num_records = 2999", "has 3000 records"),
+        (
+            'y = "score" }\n[data.schema]',
+            'y = "points" }\n[data.schema]\npoints = { kind = "boolean" }',
+            "no column 'points'",
+        ),
+        ("num_records = 3000", "num_records = 2999", "but num_records and the schema"),
     ],
 )
 def test_bad_files_are_refused(folder, capsys, old, new, message):

@@ -15,20 +15,20 @@ import pytest
 
 import dpjax
 from dpjax import cli
-from dpjax.datasets import files, tables
+from dpjax.datasets import files
 from dpjax.numpyro import posterior as posterior_of
+from dpjax.records import Schema, template
 
 WORD, NUMBER = "Qjvardane", 731905.25
 QUOTES = "Qj", "jvardane", "731905", "7.319", "0xe9", "\\xe9", "é"
 """What a message holds that quotes a planted record, in part or in another format."""
 
-COLUMNS = {
-    "number": {"x": "a"},
-    "range": {"x": {"column": "a", "range": [0, 1]}},
-    "categories": {"x": {"column": "a", "categories": ["f", "m"]}},
-    "list": {"x": ["a", {"column": "b", "range": [0, 1]}]},
-    "shape": {"x": {"column": "a", "shape": [2, 2]}},
-}
+SCHEMATA = [
+    {"a": {"kind": "real", "range": [0, 1]}},
+    {"a": {"kind": "category", "levels": ["f", "m"]}},
+    {"a": {"kind": "boolean"}, "b": {"kind": "count", "range": [0, 9]}},
+    {"a": {"kind": "real", "range": [0, 1], "shape": [2, 2]}},
+]
 HEADER = "a,b\n"
 CSV = {
     "no header": f"{NUMBER},{WORD}\n1,2\n3,4\n",
@@ -128,18 +128,22 @@ def quoted(text):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_files_are_refused_without_quoting_them(tmp_path, pyarrow, name):
+def test_files_are_read_without_quoting_them(tmp_path, pyarrow, capsys, name):
     path = tmp_path / ("data." + name.partition(".")[2])
     if path.suffix == ".parquet":
         path = tmp_path / name
     path.write_bytes(FILES[name])
     refused = []
-    for columns in COLUMNS.values():
-        said, error = everything_said(lambda c=columns: tables.read(path, c, 2))
-        assert not quoted(said)
+    for columns in SCHEMATA:
+        schema = Schema(columns)
+        said, error = everything_said(lambda read=schema.read: read(path))
+        assert not quoted(said + repr(schema))
         assert isinstance(error, (ValueError, RuntimeError, type(None)))
         refused.append(error is not None)
     assert any(refused)
+    if "header" not in name and name != "names.npz":
+        said, error = everything_said(lambda: print(template(path)))
+        assert not quoted(said + capsys.readouterr().out)
 
 
 def test_published_files_are_refused_without_quoting_them():
@@ -255,7 +259,11 @@ name = "barker"
 step_size = 0.2
 clip_bound = 0.02
 """
-FILE = 'file = "people.csv"\ncolumns = {{ x = {} }}'
+FILE = """file = "people.csv"
+schema = {{ {} = {{ kind = "real", range = [0, 1] }} }}
+arrays = {{ x = "{}" }}"""
+A_WORD = FILE.format("b", "b")
+"""A column of numbers that holds a word, which is missing, and runs."""
 
 
 @pytest.mark.parametrize(
@@ -265,19 +273,20 @@ FILE = 'file = "people.csv"\ncolumns = {{ x = {} }}'
             f'function = "model.py:{name}"\nexample = "model.py:example"'
             for name in ("fails", "fails_otherwise", "words", "numbers")
         ),
-        FILE.format('"a"'),
-        FILE.format('"b"'),
-        FILE.format('{ column = "b", categories = ["f", "m"] }'),
+        FILE.format("a", "a"),
+        A_WORD,
     ],
 )
 def test_the_command_line_quotes_no_record(tmp_path, capfd, data):
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "people.csv").write_text(f"b,c\n{WORD},{NUMBER}\n1,2\n")
     (tmp_path / "job.toml").write_text(JOB.format(data=data))
+    status: list[int] = []
     arguments = ["run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out")]
     with jax.numpy_rank_promotion("allow"):
-        said, error = everything_said(lambda: cli.main(arguments))
+        said, error = everything_said(lambda: status.append(cli.main(arguments)))
     assert error is None
     output = capfd.readouterr()
-    assert output.err.startswith("dpjax: ")
+    assert status == [int(data != A_WORD)]
+    assert output.err.startswith("dpjax: ") == (data != A_WORD)
     assert not quoted(said + output.out + output.err)

@@ -1,0 +1,183 @@
+"""Tables of any kind as columns of cells, and cells as numbers or codes.
+
+A cell is read by itself: nothing that is told or returned of one record depends on
+another one, and no cell is refused. What cannot be read is missing.
+"""
+
+import csv
+import gzip
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpjax.datasets.files import readable
+
+__all__ = ["cells", "codes", "header", "numbers", "table"]
+
+
+def table(records) -> Mapping[str, Any]:
+    """Columns by name, of a table in memory or in a file.
+
+    Raises
+    ------
+    FileNotFoundError, RuntimeError, ValueError
+        As `dpjax.records.Schema.read` does.
+    """
+    if isinstance(records, str | os.PathLike):
+        return _of_file(Path(records))
+    if isinstance(records, Mapping):
+        return records
+    if hasattr(records, "collect"):
+        raise ValueError("records are a lazy table: pass records.collect()")
+    names = _names(records)
+    if len(set(names)) < len(names):
+        raise ValueError("two columns of the records have the same name: rename one")
+    return {name: records[name].to_numpy() for name in names}
+
+
+def header(path: Path) -> list[str]:
+    """The names of the columns of a file; no record is looked at.
+
+    Raises
+    ------
+    FileNotFoundError, RuntimeError, ValueError
+        As `dpjax.records.Schema.read` does.
+    """
+    kind = _kind(path)
+    if kind == ".npz":
+        return readable(path, lambda: list(_npz(path)))
+    if kind == ".parquet":
+        parquet = _parquet(path)
+        return readable(path, lambda: parquet.read_schema(path).names)
+    with _opened(path) as file:
+        return _checked_header(path, readable(path, lambda: next(csv.reader(file), [])))
+
+
+def cells(columns: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """The cells of a column, ``(n, *shape)``."""
+    if name not in columns:
+        raise ValueError(
+            f"the records have no column {name!r}: the first row of a file must name "
+            "its columns, and in an .npz file the arrays must be named so"
+        )
+    where = f"column {name!r}"
+    found = readable(where, lambda: np.asarray(columns[name]))
+    if found.dtype.kind not in "biufUSOT":
+        raise ValueError(
+            f"{where} has the type {found.dtype}, which is neither of numbers nor of "
+            "texts: make numbers of dates by a public rule"
+        )
+    if found.shape[1:] != shape or not found.ndim:
+        raise ValueError(
+            f"{where} has cells of shape {found.shape[1:]}, and its schema says {shape}"
+        )
+    return found
+
+
+def numbers(found: np.ndarray) -> np.ndarray:
+    """The cells as floats; NaN where a cell is no number."""
+    if found.dtype.kind in "biuf":
+        return found.astype(float)
+    return np.array([_number(cell) for cell in found.flat], float).reshape(found.shape)
+
+
+def codes(
+    found: np.ndarray, of_texts: dict[str, int], of_numbers: dict[float, int]
+) -> np.ndarray:
+    """The codes of the cells, ``(n,)``; -1 where a cell has none."""
+
+    def code(cell):
+        known = of_texts.get(_text(cell))
+        return of_numbers.get(_number(cell), -1) if known is None else known
+
+    return np.array([code(cell) for cell in found.flat], int)
+
+
+def _number(cell) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _text(cell) -> str:
+    if isinstance(cell, bytes):
+        return cell.decode(errors="replace").strip()
+    return str(cell).strip()
+
+
+def _names(records) -> list:
+    # The `columns` of pyarrow are the columns themselves.
+    names = getattr(records, "column_names", getattr(records, "columns", None))
+    if names is None:
+        raise ValueError(
+            "records must be a table of pandas, polars or pyarrow, a dict of arrays, "
+            f"or the path of a file, got a {type(records).__name__}"
+        )
+    return list(names)
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    kind = _kind(path)
+    if kind == ".npz":
+        return readable(path, lambda: _npz(path))
+    if kind == ".parquet":
+        parquet = _parquet(path)
+        return table(readable(path, lambda: parquet.read_table(path)))
+    with _opened(path) as file:
+        first, *rows = readable(path, lambda: list(csv.reader(file))) or [[]]
+    width = len(_checked_header(path, first))
+    # An empty line is a record only where a record has one cell.
+    kept = [row for row in rows if row or width == 1]
+    if not kept:
+        raise ValueError(f"{path} has no records below its first row")
+    # A line with another number of cells has none that could be told apart.
+    empty = [""] * width
+    kept = [row if len(row) == width else empty for row in kept]
+    return dict(zip(first, zip(*kept, strict=True), strict=True))
+
+
+def _checked_header(path, names: list[str]) -> list[str]:
+    """The first row; what it holds is not told, as it may be a record."""
+    are_names = all(name.strip() and math.isnan(_number(name)) for name in names)
+    if not names or not are_names or len(set(names)) < len(names):
+        raise ValueError(
+            f"the first row of {path} must name the columns, each by a name of its own "
+            "that is not empty and no number: write such a row above the records"
+        )
+    return names
+
+
+def _kind(path: Path) -> str:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no data file {path}")
+    kind = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    if kind not in (".csv", ".csv.gz", ".npz", ".parquet"):
+        raise ValueError(f"{path} must be a .csv, .csv.gz, .npz or .parquet file")
+    return kind
+
+
+def _opened(path: Path):
+    opened = gzip.open if path.suffix == ".gz" else open
+    return opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+
+
+def _npz(path):
+    # NumPy leaves a file open that it cannot read.
+    with open(path, "rb") as file, np.load(file) as arrays:
+        return dict(arrays)
+
+
+def _parquet(path) -> Any:
+    try:
+        import pyarrow.parquet  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError(
+            f"{path} needs pyarrow, which is not installed: pip install pyarrow, or "
+            "save the table as .csv"
+        ) from error
+    return pyarrow.parquet
