@@ -144,7 +144,7 @@ def _parser() -> argparse.ArgumentParser:
         commands,
         "schema",
         "print a template of a table's public schema, from its columns' names alone",
-        "dpjax schema records.csv > records.schema.toml",
+        "dpjax schema records.csv",
     )
     schema.add_argument("records", help="a .csv, .csv.gz, .parquet or .npz file")
     example = "dpjax ledger show records.csv.ledger.jsonl --epsilon 2"

@@ -1,6 +1,6 @@
 """Blood pressure given age, sex and smoking: a model of a table of one's own.
 
-The table, own_csv.csv, is made up. ``python own_csv.py`` writes it anew.
+The table, own/people.csv, is made up. ``python own_csv.py`` writes it anew.
 """
 
 import csv
@@ -47,4 +47,4 @@ def write(path, num_records=2000, seed=0):
 
 
 if __name__ == "__main__":
-    write(Path(__file__).with_suffix(".csv"))
+    write(Path(__file__).parent / "own/people.csv")

@@ -146,7 +146,7 @@ class Column:
                 numbers = np.rint(numbers)
             is_missing, middle = np.isnan(numbers), (low + high) / 2
             values = np.where(is_missing, middle, np.clip(numbers, low, high))
-            is_missing = is_missing.reshape(len(cells), -1).any(axis=1)
+            is_missing = np.any(is_missing.reshape(len(cells), -1), axis=1)
             return values.astype(self.dtype), is_missing
         codes = tables.codes(cells, self._code_of_texts(), self._code_of_numbers())
         is_missing = codes < 0
@@ -382,7 +382,7 @@ def _column(name: str, table) -> Column:
         raise ValueError(
             f"{where} has the unknown keys {unknown}: a {kind} has {sorted(allowed)}"
         )
-    given = {
+    given: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in table.items()
     }

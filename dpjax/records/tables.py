@@ -121,7 +121,7 @@ def _names(records) -> list:
     return list(names)
 
 
-def _of_file(path: Path) -> dict[str, Any]:
+def _of_file(path: Path) -> Mapping[str, Any]:
     kind = _kind(path)
     if kind == ".npz":
         return readable(path, lambda: _npz(path))
