@@ -142,6 +142,7 @@ def test_simulated_records_move_with_the_position():
             np.testing.assert_allclose(slope[..., k], expected, atol=1e-6)
 
 
+@pytest.mark.thorough
 def test_simulated_geodesics_in_32_bits():
     with jax.enable_x64(False):
         move = propose(scale_information(), jnp.zeros(2), 0.5, count=20)

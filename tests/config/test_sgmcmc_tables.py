@@ -13,6 +13,7 @@ TOML = jobs.JOB.format(algorithm='name = "sgld"')
 read = functools.partial(jobs.read, TOML)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "changes",
     [

@@ -60,6 +60,7 @@ def test_load_gives_the_published_counts():
     assert (raw["test"]["income"] == ">50K").sum() == 3846
 
 
+@pytest.mark.thorough
 @needs_adult
 def test_downloads_and_converts_the_originals(nowhere, monkeypatch):
     expected = load_from(FOLDER, monkeypatch)

@@ -47,6 +47,7 @@ def adapted(name):
         return posterior(model, data, plate="data", **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", tiered(MODELS, [*MODELS][::2]))
 @pytest.mark.filterwarnings("ignore:subsample_size does not match")
 def test_the_density_is_numpyros_own(name):

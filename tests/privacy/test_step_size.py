@@ -84,6 +84,7 @@ CLAIMS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("setting", "delta", "num_steps", "add", "add_hot", "replace"),
     tiered(CLAIMS, CLAIMS[:3] + CLAIMS[8:10]),
@@ -109,6 +110,7 @@ def test_claims_of_the_experiments(setting, delta, num_steps, add, add_hot, repl
             assert found == pytest.approx(float(printed), rel=0.01, abs=half_digit)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("eta", "schedule", "sampling_prob", "add", "replace", "add_hot"),
     [

@@ -159,6 +159,7 @@ def test_zcdp_counts(row):
     assert counts == thesis(row, EPSILONS, "zcdp") == ZCDP.get(row, counts)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", RDP)
 def test_rdp_counts_of_batches(row):
     assert thesis(row, EPSILONS, "rdp") == RDP[row]

@@ -73,6 +73,7 @@ CALLS = {
 most frequencies of Fourier transforms."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_calls_compute_little(call, monkeypatch):
     work = {"values": 0, "frequencies": 0}

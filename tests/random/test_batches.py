@@ -45,6 +45,7 @@ def test_first_distinct_ones_to_arrive(batch_size, num_records):
     np.testing.assert_array_equal(draw(words, batch_size, num_records), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("batch_size", "num_records"), [(3, 7), (2, 5), (1, 3)])
 def test_subsets_are_uniform(batch_size, num_records):
     drawn = draw(
@@ -117,6 +118,7 @@ def poisson(sampling_prob, num_records, count, seed=0):
     return words, jax.tree.map(np.asarray, draws(words))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("sampling_prob", "num_records"), POISSON)
 def test_poisson_samples_are_sets_of_binomial_size(sampling_prob, num_records):
     _, (indices, is_drawn) = poisson(sampling_prob, num_records, 2000)

@@ -104,6 +104,7 @@ def test_unclipped_gradient_is_that_of_the_elbo(guide, aligned):
     np.testing.assert_allclose(ravel_pytree(released)[0], flat, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("guide", GUIDES)
 def test_antithetic_draws_leave_the_gradient_at_the_location(guide):
     """That of a quadratic, whatever the draws; their mean does not reach the scales."""

@@ -38,6 +38,7 @@ def moments(guide, parameters):
     return np.asarray(guide.transform(parameters, zero)), root @ root.T
 
 
+@pytest.mark.thorough
 def test_entropy_is_that_of_the_normal(guide):
     parameters = parameters_of(guide)
     law = stats.multivariate_normal(*moments(guide, parameters))
