@@ -94,10 +94,13 @@ class PrivacyStatement(NamedTuple):
                 "NOT PRIVATE"
             )
         relation = self.neighboring_relation.lower().replace("_", " ")
+        length, alone = "one step", ""
+        if self.num_chains * self.num_steps > 1:
+            length = f"{self.num_chains} chains x {self.num_steps} steps"
+            alone = f", {self.epsilon_per_chain:.4g} for one chain alone"
         return (
-            f"{self.num_chains} chains x {self.num_steps} steps: epsilon = "
-            f"{self.epsilon:.4g} at delta = {self.delta:.3g} ({relation} record), "
-            f"{self.epsilon_per_chain:.4g} for one chain alone\n"
+            f"{length}: epsilon = {self.epsilon:.4g} at delta = {self.delta:.3g} "
+            f"({relation} record){alone}\n"
             f"released: {self.events}\naccountant: {self.accountant}; "
             f"randomness: {self.randomness}"
         )
