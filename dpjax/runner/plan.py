@@ -69,6 +69,8 @@ class Plan:
         for label, values in self.curves.items():
             axes.loglog(epsilons, values, marker="o", label=label)
         axes.axvline(self.budget.epsilon, color="grey", linestyle=":", label="budget")
+        axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        axes.set_xticks([], minor=True)
         axes.set(xlabel=f"epsilon at delta = {self.budget.delta:g}")
         axes.set(ylabel=self.measure)
         axes.legend()
