@@ -22,6 +22,7 @@ from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
 from dpjax.report import compare
 from dpjax.runner.plan import plan
+from dpjax.runner.plan_fit import plan_sample
 from dpjax.runner.reserve import reserve
 from dpjax.runner.results import load
 from dpjax.runner.run import run
@@ -60,6 +61,7 @@ __all__ = [
     "noise_aware",
     "penalty",
     "plan",
+    "plan_sample",
     "privacy",
     "proposals",
     "reserve",

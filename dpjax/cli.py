@@ -188,9 +188,13 @@ def _left(out: Path, again: str) -> str:
 
 def planned(job: config.Job, epsilons: Iterable[float] | None = None) -> Plan:
     """What the job would give for its budget and these; no data are read."""
-    options: dict[str, Any] = dict(budget=job.budget, epsilons=epsilons)
+    options: dict[str, Any] = {"budget": job.budget}
+    if epsilons is not None:
+        options["epsilons"] = epsilons
     if job.plan_fn is not None:
-        return job.plan_fn(job.outline, robust=job.run["robust"], **options)
+        for name in ("num_draws", "num_chains", "method", "robust"):
+            options[name] = job.run[name]
+        return job.plan_fn(job.outline, **options)
     assert job.algorithm_fn is not None
     for name in ("num_steps", "initial_position", "num_chains"):
         options[name] = job.run.get(name)

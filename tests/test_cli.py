@@ -4,6 +4,7 @@ import errno
 import functools
 import json
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -266,11 +267,14 @@ def test_plan_prints_the_table_without_data(toml, monkeypatch, capsys):
     monkeypatch.setattr(data.adult, "load_adult", touched)
     with pytest.raises(AssertionError, match="data were read"):
         config.load(toml).load()
-    assert cli.main(["plan", str(toml)]) == 0
+    out = toml.parent / "planned"
+    assert cli.main(["plan", str(toml), "--out", str(out)]) == 0
+    assert {file.name for file in out.iterdir()} == {"plan.csv", "plan.png"}
+    assert len((out / "plan.csv").read_text().splitlines()) == 7
     printed = capsys.readouterr().out
     step = config.load(toml).algorithm_fn(config.load(toml).outline).privacy(2)
     steps = privacy.max_steps(step, epsilon=2.0, delta=1e-5)
-    assert f"{steps}  <- budget" in printed
+    assert re.search(rf"^ +2 .* {steps} .*<- budget$", printed, re.M)
     assert cli.main(["plan", str(ROOT / "configs/adult_logistic.toml")]) == 0
 
 

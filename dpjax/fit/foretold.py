@@ -70,6 +70,11 @@ class MadeUp(NamedTuple):
 
     def widths(self, num_records: float, noise: Noise) -> np.ndarray:
         """Sds of the draws over those of the exact posterior, ``(d,)``."""
+        draws, exact = self.covariances(num_records, noise)
+        return np.sqrt(np.diag(draws) / np.diag(exact))
+
+    def covariances(self, num_records: float, noise: Noise):
+        """Covariances of the draws and of the exact posterior, ``(d, d)``."""
         count, dim = self.scores.shape
         effective = self.tempering * num_records
         information = effective / count * self.scores.T @ self.scores
@@ -93,8 +98,8 @@ class MadeUp(NamedTuple):
         seen = _seen(slope, noise_sd)
         precision = np.swapaxes(seen, 1, 2) @ np.linalg.solve(scatter[None], seen)
         covariance = np.linalg.inv(precision + np.diag(1 - axes.data_share)).mean(0)
-        draws = np.diag(axes.stretch @ covariance @ axes.stretch.T)
-        return np.sqrt(draws / np.diag(axes.stretch @ axes.stretch.T))
+        draws = axes.stretch @ covariance @ axes.stretch.T
+        return draws, axes.stretch @ axes.stretch.T
 
     def _clip_norm(self, lengths, unit, noise_multiplier) -> float:
         """As in `dpjax.fit.score_fit`, with all lengths known."""

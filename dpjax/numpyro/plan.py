@@ -18,18 +18,31 @@ from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import initial_position, is_log_concave, prior_precision
 from dpjax.numpyro.model import Model, is_latent
 from dpjax.numpyro.nodes import conditional_scores
-from dpjax.numpyro.sample import fit_algorithm, generates_all, spending
+from dpjax.numpyro.sample import (
+    FIT_SHARE,
+    STEPS_PER_DRAW,
+    check_method,
+    fit_algorithm,
+    generates_all,
+    spending,
+    walk_from,
+    walk_length,
+)
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.nominal import nominal_size
+from dpjax.runner.fit import least_noise
 from dpjax.runner.plan import EPSILONS, Plan
-from dpjax.runner.plan_fit import FitCost, plan_fit, simulated_cost
+from dpjax.runner.plan_fit import (
+    NUM_POSITIONS,
+    FitCost,
+    names_of,
+    plan_fit,
+    simulated_cost,
+)
 from dpjax.runner.trial import timed
 
 __all__ = ["plan"]
-
-NUM_POSITIONS = 5
-"""Public positions at which records are made up: the prior's centre and draws."""
 
 NUM_TIMED = 2**13
 """Made-up records whose releases are timed."""
@@ -39,10 +52,13 @@ def plan(
     posterior: Posterior,
     *,
     budget: privacy.Budget,
+    num_draws: int = 1000,
+    num_chains: int = 4,
+    method: str = "fit",
     robust: bool = False,
     nominal_num_records: int | None = None,
     guess: Mapping[str, Any] | None = None,
-    epsilons: Iterable[float] | None = None,
+    epsilons: Iterable[float] = EPSILONS,
 ) -> Plan:
     """What `dpjax.numpyro.sample` would give for several budgets; no record is read.
 
@@ -52,14 +68,13 @@ def plan(
 
     Parameters
     ----------
-    posterior, budget, robust, nominal_num_records
+    posterior, budget, num_draws, num_chains, method, robust, nominal_num_records
         As in `dpjax.numpyro.sample`. Only the shapes of the data are used.
     guess
         Where the latents may be, by name and in the units of the model, in place of the
         prior: from earlier studies, not from the data.
     epsilons
-        Budgets to compare with that of the job, at its delta; by default
-        `dpjax.runner.plan.EPSILONS`.
+        Budgets to compare with that of the job, at its delta.
 
     Returns
     -------
@@ -67,13 +82,15 @@ def plan(
         For each epsilon and parameter, by how much noise and clipping move the centre
         of the draws, and how wide the draws are, both in sds of the exact posterior;
         which budgets would be refused; and from which number of records or epsilon on
-        the answer would be worth the budget.
+        the answer would be worth the budget. Parameters are unconstrained. The plan of
+        a walk is that of the fit it starts from, and says how far it gets from there.
 
     Raises
     ------
     ValueError
         As in `dpjax.numpyro.sample`; or if `guess` does not name the latents.
     """
+    is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
     num_records = nominal_size(posterior, nominal_num_records)
     positions = _positions(posterior) if guess is None else _guessed(model, guess)
@@ -84,52 +101,62 @@ def plan(
         posterior.tempering,
         positions,
     )
-    if generates_all(model) and not robust:
+    centre = jax.tree.map(lambda leaf: leaf[0], positions)
+    if generates_all(model) and not robust and not is_walk:
         cost = simulated_cost(
             posterior, model.simulate, model.draw, nominal_num_records
         )
     else:
-        algorithm_fn = functools.partial(
-            fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
-        )
+        cost = _cost(posterior, centre, robust, is_walk, nominal_num_records)
+    planned = plan_fit(found, names_of(centre), cost, budget, epsilons)
+    if not is_walk:
+        return planned
+    num_steps = STEPS_PER_DRAW * num_draws
+    _, noise = cost.spending(budget)
+    metric, _ = found[0].covariances(num_records, noise)
+    walk = walk_from(posterior, centre, metric, budget, num_chains, num_steps)
+    said = walk_length(walk, posterior, num_steps)
+    return dataclasses.replace(planned, text=f"{planned.text}\n{said}")
 
-        def noise(noise_multiplier, num_records, last=None):
-            noises = Noises.of(
-                model.dim,
-                posterior.tempering * num_records,
-                noise_multiplier,
-                robust,
-                last,
-            )
-            return Noise(noises.pooled_scores, noises.slope)
 
-        def spent(budget):
-            noise_multiplier, last = spending(algorithm_fn, posterior, budget)
-            return noise_multiplier, noise(noise_multiplier, num_records, last)
+def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
+    """Of `fit_algorithm`, which a walk gives a share of the budget."""
+    model = model_of(posterior)
+    num_records = nominal_size(posterior, nominal_num_records)
+    algorithm_fn = functools.partial(
+        fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
+    )
 
-        def resolution(noise_multiplier, num_records):
-            effective = posterior.tempering * num_records
-            return expected_resolution(model.dim, effective, noise_multiplier)
+    def noise(noise_multiplier, num_records, last=None):
+        effective = posterior.tempering * num_records
+        noises = Noises.of(model.dim, effective, noise_multiplier, robust, last)
+        return Noise(noises.pooled_scores, noises.slope)
 
-        def events(relation, noise_multiplier):
-            algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
-            return algorithm.privacy(1, relation)
+    def spent(budget):
+        if is_walk:
+            share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
+            noise_multiplier = least_noise(algorithm_fn, posterior, share)
+            return noise_multiplier, noise(noise_multiplier, num_records)
+        noise_multiplier, last = spending(algorithm_fn, posterior, budget)
+        return noise_multiplier, noise(noise_multiplier, num_records, last)
 
-        cost = FitCost(
-            num_records,
-            spent,
-            noise,
-            resolution,
-            events,
-            functools.cache(lambda: not is_log_concave(model)),
-            _seconds(posterior, jax.tree.map(lambda leaf: leaf[0], positions), robust),
-        )
-    return plan_fit(
-        found,
-        _names(model),
-        cost,
-        budget,
-        EPSILONS if epsilons is None else epsilons,
+    def resolution(noise_multiplier, num_records):
+        effective = posterior.tempering * num_records
+        return expected_resolution(model.dim, effective, noise_multiplier)
+
+    def events(relation, noise_multiplier):
+        algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
+        return algorithm.privacy(1, relation)
+
+    return FitCost(
+        num_records,
+        spent,
+        noise,
+        resolution,
+        events,
+        functools.cache(lambda: not is_log_concave(model)),
+        share=FIT_SHARE if is_walk else 1.0,
+        seconds=_seconds(posterior, centre, robust),
     )
 
 
@@ -194,12 +221,3 @@ def _seconds(posterior: Posterior, position, robust: bool) -> float:
     num_rest = len(noises.curvatures) + len(noises.scores) + 3 + 2 * robust
     whole = num_search * of_search + num_rest * of_rest
     return posterior.num_records / NUM_TIMED * whole
-
-
-def _names(model: Model) -> list[str]:
-    """Names of the components of a flattened position."""
-    return [
-        f"{name}{list(index) or ''}"
-        for name, leaf in sorted(model.outline.items())
-        for index in np.ndindex(leaf.shape)
-    ]

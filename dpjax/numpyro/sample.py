@@ -64,7 +64,19 @@ from dpjax.runner.results import Run
 from dpjax.runner.run import run
 from dpjax.runner.statement import PrivacyStatement
 
-__all__ = ["clip_per_step", "fit_algorithm", "generates_all", "sample", "spending"]
+__all__ = [
+    "FIT_SHARE",
+    "METHODS",
+    "STEPS_PER_DRAW",
+    "check_method",
+    "clip_per_step",
+    "fit_algorithm",
+    "generates_all",
+    "sample",
+    "spending",
+    "walk_from",
+    "walk_length",
+]
 
 METHODS = ("fit", "walk")
 
@@ -177,8 +189,7 @@ def sample(
         explain. Only robust draws allow for that.
     """
     check_key(unsafe_key)
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    is_walk = check_method(method, robust, nominal_num_records)
     options: dict[str, Any] = dict(
         num_draws=num_draws,
         num_chains=num_chains,
@@ -187,17 +198,7 @@ def sample(
         checkpoint=checkpoint,
         unsafe_key=unsafe_key,
     )
-    if method == "walk":
-        if nominal_num_records is not None:
-            raise ValueError(
-                "a walk computes with the number of records: leave out "
-                'nominal_num_records, or use method="fit"'
-            )
-        if robust:
-            raise ValueError(
-                "a walk leaves the posterior of the model unchanged, whose width is "
-                'not robust: leave out robust=True, or use method="fit"'
-            )
+    if is_walk:
         return _walk(posterior, budget, **options)
     model = model_of(posterior)
     if generates_all(model) and not robust:
@@ -224,6 +225,29 @@ def sample(
         budget=budget,
         **options,
     )
+
+
+def check_method(method: str, robust: bool, nominal_num_records: int | None) -> bool:
+    """Whether a method is the walk.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or does not take the options.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    if method == "walk" and nominal_num_records is not None:
+        raise ValueError(
+            "a walk computes with the number of records: leave out "
+            'nominal_num_records, or use method="fit"'
+        )
+    if method == "walk" and robust:
+        raise ValueError(
+            "a walk leaves the posterior of the model unchanged, whose width is not "
+            'robust: leave out robust=True, or use method="fit"'
+        )
+    return method == "walk"
 
 
 def generates_all(model: Model) -> bool:
@@ -336,15 +360,17 @@ def _walk(
             unsafe_key=first,
         )
         num_steps = STEPS_PER_DRAW * num_draws
-        algorithm_fn = _barker(posterior, fitted, budget, num_chains, num_steps)
+        vectors = jax.vmap(jax.vmap(lambda position: ravel_pytree(position)[0]))
+        flat = np.asarray(vectors(fitted.positions), np.float64)
+        flat = flat.reshape(-1, flat.shape[-1])
+        _, unravel = ravel_pytree(_centre(posterior))
+        centre = unravel(jnp.asarray(flat.mean(0), jnp.result_type(float)))
+        metric = np.atleast_2d(np.cov(flat.T))
+        algorithm_fn = walk_from(
+            posterior, centre, metric, budget, num_chains, num_steps
+        )
         if verbose:
-            length = algorithm_fn.keywords["step_size"]
-            variance = LAZINESS / 2 * num_steps * length**2 / model_of(posterior).dim
-            print(
-                f"the walk: steps of {length:.2g} posterior sds, which take a chain "
-                f"about {math.sqrt(variance):.2g} posterior sds in each direction. "
-                "Draws are in good part those of the fit unless that is well above one"
-            )
+            print(walk_length(algorithm_fn, posterior, num_steps))
         result = run(
             algorithm_fn,
             posterior,
@@ -368,14 +394,15 @@ def _walk(
     return dataclasses.replace(result, statement=statement)
 
 
-def _barker(posterior, fitted, budget, num_chains: int, num_steps: int):
+def walk_from(
+    posterior: Posterior,
+    centre,
+    metric: np.ndarray,
+    budget: privacy.Budget,
+    num_chains: int,
+    num_steps: int,
+) -> functools.partial:
     """Barker with metric, clip bound and step length of the module docstring."""
-    vectors = jax.vmap(jax.vmap(lambda position: ravel_pytree(position)[0]))
-    flat = np.asarray(vectors(fitted.positions), np.float64)
-    flat = flat.reshape(-1, flat.shape[-1])
-    _, unravel = ravel_pytree(_centre(posterior))
-    centre = unravel(jnp.asarray(flat.mean(0), jnp.result_type(float)))
-    metric = np.atleast_2d(np.cov(flat.T))
     per_step = clip_per_step(posterior, centre, metric)
 
     def walk(step_size):
@@ -401,6 +428,17 @@ def _barker(posterior, fitted, budget, num_chains: int, num_steps: int):
         return walk(MAX_LENGTH)
     bracket = (1e-6 * MAX_LENGTH, MAX_LENGTH)
     return walk(privacy.calibrate(cost, num_steps=num_steps, bracket=bracket, **rest))
+
+
+def walk_length(algorithm_fn, posterior: Posterior, num_steps: int) -> str:
+    """In words, how far the steps of `walk_from` take a chain."""
+    length = algorithm_fn.keywords["step_size"]
+    variance = LAZINESS / 2 * num_steps * length**2 / model_of(posterior).dim
+    return (
+        f"the walk: steps of {length:.2g} posterior sds, which take a chain "
+        f"about {math.sqrt(variance):.2g} posterior sds in each direction. "
+        "Draws are in good part those of the fit unless that is well above one"
+    )
 
 
 def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:

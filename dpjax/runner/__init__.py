@@ -3,6 +3,7 @@
 from dpjax.runner.checkpoint import CheckpointError
 from dpjax.runner.ledger import LedgerError
 from dpjax.runner.plan import Plan, plan
+from dpjax.runner.plan_fit import plan_sample
 from dpjax.runner.reserve import Reserved, reserve
 from dpjax.runner.results import Fit, Run, load
 from dpjax.runner.run import run
@@ -18,6 +19,7 @@ __all__ = [
     "Run",
     "load",
     "plan",
+    "plan_sample",
     "reserve",
     "run",
 ]

@@ -3,21 +3,32 @@
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from dp_accounting import NeighboringRelation
+from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
-from dpjax.fit.foretold import MadeUp, Noise
+from dpjax.fit.foretold import MadeUp, Noise, made_up
 from dpjax.fit.score_fit import MIN_RESOLUTION
 from dpjax.fit.simulated import SHARES, simulated_fit
 from dpjax.posterior import Posterior
 from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import least_noise
-from dpjax.runner.plan import Plan, budgets, shown_time
+from dpjax.runner.plan import EPSILONS, Plan, budgets, shown_time
+from dpjax.runner.sample import prior_draws
 
-__all__ = ["FitCost", "plan_fit", "simulated_cost"]
+__all__ = [
+    "NUM_POSITIONS",
+    "FitCost",
+    "names_of",
+    "plan_fit",
+    "plan_sample",
+    "simulated_cost",
+]
 
 MAX_NOISE = 1.0
 """Noise in posterior sds up to which an answer is called worth its budget: that of half
@@ -25,6 +36,9 @@ of the parameters is at most as much."""
 
 MAX_SHOWN = 20
 """Parameters that the print of a plan shows."""
+
+NUM_POSITIONS = 5
+"""Public positions at which records are made up: the prior's centre and draws."""
 
 FARTHEST = 1e4
 """Factor up to which the number of records, or the noise, is searched."""
@@ -45,6 +59,8 @@ class FitCost(NamedTuple):
         ``(neighboring_relation, noise_multiplier) -> [(event, count), ...]``.
     is_refused
         Whether a fit is refused whose resolution is below `MIN_RESOLUTION`.
+    share
+        Of epsilon that a fit gets.
     seconds
         About how long the records take, or None if that is not known.
     """
@@ -55,11 +71,12 @@ class FitCost(NamedTuple):
     resolution: Callable[[float, float], float]
     events: Callable[[NeighboringRelation, float], list]
     is_refused: Callable[[], bool]
+    share: float = 1.0
     seconds: float | None = None
 
 
 def plan_fit(
-    made_up: Sequence[MadeUp],
+    models: Sequence[MadeUp],
     names: list[str],
     cost: FitCost,
     budget: privacy.Budget,
@@ -67,11 +84,11 @@ def plan_fit(
 ) -> Plan:
     """The noise and the width of a fit's draws, for each epsilon and parameter.
 
-    Numbers are medians over the positions at which records were `made_up`.
+    Numbers are medians over the positions at which records are made up.
     """
 
     def noises(noise: Noise, num_records) -> np.ndarray:
-        widths = [each.widths(num_records, noise) for each in made_up]
+        widths = [each.widths(num_records, noise) for each in models]
         return np.sqrt(np.maximum(np.median(widths, axis=0) ** 2 - 1, 0.0))
 
     def is_worth(noise_multiplier, num_records) -> bool:
@@ -145,14 +162,11 @@ def plan_fit(
 
 def _advice(cost: FitCost, budget, own: float, is_worth) -> str:
     """From which number of records and from which epsilon on the answer is worth it."""
-    worth = (
-        "the slope is resolved and noise moves half of the parameters by less than "
-        f"{MAX_NOISE:g} posterior sds"
-    )
     if own < math.inf and is_worth(own, cost.num_records):
         few = _boundary(lambda n: is_worth(own, n), cost.num_records, 1 / FARTHEST)
-        least = "" if few is None else f", and would be from about {few:.2g} records on"
-        return f"worth the budget: {worth}{least}"
+        said = f"worth the budget: noise moves half of the parameters by {MAX_NOISE:g}"
+        least = "" if few is None else f", as from about {few:.2g} records on"
+        return f"{said} posterior sds or less{least}"
     noise = own if own < math.inf else cost.num_records
     many = own < math.inf and _boundary(
         lambda n: is_worth(own, n), cost.num_records, FARTHEST
@@ -167,7 +181,11 @@ def _advice(cost: FitCost, budget, own: float, is_worth) -> str:
         )
         needs.append(f"epsilon = {epsilon:.2g}")
     remedy = " or ".join(needs) or "fewer parameters or a more informative prior"
-    return f"not worth the budget, for which {worth}: it takes {remedy}"
+    return (
+        "not worth the budget: noise moves more than half of the parameters by more "
+        f"than {MAX_NOISE:g} posterior sds, or hides how much the records say in some "
+        f"direction; it takes {remedy}"
+    )
 
 
 def _boundary(holds: Callable[[float], bool], start: float, factor: float):
@@ -184,6 +202,72 @@ def _boundary(holds: Callable[[float], bool], start: float, factor: float):
         else:
             high = middle
     return start * factor ** (low if at_start else high)
+
+
+def names_of(position) -> list[str]:
+    """Names of the components of a flattened position."""
+    return [
+        f"{jax.tree_util.keystr(path, simple=True, separator='.') or 'position'}"
+        f"{list(index) or ''}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(position)
+        for index in np.ndindex(leaf.shape)
+    ]
+
+
+def plan_sample(
+    posterior: Posterior,
+    simulate_fn: Callable[[jax.Array, Any], Any],
+    prior_sample_fn: Callable[[jax.Array], Any],
+    *,
+    budget: privacy.Budget,
+    nominal_num_records: int | None = None,
+    guess: Any = None,
+    epsilons: Iterable[float] = EPSILONS,
+) -> Plan:
+    """What `dpjax.sample` would give for several budgets; no record is read.
+
+    Parameters
+    ----------
+    posterior, simulate_fn, prior_sample_fn, budget, nominal_num_records
+        As in `dpjax.sample`. Only the shapes of the data are used.
+    guess
+        A position where the parameters may be, in place of the prior: from earlier
+        studies, not from the data.
+    epsilons
+        Budgets to compare with that of the job, at its delta.
+
+    Returns
+    -------
+    Plan
+        As `dpjax.numpyro.plan` returns it.
+
+    Raises
+    ------
+    ValueError
+        As in `dpjax.sample`.
+    """
+    draws = prior_draws(prior_sample_fn)
+    flat = np.asarray(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), float)
+    precision = np.linalg.inv(np.atleast_2d(np.cov(flat.T)))
+    if guess is None:
+        positions = jax.tree.map(
+            lambda leaf: jnp.concatenate(
+                [jnp.mean(leaf, axis=0)[None], leaf[: NUM_POSITIONS - 1]]
+            ),
+            draws,
+        )
+    else:
+        positions = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], guess)
+    found = made_up(
+        posterior.loglikelihood_fn,
+        simulate_fn,
+        lambda position: jnp.asarray(precision),
+        posterior.tempering,
+        positions,
+    )
+    cost = simulated_cost(posterior, simulate_fn, prior_sample_fn, nominal_num_records)
+    names = names_of(jax.tree.map(lambda leaf: leaf[0], positions))
+    return plan_fit(found, names, cost, budget, epsilons)
 
 
 def simulated_cost(

@@ -15,7 +15,7 @@ from dpjax.posterior import Posterior
 from dpjax.runner.fit import fit, least_noise
 from dpjax.runner.results import Fit
 
-__all__ = ["sample"]
+__all__ = ["prior_draws", "sample"]
 
 NUM_PRIOR_DRAWS = 100
 """Draws from the prior, at whose mean the search begins."""
@@ -68,9 +68,8 @@ def sample(
         If the records vary otherwise than the model says, by more than noise and chance
         explain. The draws do not allow for that.
     """
-    keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
     start = jax.tree.map(
-        lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(prior_sample_fn)(keys)
+        lambda leaf: jnp.mean(leaf, axis=0), prior_draws(prior_sample_fn)
     )
     algorithm_fn = functools.partial(
         simulated_fit,
@@ -99,3 +98,9 @@ def sample(
         verbose=verbose,
         unsafe_key=unsafe_key,
     )
+
+
+def prior_draws(prior_sample_fn: Callable[[jax.Array], Any]) -> Any:
+    """Public draws from the prior, leaves ``(NUM_PRIOR_DRAWS, ...)``."""
+    keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
+    return jax.vmap(prior_sample_fn)(keys)

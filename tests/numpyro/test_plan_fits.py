@@ -61,6 +61,7 @@ def planned(num_records, budget=BUDGET, model=linear, **options):
     return dpjax.numpyro.plan(target(num_records, model), budget=budget, **options)
 
 
+@pytest.mark.thorough
 def test_more_epsilon_means_less_noise_at_the_price_of_a_fit():
     found = planned(5000, epsilons=[0.3, 4.0])
     table = found.to_dataframe()
@@ -88,7 +89,7 @@ def test_the_remedies_are_where_the_verdict_turns():
         ):
             assert ("not worth" not in repr(found)) == is_worth
     said = repr(planned(20_000))
-    few = float(re.findall(r"from about (\S+) records on", said)[0])
+    few = float(re.findall(r"as from about (\S+) records on", said)[0])
     np.testing.assert_allclose(few, many, rtol=0.15)
 
 
@@ -115,6 +116,16 @@ def test_a_guess_stands_in_for_the_prior():
         planned(5000, guess={"slope": 0.0})
     with pytest.raises(ValueError, match="outside of the support"):
         planned(5000, model=shrunk, guess={"slopes": 0.0, "scale": -1.0})
+
+
+@pytest.mark.thorough
+def test_a_walk_starts_from_a_fit_of_its_share_and_says_how_far_it_gets():
+    walk = planned(20_000, method="walk", num_draws=100)
+    share = planned(20_000, dpjax.Budget(0.8, 1e-6))
+    np.testing.assert_allclose(walk.columns["noise"], share.columns["noise"], rtol=0.25)
+    assert "the walk: steps of" in repr(walk).splitlines()[-1]
+    with pytest.raises(ValueError, match="leave out robust=True"):
+        planned(20_000, method="walk", robust=True)
 
 
 @pytest.mark.thorough

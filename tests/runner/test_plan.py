@@ -81,6 +81,7 @@ def test_a_walk_gets_as_far_as_its_proposals():
     np.testing.assert_allclose(row["reach"], distance, rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_steps_under_a_schedule_are_all_counted():
     """And the budget of the job is the only one that is asked for."""
     schedule = functools.partial(
@@ -122,3 +123,23 @@ def test_a_plot_shows_each_epsilon():
 def test_wrong_arguments_are_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
         planned(**wrong)
+
+
+def test_a_fit_of_whole_records_is_planned_at_a_guess():
+    """Of normal records the information is the same everywhere."""
+
+    def at(guess):
+        return dpjax.plan_sample(
+            target(),
+            lambda key, theta: theta + jax.random.normal(key, (2,)),
+            lambda key: jax.random.normal(key, (2,)),
+            budget=BUDGET,
+            guess=guess,
+            epsilons=[4.0],
+        ).to_dataframe()
+
+    table = at(None)
+    assert list(table["parameter"]) == 2 * ["position[0]", "position[1]"]
+    noise = table["noise"].to_numpy()
+    assert np.all(noise[2:] < noise[:2] / 2) and np.all(noise > 0.05)
+    np.testing.assert_allclose(at(jnp.ones(2))["noise"], noise, rtol=0.1)
