@@ -207,6 +207,12 @@ def write_plan(
     """Print the plan of a job; write plan.csv and plan.png if there is a folder."""
     found = planned(job, epsilons)
     print(found)
+    ledger = job.run["ledger"]
+    if ledger is not None and Path(ledger).exists():
+        print(
+            "all of this is for the first run on these records; what earlier ones "
+            f"spent: dpjax ledger show {shlex.quote(str(ledger))}"
+        )
     if out is not None:
         folder = Path(out)
         folder.mkdir(parents=True, exist_ok=True)

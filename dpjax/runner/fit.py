@@ -149,8 +149,8 @@ def least_noise(
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g} is too small "
             f"for a fit of this posterior, which takes epsilon = {least:.2g} or more: "
-            "its releases would be noise alone. Raise the budget; `plan` says what "
-            "several would give"
+            "its releases would be noise alone. Raise the budget; dpjax.plan_sample or "
+            "dpjax.numpyro.plan says what several would give"
         )
     return privacy.calibrate(
         cost,

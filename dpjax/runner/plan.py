@@ -73,6 +73,8 @@ class Plan:
         axes.set_xticks([], minor=True)
         axes.set(xlabel=f"epsilon at delta = {self.budget.delta:g}")
         axes.set(ylabel=self.measure)
+        axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
+        axes.set_xticks([], minor=True)
         axes.legend()
         return figure
 

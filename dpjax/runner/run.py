@@ -354,7 +354,8 @@ def _affordable(cost_fn, num_chains: int, budget, ledger) -> int:
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for "
             f"one more step of {num_chains} chains: lower the clip bound or the step "
-            "size, run fewer chains, or spend less before"
+            "size, run fewer chains, or spend less before; dpjax.plan says what "
+            "several budgets pay for"
         )
     return num_steps
 

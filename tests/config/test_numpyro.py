@@ -102,9 +102,12 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(folder, capsys):
     assert np.float64(secret).tobytes() not in written
     statement = json.loads((out / "privacy.json").read_text())
     assert 3.9 < statement["epsilon"] <= 4 and "Gaussian release" in statement["events"]
+    capsys.readouterr()
+    assert cli.main(["plan", str(path), "--epsilons"]) == 0
+    ledger = folder / "people.csv.ledger.jsonl"
+    assert f"dpjax ledger show {ledger}" in capsys.readouterr().out
     assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 1
-    said = capsys.readouterr().err
-    assert f"earlier runs in {folder / 'people.csv.ledger.jsonl'}" in said
+    assert f"earlier runs in {ledger}" in capsys.readouterr().err
     path.write_text(TOML.replace("epsilon = 4.0", "epsilon = 6.0"))
     assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 0
 
