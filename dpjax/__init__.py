@@ -1,5 +1,6 @@
 """Posterior samples under differential privacy, in JAX."""
 
+import typing as _typing
 from importlib.metadata import version as _version
 
 from dpjax import acceptance, adaptation, fisher, privacy, proposals
@@ -53,6 +54,7 @@ __all__ = [
     "fast_mh",
     "fast_mh_published",
     "fisher",
+    "glm",
     "guides",
     "hmc",
     "load",
@@ -76,3 +78,15 @@ __all__ = [
 ]
 
 __version__ = _version("dpjax")
+
+if _typing.TYPE_CHECKING:
+    from dpjax.numpyro.glm import glm
+
+
+def __getattr__(name: str):
+    # NumPyro is not imported by those who do not need it.
+    if name == "glm":
+        from dpjax.numpyro import glm
+
+        return glm
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -114,7 +114,7 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
     """
     check_keys(tables, "the file", TABLES)
     try:
-        is_numpyro = "numpyro" in tables["model"]
+        is_numpyro = not {"numpyro", "formula"}.isdisjoint(tables["model"])
         if is_numpyro:
             model = numpyro.read(tables["model"], tables["data"], folder)
         else:

@@ -1,4 +1,4 @@
-"""The tables ``[model]`` and ``[data]`` of a NumPyro model."""
+"""The tables ``[model]`` and ``[data]`` of a NumPyro model, or of a formula."""
 
 import dataclasses
 import functools
@@ -23,6 +23,8 @@ from dpjax.config.keys import (
     check_keys,
     either,
     keys_of,
+    one_of,
+    without,
 )
 from dpjax.config.model import Model
 from dpjax.datasets import files
@@ -30,7 +32,7 @@ from dpjax.posterior import check_numbers
 from dpjax.records.schema import COMPLETE, Schema
 from dpjax.runner.ledger import beside
 
-__all__ = ["FILE", "FUNCTION", "keys", "read"]
+__all__ = ["FILE", "FORMULA_FILE", "FUNCTION", "formula_keys", "keys", "read"]
 
 NUM_RECORDS = {
     "num_records": Key(COUNT, "How many records there are, a public number.")
@@ -51,6 +53,7 @@ FILE = NUM_RECORDS | {
         None,
     ),
 }
+FORMULA_FILE = without(FILE, "arrays")
 FUNCTION = NUM_RECORDS | {
     "function": Key(
         TEXT,
@@ -71,6 +74,11 @@ def _is_public(value) -> bool:
     return is_table and all(any(k.accepts(v) for k in kinds) for v in value.values())
 
 
+TEXTS = Kind(
+    "a table of texts",
+    lambda value: isinstance(value, dict) and all(map(TEXT.accepts, value.values())),
+)
+
 MAKERS = ("simulate_fn", "score_nodes")
 """Functions that make observations up."""
 
@@ -87,6 +95,15 @@ def keys() -> dict[str, Key]:
     return {"numpyro": function, **keys_of(posterior, kinds, names)}
 
 
+def formula_keys() -> dict[str, Key]:
+    """The keys of ``[model]`` with a formula."""
+    from dpjax.numpyro import Regression
+    from dpjax.numpyro.glm import FAMILIES
+
+    kinds = {"family": one_of(FAMILIES), "priors": TEXTS}
+    return keys_of(Regression, kinds, ["formula", "family", "priors"])
+
+
 def read(model, source, folder: Path) -> Model:
     """The model that the two tables describe; files are looked up in `folder`.
 
@@ -99,35 +116,11 @@ def read(model, source, folder: Path) -> Model:
         If there are unknown or invalid keys.
     """
     # NumPyro is not imported by jobs that do not need it.
-    from dpjax.numpyro import (
-        complete_cases,
-        fisher_information,
-        initial_position,
-        plan,
-        posterior,
-        sample,
-    )
+    from dpjax.numpyro import fisher_information, initial_position, plan, sample
 
-    known = keys()
-    check_keys(model, "[model]", known)
-    function = _function(model["numpyro"], folder, "[model] numpyro")
-    read_records, outline, example = _source(source, folder)
-    if COMPLETE in outline:
-        function = complete_cases(function, model["plate"])
+    of_tables = _of_formula if "formula" in model else _of_function
+    made_up, outline, read_records = of_tables(model, source, folder)
     shapes = {name: np.shape(values) for name, values in outline.items()}
-    made_up = posterior(
-        function,
-        outline,
-        plate=model["plate"],
-        public={k: _array(v) for k, v in model.get("public", {}).items()},
-        tempering=model.get("tempering", known["tempering"].default),
-        example=example,
-        **{
-            name: _function(model[name], folder, f"[model] {name}")
-            for name in MAKERS
-            if name in model
-        },
-    )
 
     @functools.cache
     def information():
@@ -160,14 +153,56 @@ def read(model, source, folder: Path) -> Model:
     )
 
 
+def _of_function(model, source, folder: Path):
+    """A posterior with made-up records, their outline, and what reads the records."""
+    from dpjax.numpyro import complete_cases, posterior
+
+    known = keys()
+    check_keys(model, "[model]", known)
+    function = _function(model["numpyro"], folder, "[model] numpyro")
+    read_records, outline, example = _source(source, folder)
+    if COMPLETE in outline:
+        function = complete_cases(function, model["plate"])
+    made_up = posterior(
+        function,
+        outline,
+        plate=model["plate"],
+        public={k: _array(v) for k, v in model.get("public", {}).items()},
+        tempering=model.get("tempering", known["tempering"].default),
+        example=example,
+        **{
+            name: _function(model[name], folder, f"[model] {name}")
+            for name in MAKERS
+            if name in model
+        },
+    )
+    return made_up, outline, read_records
+
+
+def _of_formula(model, source, folder: Path):
+    """As `_of_function`, for a formula."""
+    from dpjax.numpyro import Regression
+
+    check_keys(model, "[model]", formula_keys())
+    check_keys(source, "[data] (of a formula)", FORMULA_FILE)
+    regression = Regression(**model, schema=_schema(source, folder))
+    outline = _outline(regression.example, source["num_records"])
+    path = folder / source["file"]
+    return regression.of_arrays(outline), outline, lambda: regression.read(path)
+
+
+def _schema(source, folder: Path) -> Schema:
+    schema = source["schema"]
+    return Schema(folder / schema if isinstance(schema, str) else schema)
+
+
 def _source(source, folder: Path):
     """A function that reads the records, records of their shapes, and a design."""
     known = FILE if "file" in source else FUNCTION
     check_keys(source, "[data] (of a file or a function)", known)
     num_records = source["num_records"]
     if "file" in source:
-        schema, arrays = source["schema"], source.get("arrays")
-        schema = Schema(folder / schema if isinstance(schema, str) else schema)
+        schema, arrays = _schema(source, folder), source.get("arrays")
         example = schema.example(arrays)
         path = folder / source["file"]
         return (

@@ -36,10 +36,12 @@ def markdown() -> str:
     for name, keys in model.KEYS.items():
         parts += _section(f'[model] with name = "{name}"', keys)
     parts += _section("[model] of NumPyro", numpyro.keys())
+    parts += _section("[model] of a formula", numpyro.formula_keys())
     parts += _section('[data] with source = "generated"', data.GENERATED)
     parts += _section('[data] with source = "adult"', data.ADULT)
     parts += _section('[data] with source = "mnist"', data.MNIST)
     parts += _section("[data] of NumPyro, from a file", numpyro.FILE)
+    parts += _section("[data] of a formula", numpyro.FORMULA_FILE)
     parts += _section("[data] of NumPyro, from a function", numpyro.FUNCTION)
     for name in algorithm.ADAPTABLE:
         parts += _section(f'[algorithm] with name = "{name}"', algorithm.keys(name))

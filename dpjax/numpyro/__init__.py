@@ -3,6 +3,7 @@
 from dpjax.numpyro.adapter import ModelPosterior, posterior
 from dpjax.numpyro.complete import complete_cases
 from dpjax.numpyro.fisher import fisher_information, initial_position
+from dpjax.numpyro.glm import Regression, glm
 from dpjax.numpyro.kernel import MCMCKernel
 from dpjax.numpyro.plan import plan
 from dpjax.numpyro.sample import clip_per_step, sample
@@ -10,9 +11,11 @@ from dpjax.numpyro.sample import clip_per_step, sample
 __all__ = [
     "MCMCKernel",
     "ModelPosterior",
+    "Regression",
     "clip_per_step",
     "complete_cases",
     "fisher_information",
+    "glm",
     "initial_position",
     "plan",
     "posterior",

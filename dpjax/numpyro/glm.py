@@ -1,0 +1,354 @@
+"""Regressions from a formula, for those who write no NumPyro."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import AffineTransform
+
+from dpjax.numpyro.adapter import ModelPosterior, posterior
+from dpjax.numpyro.complete import complete_cases
+from dpjax.numpyro.sample import sample
+from dpjax.privacy import Budget
+from dpjax.records.formula import Design
+from dpjax.runner.results import Run
+
+__all__ = ["FAMILIES", "PLATE", "Regression", "glm"]
+
+PLATE = "records"
+
+FAMILIES = {
+    "gaussian": ("real", "count"),
+    "student_t": ("real", "count"),
+    "bernoulli": ("boolean", "category"),
+    "poisson": ("count",),
+    "negative_binomial": ("count",),
+    "ordinal": ("category",),
+}
+"""The kinds of columns that the response of a family may be."""
+
+OF_NUMBERS = "gaussian", "student_t"
+INTERCEPT = "Intercept_centred"
+
+
+class Regression:
+    """A NumPyro model from a formula, stated without the records.
+
+    Parameters
+    ----------
+    formula
+        As in `dpjax.records.formula`: ``"visits ~ age + C(sex) + (1 | clinic)"``.
+    family
+        The law of the response and the link: ``"gaussian"`` and ``"student_t"``
+        (identity), ``"bernoulli"`` (logit), ``"poisson"`` and ``"negative_binomial"``
+        (log), ``"ordinal"`` (cumulative logit).
+    schema
+        What `dpjax.records.Schema` takes.
+    priors
+        Laws in place of the default ones, by name, such as ``{"age": "Normal(0, 1)"}``:
+        a class of `numpyro.distributions` and its numbers.
+
+    Attributes
+    ----------
+    priors
+        All laws, by name. ``print`` shows them.
+    model, public, example
+        What `dpjax.numpyro.posterior` takes, with the plate ``"records"``.
+
+    Raises
+    ------
+    ValueError
+        As `dpjax.records.formula.Design` does; or if the response is not of the family,
+        or a prior is none.
+
+    Notes
+    -----
+    Priors are those of rstanarm, with the public schema in place of the data. Let s be
+    the sd of the response in made-up records of the schema where the link is the
+    identity, and 1 otherwise, and m its mean or 0. Then
+
+    - ``Intercept_centred`` is Normal(m, 2.5 s): the predictor where all columns of the
+      matrix have their public means. ``Intercept`` is where they are zero.
+    - The coefficient of a column with the public sd t is Normal(0, 2.5 s / t).
+    - ``sigma`` and ``1|GROUP_sigma``, the sd of a group's intercepts, are exponential
+      with mean s.
+    - ``nu``, the degrees of freedom of Student's t, is Gamma(2, 0.1).
+    - ``reciprocal_dispersion`` of a negative binomial is exponential with mean 1.
+    - ``shares`` of the levels of an ordinal response, where the predictor is zero, are
+      uniform on the simplex. They determine the ``cutpoints``.
+
+    With ``0 +`` in the formula there is no intercept, and nothing is centred; m is then
+    added to the predictor where the link is the identity.
+
+    What is sampled are these parameters over their public units, ``NAME_scaled``.
+    """
+
+    def __init__(
+        self,
+        formula: str,
+        *,
+        family: str,
+        schema,
+        priors: Mapping[str, str] | None = None,
+    ):
+        self.design, self.family = Design(formula, schema), family
+        self._check_response()
+        example, names = self.design.example, self.design.names
+        self.example = example
+        x = example.get("x", np.zeros((2, 0)))
+        mean, scale = 0.0, 1.0
+        if family in OF_NUMBERS:
+            mean, scale = float(np.mean(example["y"])), float(np.std(example["y"]))
+        is_centred = self.design.has_intercept
+        units = dict(zip(names, scale / x.std(axis=0), strict=True))
+        stated = {name: f"Normal(0, {2.5 * unit:.3g})" for name, unit in units.items()}
+        if is_centred and family != "ordinal":
+            stated[INTERCEPT] = f"Normal({mean:.3g}, {2.5 * scale:.3g})"
+        for name in map(_sd, self.design.groups):
+            stated[name] = f"Exponential({1 / scale:.3g})"
+        if family in OF_NUMBERS:
+            stated["sigma"] = f"Exponential({1 / scale:.3g})"
+        units = dict.fromkeys(stated, scale) | units
+        if family == "student_t":
+            stated["nu"] = "Gamma(2, 0.1)"
+        if family == "negative_binomial":
+            stated["reciprocal_dispersion"] = "Exponential(1)"
+        if unknown := sorted(set(priors or {}) - set(stated)):
+            raise ValueError(
+                f"there are no parameters {unknown}: priors may be given for "
+                f"{sorted(stated)}"
+            )
+        self.priors = stated | dict(priors or {})
+        laws = {name: _parsed(name, text) for name, text in self.priors.items()}
+        kinds = {name: kind for name, (kind, _) in laws.items()}
+        self.public: dict[str, Any] = {
+            "numbers": {name: numbers for name, (_, numbers) in laws.items()},
+            "units": {name: np.asarray(unit) for name, unit in units.items()},
+            "mean": np.asarray(mean),
+            "scale": np.asarray(scale),
+            "levels": {k: np.zeros(size) for k, size in self.design.groups.items()},
+        }
+        if names:
+            self.public["centre"] = x.mean(axis=0) * is_centred
+        if family == "ordinal":
+            levels = self.design.schema[self.design.response].levels
+            self.public["ones"] = np.ones(len(levels))
+        self.model = complete_cases(_model(family, tuple(names), kinds), PLATE)
+
+    def _check_response(self) -> None:
+        family, name = self.family, self.design.response
+        if family not in FAMILIES:
+            raise ValueError(f"family must be one of {', '.join(FAMILIES)}")
+        column = self.design.schema[name]
+        is_of_family = column.kind in FAMILIES[family]
+        if not is_of_family or column.missing not in ("drop", "fill"):
+            raise ValueError(
+                f"the response {name!r} of the family {family} must be a "
+                f"{' or a '.join(FAMILIES[family])} with missing = 'drop' or 'fill'"
+            )
+        is_count = family in ("poisson", "negative_binomial")
+        if is_count and column.range[0] < 0:
+            raise ValueError(f"the range of the response {name!r} must begin at 0")
+        if family == "bernoulli" and len(column.levels) not in (0, 2):
+            raise ValueError(f"the response {name!r} must have two levels")
+        if family == "ordinal" and not self.design.has_intercept:
+            raise ValueError(
+                "an ordinal response has cut points, whatever the formula says of an "
+                "intercept: leave out '0 +' and '- 1'"
+            )
+
+    def __repr__(self) -> str:
+        """The formula and all priors."""
+        lines = [f"{self.design.formula} ({self.family})"]
+        lines += [f"  {name} ~ {law}" for name, law in self.priors.items()]
+        return "\n".join(lines)
+
+    def posterior(self, records) -> ModelPosterior:
+        """The posterior given the records, for any kernel.
+
+        Parameters
+        ----------
+        records
+            What `dpjax.records.Schema.read` takes.
+
+        Returns
+        -------
+        ModelPosterior
+            As `dpjax.numpyro.posterior` returns it.
+
+        Raises
+        ------
+        FileNotFoundError, RuntimeError, ValueError
+            As `dpjax.records.Schema.read` does.
+
+        Notes
+        -----
+        *Formal guarantees.* A record enters as its own row of the design alone:
+        `dpjax.records.Schema.read`.
+        """
+        return self.of_arrays(self.read(records))
+
+    def read(self, records) -> dict[str, np.ndarray]:
+        """The arrays of the model: `dpjax.records.formula.Design.read`."""
+        return self.design.read(records)
+
+    def of_arrays(self, arrays) -> ModelPosterior:
+        """The posterior given arrays in the form of `example`."""
+        return posterior(
+            self.model, arrays, plate=PLATE, public=self.public, example=self.example
+        )
+
+
+def glm(
+    formula: str,
+    records,
+    *,
+    family: str,
+    schema,
+    budget: Budget,
+    priors: Mapping[str, str] | None = None,
+    verbose: bool = True,
+    **options,
+) -> Run:
+    """Draw from the posterior of a regression, and spend all of a budget.
+
+    Parameters
+    ----------
+    formula, family, schema, priors
+        As in `dpjax.numpyro.Regression`, whose docstring has the default priors.
+    records
+        A table of pandas, polars or pyarrow, a dict of arrays, or the path of a .csv,
+        .csv.gz, .parquet or .npz file: see `dpjax.records.Schema.read`.
+    budget
+        What all draws together may spend, and all earlier runs in the ledger.
+    verbose
+        Whether to show the model with its priors, and the progress.
+    options
+        Further arguments of `dpjax.numpyro.sample`.
+
+    Returns
+    -------
+    Run
+        As `dpjax.numpyro.sample` returns it. Draws have the names of the priors, those
+        of the groups' intercepts, such as ``1|clinic``, and ``Intercept``.
+
+    Raises
+    ------
+    ValueError
+        As `dpjax.numpyro.Regression` does, before the records are read.
+    FileNotFoundError, RuntimeError
+        As `dpjax.records.Schema.read` does.
+    BudgetError
+        As `dpjax.numpyro.sample` does.
+
+    Notes
+    -----
+    *Formal guarantees.* Those of `dpjax.numpyro.sample`. The unit is one record, and
+    the number of records is public.
+
+    Examples
+    --------
+    >>> dpjax.glm(
+    ...     "visits ~ age + C(sex) + (1 | clinic) + offset(log(years))",
+    ...     "people.csv", family="poisson", schema="people.schema.toml",
+    ...     budget=dpjax.Budget(epsilon=1, delta=1e-6),
+    ... )  # doctest: +SKIP
+    """
+    regression = Regression(formula, family=family, schema=schema, priors=priors)
+    if verbose:
+        print(regression)
+    return sample(
+        regression.posterior(records), budget=budget, verbose=verbose, **options
+    )
+
+
+class _Units(AffineTransform):
+    """A change of units, which leaves the real line and the positive numbers."""
+
+    codomain: Any = property(lambda self: self.domain)
+
+
+def _sd(group: str) -> str:
+    return f"1|{group}_sigma"
+
+
+def _parsed(name: str, text: str) -> tuple[type, list[np.ndarray]]:
+    """The class of a prior such as ``"Normal(0, 2.5)"``, and its numbers."""
+    match = re.fullmatch(r"\s*(\w+)\(([^()]*)\)\s*", str(text))
+    kind = getattr(dist, match[1], None) if match else None
+    try:
+        assert match is not None and isinstance(kind, type)
+        numbers = [np.asarray(float(number)) for number in match[2].split(",")]
+        law = kind(*numbers)
+        assert isinstance(law, dist.Distribution)
+        on_line = law.support is constraints.real
+        assert on_line or (law.support is constraints.positive and name != INTERCEPT)
+    except Exception:
+        raise ValueError(
+            f"the prior of {name!r} must be a class of numpyro.distributions and its "
+            "numbers, such as 'Normal(0, 2.5)', on the real line or, but for "
+            f"{INTERCEPT}, the positive numbers, got {text!r}"
+        ) from None
+    return kind, numbers
+
+
+def _model(family: str, names: tuple[str, ...], kinds: dict[str, type]):
+    """The NumPyro model; numbers reach it as public arguments."""
+
+    def model(y, numbers, units, mean, scale, levels, **others):
+        def draw(name):
+            return numpyro.sample(name, kinds[name](*numbers[name]))
+
+        def scaled(name, shift=0.0):
+            """A parameter over its unit; the parameter is recorded."""
+            law, unit = kinds[name](*numbers[name]), units[name]
+            change = _Units(-shift / unit, 1 / unit, domain=law.support)
+            law = dist.TransformedDistribution(law, change)
+            value: Any = numpyro.sample(f"{name}_scaled", law)
+            numpyro.deterministic(name, shift + unit * value)
+            return value
+
+        predictor, shift = jnp.zeros(y.shape), jnp.zeros(())
+        if names:
+            coefficients = jnp.stack([scaled(name) for name in names])
+            coefficients *= jnp.stack([units[name] / scale for name in names])
+            predictor = (others["x"] - others["centre"][None]) @ coefficients
+            shift = others["centre"] @ coefficients
+        if INTERCEPT in kinds:
+            intercept = scaled(INTERCEPT, mean)
+            numpyro.deterministic("Intercept", mean + scale * (intercept - shift))
+            predictor = predictor + intercept
+        if "offset" in others:
+            predictor = predictor + others["offset"] / scale
+        for group, zeros in levels.items():
+            # Centred: a group holds many records.
+            law = dist.Normal(zeros, scaled(_sd(group))).to_event(1)
+            effects: Any = numpyro.sample(f"1|{group}_scaled", law)
+            numpyro.deterministic(f"1|{group}", scale * effects)
+            predictor = predictor + effects[others[group]]
+        if family == "gaussian":
+            law = dist.Normal(mean + scale * predictor, scale * scaled("sigma"))
+        elif family == "student_t":
+            sigma = scale * scaled("sigma")
+            law = dist.StudentT(draw("nu"), mean + scale * predictor, sigma)
+        elif family == "bernoulli":
+            law = dist.Bernoulli(logits=predictor)
+        elif family == "poisson":
+            law = dist.Poisson(jnp.exp(predictor))
+        elif family == "negative_binomial":
+            concentration = 1 / draw("reciprocal_dispersion")
+            law = dist.NegativeBinomial2(jnp.exp(predictor), concentration)
+        else:
+            shares = numpyro.sample("shares", dist.Dirichlet(others["ones"]))
+            below = jnp.cumsum(shares)[:-1]
+            cuts = numpyro.deterministic("cutpoints", jnp.log(below / (1 - below)))
+            law = dist.OrderedLogistic(predictor, cuts)
+        with numpyro.plate(PLATE, y.shape[0]):
+            numpyro.sample("y", law, obs=y)
+
+    return model

@@ -1,0 +1,265 @@
+"""Design matrices from a formula and a public schema.
+
+The right-hand side is that of `formulaic`, with two kinds of terms beside:
+``(1 | clinic)``, an intercept for every level, and ``offset(log(years))``, a term whose
+coefficient is one. The matrix is laid out on made-up records of the schema, whose
+levels it has. A column of it is one function of one record: what would be fitted to the
+records (``scale``, ``center``, ``poly``, ``bs``) or looks at their neighbours (``lag``)
+is refused.
+"""
+
+import ast
+import re
+from typing import Any
+
+import numpy as np
+
+from dpjax.datasets.files import readable
+from dpjax.records.schema import COMPLETE, Schema
+
+__all__ = ["Design"]
+
+FUNCTIONS = {"C", "I", "exp", "log", "log2", "log10"} | {
+    f"np.{name}" for name in ("abs", "exp", "log", "log1p", "log2", "log10", "sqrt")
+}
+"""Functions of one number, beside the codings of categories in ``contr``."""
+
+NODES = ast.Expression | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop
+"""Arithmetic."""
+
+
+class Design:
+    """The columns of a formula, which are laid out without the records.
+
+    Parameters
+    ----------
+    formula
+        Such as ``"visits ~ age + C(sex) + (1 | clinic) + offset(log(years))"``.
+    schema
+        What `dpjax.records.Schema` takes.
+
+    Attributes
+    ----------
+    response
+        Name of the column on the left-hand side.
+    names
+        Names of the columns of the matrix, without the intercept.
+    has_intercept
+        Whether there is one.
+    groups
+        ``{name: number of levels}`` of the columns that have an intercept for every
+        level.
+    example
+        Made-up records in the form of `read`.
+
+    Raises
+    ------
+    ValueError
+        If the formula is none, names a column that the schema has not, or is not a
+        function of one record at a time.
+    """
+
+    def __init__(self, formula: str, schema):
+        self.schema, self.formula = Schema(schema), formula
+        left, tilde, right = formula.partition("~")
+        self.response = left.strip()
+        if not tilde or self.response not in self.schema:
+            raise ValueError(
+                f"the formula {formula!r} must be RESPONSE ~ TERMS, with a column of "
+                f"the schema as its response: the columns are {[*self.schema]}"
+            )
+        terms, self.groups, self._offset = [], {}, None
+        for term in _summands(right):
+            group = re.fullmatch(r"\(\s*1\s*\|\s*(\w+)\s*\)", term)
+            offset = re.fullmatch(r"offset\((.*)\)", term)
+            if group is not None:
+                self.groups[group[1]] = self._num_levels(group[1])
+            elif "|" in term:
+                raise ValueError(
+                    f"the term {term!r} is not (1 | GROUP): slopes that differ by "
+                    "group need a NumPyro model (dpjax.numpyro.posterior)"
+                )
+            elif offset is not None and self._offset is None:
+                self._offset = offset[1]
+            else:
+                terms.append(term)
+        self._lay_out(" + ".join(terms) or "1")
+
+    def _lay_out(self, terms: str) -> None:
+        """The specification of the matrix, from made-up records."""
+        parsed = _public(terms, lambda: _formula(terms))
+        self._columns = {self.response, *self.groups}
+        factors = [str(factor) for term in parsed for factor in term.factors]
+        for factor in [*factors, *filter(None, [self._offset])]:
+            self._columns |= self._checked(factor)
+        if forgotten := [
+            name
+            for name in self._columns
+            if name in self.schema
+            and self.schema[name].missing == "indicator"
+            and f"{name}_missing" not in self._columns
+        ]:
+            raise ValueError(
+                f"{forgotten} have missing = 'indicator', but the formula lacks "
+                f"{[f'{name}_missing' for name in forgotten]}: add them as terms, or "
+                "choose another rule in the schema"
+            )
+        arrays = {name: name for name in sorted(self._columns)}
+        self._arrays = arrays
+        values = self.schema.example(arrays)
+        with np.errstate(all="ignore"):
+            matrix = _public(terms, lambda: self._matrix(parsed, values))
+        self._spec = matrix.model_spec
+        names = list(self._spec.column_names)
+        self.has_intercept = "Intercept" in names
+        self._kept = [i for i, name in enumerate(names) if name != "Intercept"]
+        # NetCDF takes a slash for a folder.
+        tidy = [name.replace("[T.", "[").replace("/", "|") for name in names]
+        self.names = [tidy[i] for i in self._kept]
+        with np.errstate(all="ignore"):
+            self.example = _public(terms, lambda: self._coded(values))
+        if not self.example.get(COMPLETE, np.ones(1)).all():
+            raise ValueError(
+                f"the formula {self.formula!r} is not finite in all of the ranges of "
+                "the schema, such as log(x) at zero: change it, or a range"
+            )
+        sds = np.std(self.example.get("x", np.ones((2, 0))), axis=0)
+        if constant := [n for n, sd in zip(self.names, sds, strict=True) if not sd > 0]:
+            raise ValueError(f"the terms {constant} are the same for all records")
+
+    def read(self, records) -> dict[str, np.ndarray]:
+        """The records as arrays.
+
+        Parameters
+        ----------
+        records
+            As `Schema.read` takes them.
+
+        Returns
+        -------
+        dict
+            ``x``, ``(n, p)``, without the intercept, if there are such columns; ``y``,
+            the response; ``offset``; the codes of each group by the group's name; and
+            ``complete``. A record whose terms are not finite is not complete.
+
+        Raises
+        ------
+        FileNotFoundError, RuntimeError, ValueError
+            As `Schema.read` does.
+
+        Notes
+        -----
+        *Formal guarantees.* As `Schema.read`.
+        """
+        values = self.schema.read(records, self._arrays)
+        with np.errstate(all="ignore"):
+            return readable("the design matrix", lambda: self._coded(values))
+
+    def _coded(self, values: dict) -> dict[str, np.ndarray]:
+        count, found = len(values[self.response]), {}
+        complete = values.get(COMPLETE, np.ones(count, bool))
+        parts = {}
+        if self._kept:
+            matrix = np.asarray(self._matrix(self._spec, values), float)
+            parts["x"] = matrix[:, self._kept]
+        if self._offset is not None:
+            matrix = self._matrix(_formula(f"0 + {{{self._offset}}}"), values)
+            parts["offset"] = np.asarray(matrix, float)[:, 0]
+        for name, part in parts.items():
+            is_finite = np.isfinite(part)
+            found[name] = np.where(is_finite, part, 0.0)
+            complete = complete & is_finite.reshape(count, -1).all(axis=1)
+        found |= {group: values[group] for group in self.groups}
+        return found | {"y": values[self.response], COMPLETE: complete}
+
+    def _matrix(self, specification, values: dict) -> Any:
+        import pandas
+
+        frame = {}
+        for name, codes in values.items():
+            column = self.schema.get(name)
+            if column is not None and column.kind == "category":
+                levels = [str(level) for level in column.levels]
+                frame[name] = pandas.Categorical.from_codes(codes, levels)
+            else:
+                frame[name] = codes.astype(float)
+        return specification.get_model_matrix(
+            pandas.DataFrame(frame), context={}, na_action="ignore", output="numpy"
+        )
+
+    def _num_levels(self, group: str) -> int:
+        column = self.schema.get(group)
+        if column is None or column.kind != "category":
+            raise ValueError(
+                f"(1 | {group}) needs a category of the schema, by its name"
+            )
+        return len(column.levels)
+
+    def _checked(self, factor: str) -> set[str]:
+        """The columns that a factor reads; it is a function of one record."""
+        known = {*self.schema, *(f"{name}_missing" for name in self.schema)}
+        if factor in known:
+            return {factor}
+        found = set()
+
+        def check(node):
+            match node:
+                case ast.Constant():
+                    pass
+                case ast.Name(id=name) if name in known:
+                    found.add(name)
+                case ast.Call(func=function, args=[*arguments], keywords=[]) if (
+                    ast.unparse(function) in FUNCTIONS
+                    or ast.unparse(function).startswith("contr.")
+                ):
+                    for argument in arguments:
+                        check(argument)
+                case ast.Attribute(value=ast.Name(id="contr")):
+                    pass
+                case _ if isinstance(node, NODES):
+                    for child in ast.iter_child_nodes(node):
+                        check(child)
+                case _:
+                    raise ValueError(
+                        f"the term {factor!r} holds {ast.unparse(node)!r}, which is no "
+                        "column of the schema and no function of one record at a time: "
+                        f"use arithmetic and {', '.join(sorted(FUNCTIONS))}. What would"
+                        " be fitted to the records, such as scale, center, poly or bs, "
+                        "needs public constants: I((age - 50) / 10)"
+                    )
+
+        try:
+            tree = ast.parse(factor, mode="eval")
+        except SyntaxError as error:
+            raise ValueError(f"the term {factor!r} is no expression") from error
+        check(tree)
+        return found
+
+
+def _formula(terms: str) -> Any:
+    # It takes a second to import.
+    from formulaic import Formula
+
+    make: Any = Formula
+    return make(terms)
+
+
+def _summands(terms: str) -> list[str]:
+    """What stands between the plus signs that are in no bracket."""
+    found, depth = [""], 0
+    for character in terms:
+        depth += (character in "([{") - (character in ")]}")
+        if character == "+" and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    return [term.strip() for term in found if term.strip()]
+
+
+def _public(terms: str, function):
+    """What a function of the schema and the formula returns."""
+    try:
+        return function()
+    except Exception as error:
+        first = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ValueError(f"the terms {terms!r} make no matrix: {first}") from error
