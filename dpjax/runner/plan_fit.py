@@ -100,7 +100,8 @@ def plan_fit(
     every = budgets(budget, epsilons)
     lines = [
         f"a fit of {cost.num_records} records; noise and width of the draws in sds of "
-        "the exact posterior",
+        f"the exact posterior; below a resolution of {MIN_RESOLUTION:g}, noise hides "
+        "how much the records say in some direction",
         f"neighbours: {budget.neighboring_relation.name}, delta = {budget.delta}",
         f"{'epsilon':>9}{'noise, median':>15}{'worst':>8}{'width, median':>15}"
         f"{'worst':>8}{'resolution':>12}",
@@ -121,8 +122,7 @@ def plan_fit(
                 said = "  refused" if cost.is_refused() else "  wide as the prior"
         if each.epsilon == budget.epsilon:
             own, said = noise_multiplier, f"{said}  <- budget"
-        shown = (part(found) for part in (np.median, np.max))
-        noisy, worst = shown
+        noisy, worst = np.median(found), np.max(found)
         lines.append(
             f"{each.epsilon:9.3g}{noisy:15.2g}{worst:8.2g}{math.hypot(1, noisy):15.3g}"
             f"{math.hypot(1, worst):8.3g}{resolution:12.2g}{said}"
