@@ -38,7 +38,10 @@ def test_commands_are_those_of_modules_that_exist():
     assert all(importlib.util.find_spec(name) for name in set(commands))
 
 
-@pytest.mark.parametrize("page", ["index.md", "tutorials/index.md", "api/index.md"])
+FOLDERS = [f"{name}index.md" for name in ("", "tutorials/", "api/", "results/")]
+
+
+@pytest.mark.parametrize("page", FOLDERS)
 def test_every_page_of_a_folder_is_in_its_table_of_contents(page):
     text, folder = (ROOT / "docs" / page).read_text(), (ROOT / "docs" / page).parent
     listed = {path.stem for path in folder.glob("*.md")} - {"index"}
