@@ -251,6 +251,10 @@ def glm(
     *Formal guarantees.* Those of `dpjax.numpyro.sample`. The unit is one record, and
     the number of records is public.
 
+    ``(1 | GROUP)`` asks for one parameter a level and wants more records than the other
+    terms. With some thousands of records, or a small epsilon, ask `dpjax.numpyro.plan`
+    first, and heed the warnings of the draws.
+
     Examples
     --------
     >>> dpjax.glm(
