@@ -21,6 +21,7 @@ which minimises the covariance of what S leaves unknown. A last hundredth pays f
 check: by how much the |clip(g_i)|^2 exceed those of simulated records.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -39,13 +40,24 @@ from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
 from dpjax.release.nominal import check_nominal, nominal_size
 
-__all__ = ["SHARES", "FitState", "Released", "simulated_fit"]
+__all__ = [
+    "MIN_RESOLUTION",
+    "SHARES",
+    "FitState",
+    "Released",
+    "expected_resolution",
+    "num_parameters",
+    "simulated_fit",
+]
 
 SHARES = (0.01, 0.01, 0.01, 0.01, 0.95)
 """Of the budget, in squared inverse noise multipliers, for each release of scores."""
 
 CHECK_SHARE = 0.01
 """Of the fit check, if records are substituted."""
+
+MIN_RESOLUTION = 5.0
+"""Bound on `expected_resolution` for draws that can be believed."""
 
 
 class FitState(NamedTuple):
@@ -92,6 +104,32 @@ class Released(NamedTuple):
     def covariance(self, num_records: int, tempering: float) -> jax.Array:
         """Sigma."""
         return num_records / tempering * self.information + self.error
+
+
+def num_parameters(prior_sample_fn: Callable[[jax.Array], Any]) -> int:
+    """Size of a draw of the prior; none is made."""
+    position = jax.eval_shape(prior_sample_fn, jax.random.key(0))
+    return sum(leaf.size for leaf in jax.tree.leaves(position))
+
+
+def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -> float:
+    """How well it is known where to make the last release, from public numbers.
+
+    It is one over the distance of that position from the parameter, by what the noise
+    on the release before it does, in standard deviations of one record: there, records
+    stand for those at the parameter by their likelihood ratios. The clip norm is taken
+    to be the root mean square length of a record's score.
+
+    Parameters
+    ----------
+    dim
+        Number of parameters.
+    num_records
+        Number of records.
+    noise_multiplier
+        As in `simulated_fit`.
+    """
+    return num_records * math.sqrt(SHARES[-2]) / (dim * noise_multiplier)
 
 
 def simulated_fit(
@@ -239,8 +277,7 @@ def simulated_fit(
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         check_nominal(nominal_num_records, neighboring_relation)
-        position = jax.eval_shape(prior_sample_fn, jax.random.key(0))
-        dim = sum(leaf.size for leaf in jax.tree.leaves(position))
+        dim = num_parameters(prior_sample_fn)
         events = [
             release.event(dim, neighboring_relation, multiplier)
             for multiplier in multipliers

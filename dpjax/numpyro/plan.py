@@ -13,7 +13,7 @@ from numpyro.distributions import biject_to
 from dpjax import privacy
 from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
-from dpjax.fit.score_fit import Noises, expected_resolution
+from dpjax.fit.score_fit import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import initial_position, is_log_concave, prior_precision
 from dpjax.numpyro.model import Model, is_latent
@@ -153,6 +153,7 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         spent,
         noise,
         resolution,
+        MIN_RESOLUTION,
         events,
         functools.cache(lambda: not is_log_concave(model)),
         share=FIT_SHARE if is_walk else 1.0,

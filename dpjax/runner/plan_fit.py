@@ -13,8 +13,13 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.fit.foretold import MadeUp, Noise, made_up
-from dpjax.fit.score_fit import MIN_RESOLUTION
-from dpjax.fit.simulated import SHARES, simulated_fit
+from dpjax.fit.simulated import (
+    MIN_RESOLUTION,
+    SHARES,
+    expected_resolution,
+    num_parameters,
+    simulated_fit,
+)
 from dpjax.posterior import Posterior
 from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import least_noise
@@ -54,11 +59,13 @@ class FitCost(NamedTuple):
     noise
         ``(noise_multiplier, n) -> Noise``.
     resolution
-        ``(noise_multiplier, n) -> float``, as of `dpjax.fit.score_fit`.
+        ``(noise_multiplier, n) -> float``: the `expected_resolution` of the fit.
+    min_resolution
+        Bound on it for draws that can be believed.
     events
         ``(neighboring_relation, noise_multiplier) -> [(event, count), ...]``.
     is_refused
-        Whether a fit is refused whose resolution is below `MIN_RESOLUTION`.
+        Whether a fit is refused whose resolution is below that.
     share
         Of epsilon that a fit gets.
     seconds
@@ -69,6 +76,7 @@ class FitCost(NamedTuple):
     spending: Callable[[privacy.Budget], tuple[float, Noise]]
     noise: Callable[[float, float], Noise]
     resolution: Callable[[float, float], float]
+    min_resolution: float
     events: Callable[[NeighboringRelation, float], list]
     is_refused: Callable[[], bool]
     share: float = 1.0
@@ -93,15 +101,16 @@ def plan_fit(
 
     def is_worth(noise_multiplier, num_records) -> bool:
         noise = cost.noise(noise_multiplier, num_records)
-        is_resolved = cost.resolution(noise_multiplier, num_records) >= MIN_RESOLUTION
-        return is_resolved and np.median(noises(noise, num_records)) <= MAX_NOISE
+        resolution = cost.resolution(noise_multiplier, num_records)
+        is_small = np.median(noises(noise, num_records)) <= MAX_NOISE
+        return resolution >= cost.min_resolution and is_small
 
     rows, resolutions, own = [], [], math.inf
     every = budgets(budget, epsilons)
     lines = [
         f"a fit of {cost.num_records} records; noise and width of the draws in sds of "
-        f"the exact posterior; below a resolution of {MIN_RESOLUTION:g}, noise hides "
-        "how much the records say in some direction",
+        "the exact posterior; below a resolution of "
+        f"{cost.min_resolution:g}, noise hides what the records say",
         f"neighbours: {budget.neighboring_relation.name}, delta = {budget.delta}",
         f"{'epsilon':>9}{'noise, median':>15}{'worst':>8}{'width, median':>15}"
         f"{'worst':>8}{'resolution':>12}",
@@ -118,7 +127,7 @@ def plan_fit(
             found = noises(noise, cost.num_records)
             resolution = cost.resolution(noise_multiplier, cost.num_records)
             said = ""
-            if resolution < MIN_RESOLUTION:
+            if resolution < cost.min_resolution:
                 said = "  refused" if cost.is_refused() else "  wide as the prior"
         if each.epsilon == budget.epsilon:
             own, said = noise_multiplier, f"{said}  <- budget"
@@ -284,6 +293,7 @@ def simulated_cost(
         prior_sample_fn,
         nominal_num_records=nominal_num_records,
     )
+    dim = num_parameters(prior_sample_fn)
 
     def noise(noise_multiplier, num_records=None):
         return Noise(noise_multiplier / math.sqrt(SHARES[-1]))
@@ -301,9 +311,10 @@ def simulated_cost(
         nominal_size(posterior, nominal_num_records),
         spending,
         noise,
-        lambda noise_multiplier, num_records: math.inf,
-        lambda relation, value: algorithm_fn(noise_multiplier=value).privacy(
-            1, relation
+        lambda noise_multiplier, num_records: expected_resolution(
+            dim, num_records, noise_multiplier
         ),
-        lambda: False,
+        MIN_RESOLUTION,
+        events,
+        lambda: True,
     )

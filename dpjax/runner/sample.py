@@ -9,9 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from dpjax import privacy
-from dpjax.fit.simulated import simulated_fit
+from dpjax.fit.simulated import (
+    MIN_RESOLUTION,
+    expected_resolution,
+    num_parameters,
+    simulated_fit,
+)
 from dpjax.fit.simulated_draws import draws
 from dpjax.posterior import Posterior
+from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import fit, least_noise
 from dpjax.runner.results import Fit
 
@@ -59,8 +65,11 @@ def sample(
 
     Raises
     ------
-    ValueError, BudgetError, CheckpointError
+    ValueError, CheckpointError
         As in `dpjax.run`.
+    BudgetError
+        As in `dpjax.run`, or if the budget is too small for the number of records, so
+        that draws would not be right. Nothing is spent then.
 
     Warns
     -----
@@ -80,13 +89,17 @@ def sample(
     draws_fn = functools.partial(
         draws, simulate_fn=simulate_fn, nominal_num_records=nominal_num_records
     )
+    noise_multiplier = least_noise(
+        algorithm_fn, posterior, budget, ledger=ledger, checkpoint=checkpoint
+    )
+    _check_resolution(
+        num_parameters(prior_sample_fn),
+        nominal_size(posterior, nominal_num_records),
+        noise_multiplier,
+        budget,
+    )
     return fit(
-        functools.partial(
-            algorithm_fn,
-            noise_multiplier=least_noise(
-                algorithm_fn, posterior, budget, ledger=ledger, checkpoint=checkpoint
-            ),
-        ),
+        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier),
         draws_fn,
         posterior,
         initial_position=start,
@@ -98,6 +111,22 @@ def sample(
         verbose=verbose,
         unsafe_key=unsafe_key,
     )
+
+
+def _check_resolution(dim, num_records, noise_multiplier, budget) -> None:
+    """Refuse a budget that will not find the parameters."""
+    resolution = expected_resolution(dim, num_records, noise_multiplier)
+    if resolution < MIN_RESOLUTION:
+        factor = MIN_RESOLUTION / resolution
+        raise privacy.BudgetError(
+            f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records "
+            f"and {dim} parameters: noise will hide where the parameters are, and "
+            "draws would not be right. Nothing was spent. About "
+            f"{factor * num_records:.2g} records, or epsilon = "
+            f"{factor * budget.epsilon:.2g}, or fewer parameters, would do; "
+            "dpjax.plan_sample or dpjax.numpyro.plan says what several budgets would "
+            "give"
+        )
 
 
 def prior_draws(prior_sample_fn: Callable[[jax.Array], Any]) -> Any:

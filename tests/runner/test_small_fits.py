@@ -1,0 +1,50 @@
+"""A fit of whole records that could not find its parameters is refused."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import dpjax
+
+
+def target(num_records):
+    return dpjax.Posterior(
+        lambda theta: -0.5 * jnp.sum(theta**2) / 100,
+        lambda theta, record: -0.5 * jnp.sum((record - theta) ** 2),
+        jnp.zeros((num_records, 2)),
+    )
+
+
+def simulate(key, theta):
+    return theta + jax.random.normal(key, (2,))
+
+
+def prior(key):
+    return 10 * jax.random.normal(key, (2,))
+
+
+@pytest.mark.parametrize("num_records", [500, 2000])
+def test_nothing_is_spent_on_draws_that_would_not_be_right(tmp_path, num_records):
+    """At epsilon .3, such draws missed the truth more often than they said."""
+    ledger, budget = tmp_path / "ledger.jsonl", dpjax.Budget(0.3, 1e-6)
+    message = f"{num_records} records and 2 .*would not be right.*dpjax.plan_sample"
+    with pytest.raises(dpjax.privacy.BudgetError, match=message):
+        dpjax.sample(
+            target(num_records),
+            simulate,
+            prior,
+            budget=budget,
+            ledger=ledger,
+            verbose=False,
+        )
+    assert not ledger.exists()
+
+
+def test_the_plan_says_so_and_what_would_do():
+    options = dict(simulate_fn=simulate, prior_sample_fn=prior, epsilons=[4.0])
+    found = dpjax.plan_sample(target(500), budget=dpjax.Budget(0.3, 1e-6), **options)
+    (row,) = [line for line in str(found).splitlines() if "<- budget" in line]
+    assert "refused" in row
+    assert "not worth the budget" in str(found)
+    (row,) = [line for line in str(found).splitlines() if line.startswith("        4")]
+    assert "refused" not in row
