@@ -49,6 +49,15 @@ NUM_SLOPES = 512
 """Draws of the slope, which the draws of the position share in turn."""
 
 
+MAX_SHARE_ERROR = 0.5
+"""Of the share of width that records account for, which is a difference."""
+
+ASTRAY = (
+    "the fit did not find the parameters: draws are not right, and must not be used. "
+    "More records, a larger epsilon, fewer parameters or narrower priors would help"
+)
+
+
 class Known(NamedTuple):
     """What draws know of the directions in which records were asked.
 
@@ -82,6 +91,14 @@ class Known(NamedTuple):
     fit_check: FitCheck
     clipped: float
     is_robust: bool
+
+    @property
+    def is_astray(self) -> bool:
+        """Whether the fit was made where the prior is curved the wrong way.
+
+        The records then account for less than nothing of the draws' width.
+        """
+        return self.records < -MAX_SHARE_ERROR
 
     def __str__(self):
         says = "the records show" if self.is_robust else "the model says"
@@ -209,7 +226,9 @@ def draws(
     positions = compiled(run, *given)(*given)
     fit_check = functools.partial(_fit_check, released, posterior.tempering)
     known = _known(evidence, prior, laws, is_measured, found, fit_check, released)
-    if known.resolution < MIN_RESOLUTION:
+    if known.is_astray:
+        warnings.warn(ASTRAY, stacklevel=2)
+    elif known.resolution < MIN_RESOLUTION:
         warnings.warn(_alarm(known), stacklevel=2)
     if not known.is_robust:
         known.fit_check.warn()

@@ -43,6 +43,7 @@ from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = [
+    "MIN_HIERARCHICAL_RESOLUTION",
     "MIN_RESOLUTION",
     "FitState",
     "Noises",
@@ -87,6 +88,10 @@ MIN_EIGENVALUE = 0.2
 MIN_RESOLUTION = 0.5
 """Least eigenvalue of the slope over about the largest of its noise, below which noise
 may hide directions in which the records say little."""
+
+MIN_HIERARCHICAL_RESOLUTION = 2.0
+"""The same where the density of the prior is not log-concave, as that of effects of
+unknown scale. Where little is known, the search may end at a scale of nearly zero."""
 
 KEY_WORDS = 2
 """Random words of the key from which the records get keys of their own."""

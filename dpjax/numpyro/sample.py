@@ -36,6 +36,7 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.fit.score_draws import draws
 from dpjax.fit.score_fit import (
+    MIN_HIERARCHICAL_RESOLUTION,
     MIN_RESOLUTION,
     ScoreModel,
     expected_resolution,
@@ -72,6 +73,7 @@ __all__ = [
     "clip_per_step",
     "fit_algorithm",
     "generates_all",
+    "min_resolution",
     "sample",
     "spending",
     "walk_from",
@@ -285,31 +287,40 @@ def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
     num_records = nominal_size(posterior, nominal_num_records)
     dim, effective = model_of(posterior).dim, posterior.tempering * num_records
     resolution = expected_resolution(dim, effective, noise_multiplier)
-    if resolution < MIN_RESOLUTION:
-        factor = MIN_RESOLUTION / resolution
-        reason = (
-            f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records "
-            f"and {dim} parameters: noise will hide how much the records say in each "
-            "direction"
+    least = min_resolution(model_of(posterior))
+    if resolution >= least:
+        return
+    factor = least / resolution
+    reason = (
+        f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records and "
+        f"{dim} parameters: noise will hide how much the records say in each direction"
+    )
+    remedy = (
+        f"About {factor * num_records:.2g} records, or epsilon = "
+        f"{factor * budget.epsilon:.2g}, or fewer parameters, would do; "
+        "dpjax.numpyro.plan, or dpjax plan with a configuration, says what several "
+        "budgets would give"
+    )
+    if least > MIN_RESOLUTION:
+        raise privacy.BudgetError(
+            f"{reason}, and draws may not be right where little but the prior is "
+            "known, because its density is not log-concave (the scale of some "
+            f"latents is another latent, perhaps). Nothing was spent. {remedy}"
         )
-        remedy = (
-            f"About {factor * num_records:.2g} records, or epsilon = "
-            f"{factor * budget.epsilon:.2g}, or fewer parameters, would do; "
-            "dpjax.numpyro.plan, or dpjax plan with a configuration, says what several "
-            "budgets would give"
-        )
-        if not is_log_concave(model_of(posterior)):
-            raise privacy.BudgetError(
-                f"{reason}, and draws will not be right where little but the prior is "
-                "known, because its density is not log-concave (the scale of some "
-                f"latents is another latent, perhaps). Nothing was spent. {remedy}"
-            )
-        warnings.warn(
-            f"{reason}, and draws will be wide, in some directions perhaps as wide as "
-            f"the prior. Nothing is spent yet. {remedy}. To stop here, turn this "
-            "warning into an error (warnings.simplefilter)",
-            stacklevel=3,
-        )
+    warnings.warn(
+        f"{reason}, and draws will be wide, in some directions perhaps as wide as the "
+        f"prior. Nothing is spent yet. {remedy}. To stop here, turn this warning into "
+        "an error (warnings.simplefilter)",
+        stacklevel=3,
+    )
+
+
+def min_resolution(model: Model) -> float:
+    """Bound on `expected_resolution`, below which draws may not be right.
+
+    With `MIN_RESOLUTION` they may still be wide, and with more they may be wrong.
+    """
+    return MIN_RESOLUTION if is_log_concave(model) else MIN_HIERARCHICAL_RESOLUTION
 
 
 def _centre(posterior):

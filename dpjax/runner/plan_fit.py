@@ -78,7 +78,7 @@ class FitCost(NamedTuple):
     resolution: Callable[[float, float], float]
     min_resolution: float
     events: Callable[[NeighboringRelation, float], list]
-    is_refused: Callable[[], bool]
+    is_refused: bool
     share: float = 1.0
     seconds: float | None = None
 
@@ -128,7 +128,7 @@ def plan_fit(
             resolution = cost.resolution(noise_multiplier, cost.num_records)
             said = ""
             if resolution < cost.min_resolution:
-                said = "  refused" if cost.is_refused() else "  wide as the prior"
+                said = "  refused" if cost.is_refused else "  wide as the prior"
         if each.epsilon == budget.epsilon:
             own, said = noise_multiplier, f"{said}  <- budget"
         noisy, worst = np.median(found), np.max(found)
@@ -316,5 +316,5 @@ def simulated_cost(
         ),
         MIN_RESOLUTION,
         events,
-        lambda: True,
+        True,
     )
