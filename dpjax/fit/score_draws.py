@@ -48,7 +48,6 @@ MIN_KEPT = 0.25
 NUM_SLOPES = 512
 """Draws of the slope, which the draws of the position share in turn."""
 
-
 MAX_SHARE_ERROR = 0.5
 """Of the share of width that records account for, which is a difference."""
 
@@ -94,9 +93,10 @@ class Known(NamedTuple):
 
     @property
     def is_astray(self) -> bool:
-        """Whether the fit was made where the prior is curved the wrong way.
+        """Whether records account for less than nothing of the draws' width.
 
-        The records then account for less than nothing of the draws' width.
+        This happens where the search of a hierarchical model ended at a scale of nearly
+        zero: there, the prior is far narrower than what the records say.
         """
         return self.records < -MAX_SHARE_ERROR
 

@@ -113,12 +113,13 @@ def num_parameters(prior_sample_fn: Callable[[jax.Array], Any]) -> int:
 
 
 def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -> float:
-    """How well it is known where to make the last release, from public numbers.
+    """How close to the parameters the last release is made, from public numbers.
 
-    It is one over the distance of that position from the parameter, by what the noise
-    on the release before it does, in standard deviations of one record: there, records
-    stand for those at the parameter by their likelihood ratios. The clip norm is taken
-    to be the root mean square length of a record's score.
+    The noise on the release before it moves the position of the last one. This is one
+    over the distance that is expected of it, in standard deviations of what a single
+    record says. Draws are computed from records that are simulated at that position,
+    with likelihood ratios as weights, and these are of use at short distances only. The
+    clip norm is taken to be the root mean square length of a record's score.
 
     Parameters
     ----------

@@ -159,7 +159,7 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         events,
         least > MIN_RESOLUTION,
         share=FIT_SHARE if is_walk else 1.0,
-        seconds=_seconds(posterior, centre, robust),
+        seconds=_seconds(posterior, num_records, centre, robust),
     )
 
 
@@ -193,8 +193,8 @@ def _guessed(model: Model, guess: Mapping[str, Any]):
     return jax.tree.map(lambda leaf: leaf[None], position)
 
 
-def _seconds(posterior: Posterior, position, robust: bool) -> float:
-    """About how long all passes of a fit over the records take.
+def _seconds(posterior: Posterior, num_records: int, position, robust: bool) -> float:
+    """About how long all passes of a fit over `num_records` records take.
 
     The search makes some that compare a record's scores with each other, and the other
     releases some that clip and centre them. One of each is made here.
@@ -219,8 +219,8 @@ def _seconds(posterior: Posterior, position, robust: bool) -> float:
 
     of_search = seconds(contrast.difference)
     of_rest = seconds(lambda scores: contrast.contrast(scores, 1.0).score)
-    noises = Noises.of(model.dim, posterior.num_records, 1.0, robust)
+    noises = Noises.of(model.dim, num_records, 1.0, robust)
     num_search = sum(map(len, noises.steps))
     num_rest = len(noises.curvatures) + len(noises.scores) + 3 + 2 * robust
     whole = num_search * of_search + num_rest * of_rest
-    return posterior.num_records / NUM_TIMED * whole
+    return num_records / NUM_TIMED * whole

@@ -60,7 +60,7 @@ from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner import sample as simulated
 from dpjax.runner.check import check_key
-from dpjax.runner.fit import fit, least_noise, spent_before
+from dpjax.runner.fit import fit, least_noise, spent_before, too_little
 from dpjax.runner.results import Run
 from dpjax.runner.run import run
 from dpjax.runner.statement import PrivacyStatement
@@ -287,20 +287,13 @@ def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
     num_records = nominal_size(posterior, nominal_num_records)
     dim, effective = model_of(posterior).dim, posterior.tempering * num_records
     resolution = expected_resolution(dim, effective, noise_multiplier)
+    if resolution >= MIN_HIERARCHICAL_RESOLUTION:
+        return
     least = min_resolution(model_of(posterior))
     if resolution >= least:
         return
-    factor = least / resolution
-    reason = (
-        f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records and "
-        f"{dim} parameters: noise will hide how much the records say in each direction"
-    )
-    remedy = (
-        f"About {factor * num_records:.2g} records, or epsilon = "
-        f"{factor * budget.epsilon:.2g}, or fewer parameters, would do; "
-        "dpjax.numpyro.plan, or dpjax plan with a configuration, says what several "
-        "budgets would give"
-    )
+    hidden, factor = "how much the records say in each direction", least / resolution
+    reason, remedy = too_little(budget, num_records, dim, hidden, factor)
     if least > MIN_RESOLUTION:
         raise privacy.BudgetError(
             f"{reason}, and draws may not be right where little but the prior is "
@@ -316,9 +309,10 @@ def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
 
 
 def min_resolution(model: Model) -> float:
-    """Bound on `expected_resolution`, below which draws may not be right.
+    """Bound on the `expected_resolution` of a fit that is made without a warning.
 
-    With `MIN_RESOLUTION` they may still be wide, and with more they may be wrong.
+    Below it, draws are wide if the prior of the model is log-concave. If it is not,
+    they may be far from the posterior, and the fit is refused.
     """
     return MIN_RESOLUTION if is_log_concave(model) else MIN_HIERARCHICAL_RESOLUTION
 

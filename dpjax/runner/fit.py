@@ -17,7 +17,7 @@ from dpjax.runner.hashes import digest
 from dpjax.runner.results import Fit
 from dpjax.runner.run import run
 
-__all__ = ["fit", "least_noise", "spent_before"]
+__all__ = ["fit", "least_noise", "spent_before", "too_little"]
 
 NOISE_MULTIPLIERS = 1e-2, 2.0**11
 """Between these lies the noise multiplier that spends a budget."""
@@ -99,6 +99,33 @@ def spent_before(budget: privacy.Budget, ledger, checkpoint) -> ledgers.Spent | 
     own = checkpoints.reservation(checkpoint)
     spent = ledgers.read(ledger, budget.neighboring_relation.name, before=own)
     return spent if spent.runs else None
+
+
+def too_little(
+    budget: privacy.Budget, num_records: int, dim: int, hidden: str, factor: float
+) -> tuple[str, str]:
+    """In words, why a budget is too small, and what would do.
+
+    Parameters
+    ----------
+    budget, num_records, dim
+        The budget, n, and the number of parameters.
+    hidden
+        What noise will hide.
+    factor
+        How many times as many records, or as large an epsilon, it takes.
+    """
+    reason = (
+        f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records and "
+        f"{dim} parameters: noise will hide {hidden}"
+    )
+    remedy = (
+        f"About {factor * num_records:.2g} records, or epsilon = "
+        f"{factor * budget.epsilon:.2g}, or fewer parameters, would do; "
+        "dpjax.plan_sample, dpjax.numpyro.plan, or dpjax plan with a configuration, "
+        "says what several budgets would give"
+    )
+    return reason, remedy
 
 
 def least_noise(

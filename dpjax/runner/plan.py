@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from dp_accounting import NeighboringRelation
 
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
@@ -17,7 +18,7 @@ from dpjax.privacy.validate import check_count
 from dpjax.runner.check import check_arguments, made
 from dpjax.runner.run import cost_of
 from dpjax.runner.statement import listed
-from dpjax.runner.trial import trial
+from dpjax.runner.trial import Trial, trial
 
 __all__ = ["EPSILONS", "Plan", "budgets", "plan", "shown_time"]
 
@@ -73,8 +74,6 @@ class Plan:
         axes.set_xticks([], minor=True)
         axes.set(xlabel=f"epsilon at delta = {self.budget.delta:g}")
         axes.set(ylabel=self.measure)
-        axes.set_xticks(epsilons, [f"{epsilon:g}" for epsilon in epsilons])
-        axes.set_xticks([], minor=True)
         axes.legend()
         return figure
 
@@ -106,12 +105,18 @@ def plan(
         no more than `num_steps` if steps differ in what they release; how
         far they take a chain, in units of the position, if half of the proposals are
         accepted; and how long they take on this machine, from a few steps on records
-        of zeros.
+        of zeros. Reach and time are NaN if records are added or removed.
 
     Raises
     ------
     TypeError, ValueError
         As in `dpjax.run`.
+
+    Notes
+    -----
+    *Formal guarantees.* Under substitution, all that is returned follows from public
+    numbers and the shapes of the data. If records are added or removed, their number is
+    secret, and so is what steps on so many would do: none are tried.
     """
     check_arguments(algorithm_fn, posterior)
     num_chains = check_count("num_chains", num_chains)
@@ -140,8 +145,10 @@ def plan(
         return np.array([most(each.epsilon) for each in every])
 
     alone, together = paid(1), paid(num_chains)
-    positions = jax.tree.map(jnp.asarray, initial_position)
-    tried = trial(algorithm_fn, posterior, positions)
+    tried = Trial(np.nan, np.nan, np.nan)
+    if relation is NeighboringRelation.REPLACE_ONE:
+        positions = jax.tree.map(jnp.asarray, initial_position)
+        tried = trial(algorithm_fn, posterior, positions)
     moves = together * algorithm.transition.laziness
     reach, seconds = tried.jump * np.sqrt(moves / 2), tried.seconds * moves
     lines = [
@@ -155,17 +162,18 @@ def plan(
         lines.append(
             f"{each.epsilon:9.3g}{alone[i]:17d}{together[i]:19d}"
             f"{'' if np.isnan(reach[i]) else f'{reach[i]:.2g}':>9}"
-            f"{shown_time(seconds[i]):>10}{mark}"
+            f"{'' if np.isnan(seconds[i]) else shown_time(seconds[i]):>10}{mark}"
         )
     if not np.isnan(tried.jump):
         lines.append(
             "reach: how far these steps take a component of the position, if half of "
             "the proposals are accepted"
         )
-    lines.append(
-        "time: an estimate for this machine, without compiling; memory: about "
-        f"{tried.num_bytes / 1e6:.2g} MB"
-    )
+    if not np.isnan(tried.seconds):
+        lines.append(
+            "time: an estimate for this machine, without compiling; memory: about "
+            f"{tried.num_bytes / 1e6:.2g} MB"
+        )
     if num_steps is not None:
         lines.append(_cost(algorithm, num_steps, num_chains, budget))
     columns = {

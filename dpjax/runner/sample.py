@@ -18,7 +18,7 @@ from dpjax.fit.simulated import (
 from dpjax.fit.simulated_draws import draws
 from dpjax.posterior import Posterior
 from dpjax.release.nominal import nominal_size
-from dpjax.runner.fit import fit, least_noise
+from dpjax.runner.fit import fit, least_noise, too_little
 from dpjax.runner.results import Fit
 
 __all__ = ["prior_draws", "sample"]
@@ -117,15 +117,10 @@ def _check_resolution(dim, num_records, noise_multiplier, budget) -> None:
     """Refuse a budget that will not find the parameters."""
     resolution = expected_resolution(dim, num_records, noise_multiplier)
     if resolution < MIN_RESOLUTION:
-        factor = MIN_RESOLUTION / resolution
+        hidden, factor = "where the parameters are", MIN_RESOLUTION / resolution
+        reason, remedy = too_little(budget, num_records, dim, hidden, factor)
         raise privacy.BudgetError(
-            f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records "
-            f"and {dim} parameters: noise will hide where the parameters are, and "
-            "draws would not be right. Nothing was spent. About "
-            f"{factor * num_records:.2g} records, or epsilon = "
-            f"{factor * budget.epsilon:.2g}, or fewer parameters, would do; "
-            "dpjax.plan_sample or dpjax.numpyro.plan says what several budgets would "
-            "give"
+            f"{reason}, and draws would not be right. Nothing was spent. {remedy}"
         )
 
 

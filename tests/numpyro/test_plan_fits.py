@@ -8,12 +8,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
 
 import dpjax
 import dpjax.numpyro
+from tests.numpyro.test_small_budgets import linear, shrunk
 
 ROOT = Path(__file__).parents[2]
 BUDGET = dpjax.Budget(1.0, 1e-6)
@@ -23,20 +22,6 @@ BUDGET = dpjax.Budget(1.0, 1e-6)
 def broadcasting():
     with jax.numpy_rank_promotion("allow"):
         yield
-
-
-def linear(x, y):
-    slopes = numpyro.sample("slopes", dist.Normal(jnp.zeros(3), 2).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("obs", dist.Normal(x @ slopes, 1), obs=y)
-
-
-def shrunk(x, y):
-    """The scale of the slopes is unknown, so its density has no mode."""
-    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
-    slopes = numpyro.sample("slopes", dist.Normal(jnp.zeros(3), scale).to_event(1))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("obs", dist.Normal(x @ slopes, 1), obs=y)
 
 
 EXAMPLE = dict(

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from dp_accounting import NeighboringRelation
 
 import dpjax
 from dpjax import privacy
@@ -104,6 +105,27 @@ def test_memory_counts_the_records():
     found = [trial(BARKER, target(n), STARTS) for n in (3000, 300_000)]
     more = found[1].num_bytes - found[0].num_bytes
     assert more >= 297_000 * 2 * 4 and found[1].seconds > 0
+
+
+def test_a_secret_number_of_records_shows_nowhere():
+    """Neither do steps on so many records, which would tell it by time and memory."""
+    secret = dataclasses.replace(
+        BUDGET, neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE
+    )
+    found = [
+        str(
+            dpjax.plan(
+                BARKER,
+                target(num_records),
+                initial_position=STARTS,
+                num_chains=3,
+                budget=secret,
+                epsilons=[0.5],
+            )
+        )
+        for num_records in (3000, 300_000)
+    ]
+    assert found[0] == found[1] and "<- budget" in found[0]
 
 
 def test_a_plot_shows_each_epsilon():
