@@ -126,7 +126,7 @@ def _seen(slope, noise_sd) -> np.ndarray:
 def made_up(
     loglikelihood_fn: Callable,
     simulate_fn: Callable[[jax.Array, Any], Any],
-    prior_precision_fn: Callable[[Any], jax.Array],
+    prior_precision: np.ndarray,
     tempering: float,
     positions: Any,
 ) -> list[MadeUp]:
@@ -138,8 +138,8 @@ def made_up(
         As in `dpjax.Posterior`.
     simulate_fn
         ``(rng_key, position) -> record``, a draw from the model.
-    prior_precision_fn
-        ``position -> (d, d)``, positive definite.
+    prior_precision
+        Of the flattened position, ``(d, d)``.
     positions
         Leaves ``(number of positions, ...)``.
 
@@ -163,5 +163,4 @@ def made_up(
         scores = np.asarray(scores_at(flat), np.float64)
     is_finite = np.all(np.isfinite(scores), axis=-1, keepdims=True)
     scores = np.where(is_finite, scores, 0.0)
-    precisions = np.asarray(jax.jit(jax.vmap(prior_precision_fn))(positions), float)
-    return [MadeUp(*pair, tempering) for pair in zip(scores, precisions, strict=True)]
+    return [MadeUp(each, prior_precision, tempering) for each in scores]

@@ -9,7 +9,7 @@ robust fit has in its place, as the records show it, nu_k the sd of the noise an
 kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature adds. Draws of y come from this
 likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`). Given J
 they are normal where the prior is. Elsewhere every draw is the end of a short chain of
-its own, of Hamiltonian steps from the normal law that fits best.
+its own, of Hamiltonian steps from the closest normal law (`dpjax.fit.normal_laws`).
 """
 
 import functools
@@ -24,17 +24,15 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import compiled
 from dpjax.fit.fit_check import FitCheck
+from dpjax.fit.normal_laws import Laws, LocalPrior, closest, laws_of
 from dpjax.fit.score_fit import MIN_RESOLUTION, Released, regular
 from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, slopes
 from dpjax.posterior import Posterior
 
 __all__ = ["Known", "draws"]
 
-NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 20, 0.3, 6
+NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 60, 0.3, 6
 """Of every draw's chain, in standard deviations of the normal law it starts from."""
-
-NEWTON_STEPS, MAX_NEWTON_STEP = 30, 3.0
-"""For the mode: steps, and how far one moves a component in the frame."""
 
 CURVATURE = 0.3
 """kappa, in the module docstring."""
@@ -47,14 +45,6 @@ MIN_KEPT = 0.25
 
 NUM_SLOPES = 512
 """Draws of the slope, which the draws of the position share in turn."""
-
-MAX_SHARE_ERROR = 0.5
-"""Of the share of width that records account for, which is a difference."""
-
-ASTRAY = (
-    "the fit did not find the parameters: draws are not right, and must not be used. "
-    "More records, a larger epsilon, fewer parameters or narrower priors would help"
-)
 
 
 class Known(NamedTuple):
@@ -91,15 +81,6 @@ class Known(NamedTuple):
     clipped: float
     is_robust: bool
 
-    @property
-    def is_astray(self) -> bool:
-        """Whether records account for less than nothing of the draws' width.
-
-        This happens where the search of a hierarchical model ended at a scale of nearly
-        zero: there, the prior is far narrower than what the records say.
-        """
-        return self.records < -MAX_SHARE_ERROR
-
     def __str__(self):
         says = "the records show" if self.is_robust else "the model says"
         return (
@@ -108,28 +89,6 @@ class Known(NamedTuple):
             f"account for {self.records:.0%}, the prior for {self.prior:.0%}, noise "
             f"for {self.noise:.0%}; {self.fit_check}; widths are what {says}"
         )
-
-
-class _Laws(NamedTuple):
-    """For each of n slopes: the likelihood of y, and its law where the prior is normal.
-
-    rows, target
-        The likelihood is exp(-|rows y - target|^2 / 2); ``(n, r, d)`` and ``(n, r)``.
-    mean, root
-        Of y: ``(n, d)``, and ``(n, d, d)`` with covariance root root^T.
-    """
-
-    rows: np.ndarray
-    target: np.ndarray
-    mean: np.ndarray
-    root: np.ndarray
-
-
-class _Prior(NamedTuple):
-    """The normal law that fits the prior of y best at a point; ``(d,)``, ``(d, d)``."""
-
-    mean: np.ndarray
-    precision: np.ndarray
 
 
 def draws(
@@ -170,10 +129,12 @@ def draws(
         position, stretch = origin
         return posterior.logprior_fn(unravel(position + stretch @ y))
 
-    is_measured = np.asarray(released.data_share > 0)
+    data_share = np.asarray(released.data_share)
+    is_measured = data_share > 0
     evidence = _evidence(released, is_measured, posterior.tempering)
-    prior, mode = _mode(evidence, logprior, origin, released.data_share)
-    apart = np.sum((mode[is_measured] - evidence.places) ** 2, axis=1)
+    first, rng_key = jax.random.split(rng_key)
+    prior, centre = closest(evidence, logprior, origin, data_share, first)
+    apart = np.sum((centre[is_measured] - evidence.places) ** 2, axis=1)
     bend = CURVATURE * apart / np.sqrt(np.sum(is_measured) * released.num_records)
     evidence = evidence._replace(score_sds=np.hypot(evidence.score_sds, bend))
     first, second = jax.random.split(rng_key)
@@ -184,7 +145,7 @@ def draws(
         first,
         min(num_draws, NUM_SLOPES),
     )
-    laws = _laws(evidence, prior, is_measured, found)
+    laws = laws_of(evidence, prior, is_measured, found)
     offset = np.einsum("nij,nj->ni", laws.rows, laws.mean) - laws.target
     parts = laws.mean, laws.root, laws.rows @ laws.root, offset
     parts = tuple(jnp.asarray(part, flat.dtype) for part in parts)
@@ -226,9 +187,7 @@ def draws(
     positions = compiled(run, *given)(*given)
     fit_check = functools.partial(_fit_check, released, posterior.tempering)
     known = _known(evidence, prior, laws, is_measured, found, fit_check, released)
-    if known.is_astray:
-        warnings.warn(ASTRAY, stacklevel=2)
-    elif known.resolution < MIN_RESOLUTION:
+    if known.resolution < MIN_RESOLUTION:
         warnings.warn(_alarm(known), stacklevel=2)
     if not known.is_robust:
         known.fit_check.warn()
@@ -285,50 +244,6 @@ def _variance(released: Released, is_measured) -> np.ndarray:
     return found + hidden * np.diag(is_measured)
 
 
-def _mode(
-    evidence: Evidence, logprior, origin, data_share
-) -> tuple[_Prior, np.ndarray]:
-    """The prior near the mode and the mode of y, by Newton's method."""
-
-    def derivatives(y, origin):
-        return jax.grad(logprior)(y, origin), -jax.hessian(logprior)(y, origin)
-
-    mode = np.zeros(len(data_share))
-    at_mode = compiled(derivatives, jnp.asarray(mode, jnp.result_type(float)), origin)
-    least = np.min(1 - data_share)
-
-    def prior_at(y):
-        found = at_mode(jnp.asarray(y, jnp.result_type(float)), origin)
-        gradient, matrix = (np.asarray(part, np.float64) for part in found)
-        values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-        values = np.maximum(values, least)
-        step = vectors @ (vectors.T @ gradient / values)
-        return _Prior(y + step, (vectors * values) @ vectors.T)
-
-    for _ in range(NEWTON_STEPS):
-        prior = prior_at(mode)
-        laws = _laws(evidence, prior, data_share > 0, evidence.regular[None])
-        step = laws.mean[0] - mode
-        mode = mode + step / max(1.0, np.abs(step).max() / MAX_NEWTON_STEP)
-    return prior_at(mode), mode
-
-
-def _laws(evidence: Evidence, prior: _Prior, is_measured, found) -> _Laws:
-    """The likelihood and the law of y for each of the slopes `found`, ``(n, r, r)``."""
-    place, score, noise_sd = evidence.pooled
-    scatter = evidence.scatter(found, noise_sd)
-    factor = np.linalg.cholesky(scatter)
-    rows = np.zeros((*found.shape[:2], len(is_measured)))
-    rows[:, :, is_measured] = np.linalg.solve(factor, found)
-    target = np.linalg.solve(factor, (score + found @ place)[:, :, None])
-    transposed = np.swapaxes(rows, 1, 2)
-    values, vectors = np.linalg.eigh(transposed @ rows + prior.precision)
-    root = vectors / np.sqrt(values)[:, None]
-    pull = transposed @ target + (prior.precision @ prior.mean)[:, None]
-    mean = root @ (np.swapaxes(root, 1, 2) @ pull)
-    return _Laws(rows, target[:, :, 0], mean[:, :, 0], root)
-
-
 def _fit_check(released: Released, tempering, distance) -> FitCheck:
     """The fit check at a squared distance from the centre, in variances of the draws.
 
@@ -346,7 +261,13 @@ def _fit_check(released: Released, tempering, distance) -> FitCheck:
 
 
 def _known(
-    evidence: Evidence, prior, laws: _Laws, is_measured, found, check, released
+    evidence: Evidence,
+    prior: LocalPrior,
+    laws: Laws,
+    is_measured,
+    found,
+    check,
+    released,
 ) -> Known:
     count = len(found[0])
     asked = np.ix_(is_measured, is_measured)

@@ -43,7 +43,6 @@ from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = [
-    "MIN_HIERARCHICAL_RESOLUTION",
     "MIN_RESOLUTION",
     "FitState",
     "Noises",
@@ -88,10 +87,6 @@ MIN_EIGENVALUE = 0.2
 MIN_RESOLUTION = 0.5
 """Least eigenvalue of the slope over about the largest of its noise, below which noise
 may hide directions in which the records say little."""
-
-MIN_HIERARCHICAL_RESOLUTION = 2.0
-"""The same where the density of the prior is not log-concave, as that of effects of
-unknown scale. Where little is known, the search may end at a scale of nearly zero."""
 
 KEY_WORDS = 2
 """Random words of the key from which the records get keys of their own."""
@@ -181,16 +176,15 @@ class ScoreModel:
     information
         ``position -> (d, d)``: the expected Fisher information of all records, as
         `dpjax.fisher.fisher_information` gives it.
-    prior_precision
-        ``position -> (d, d)``, positive definite.
-    prior_sd
-        Sds of the flattened position a priori, ``(d,)``.
+    prior_mean, prior_precision
+        Of the normal law that stands for the prior of the flattened position, ``(d,)``
+        and ``(d, d)``. It only decides where the records are asked, and in what units.
     """
 
     scores_fn: Callable
     information: Callable[[Any], jax.Array]
-    prior_precision: Callable[[Any], jax.Array]
-    prior_sd: np.ndarray
+    prior_mean: np.ndarray
+    prior_precision: np.ndarray
 
 
 class Noises(NamedTuple):
@@ -315,7 +309,7 @@ def score_fit(
     random numbers that do not depend on the data.
     """
     num_records = nominal_size(posterior, nominal_num_records)
-    dim = len(model.prior_sd)
+    dim = len(model.prior_mean)
     effective = posterior.tempering * num_records
     noises = Noises.of(dim, effective, noise_multiplier, robust, last)
     if last is None:
@@ -391,7 +385,9 @@ class _Fit:
         self.effective = posterior.tempering * num_records
         # Functions of the model are traced once, wherever they are called.
         self.scores_fn = jax.jit(model.scores_fn)
-        self.precisions = jax.jit(self._precisions)
+        self.information = jax.jit(self._information)
+        covariance = np.linalg.inv(model.prior_precision)
+        self.prior_sd = np.sqrt(np.diag(covariance))
 
     def take(self, release, size, count=1):
         """The words of the next `count` releases, ``(count, words)``."""
@@ -410,13 +406,13 @@ class _Fit:
             rng_key=key,
         )
 
-    def _precisions(self, z):
-        """What a frame at z is made of: the information, and the prior's precision."""
+    def _information(self, z):
         with self.precision():
-            position = self.unravel(z)
-            information = self.model.information(position)
-            prior = self.model.prior_precision(position)
-        return information.astype(jnp.float64), prior.astype(jnp.float64)
+            information = self.model.information(self.unravel(z))
+        return information.astype(jnp.float64)
+
+    def frame(self, information, correction) -> Frame:
+        return frame(information, jnp.asarray(self.model.prior_precision), correction)
 
     def precision(self):
         """The context in which functions of the model are called: the user's own."""
@@ -441,16 +437,14 @@ class _Fit:
         return scores
 
     def prior_score(self, z, axes: Frame):
-        logprior_fn = self.posterior.logprior_fn
-        with self.precision():
-            gradient = jax.grad(lambda at: logprior_fn(self.unravel(at)))(z)
-        return axes.stretch.T @ gradient
+        below = jnp.asarray(self.model.prior_mean) - z
+        return axes.stretch.T @ (jnp.asarray(self.model.prior_precision) @ below)
 
     def moved(self, z, axes: Frame, step):
         """z after a step in units of the frame, within the limits of a step."""
         longest = MAX_STEP * math.sqrt(self.effective)
         step = step * jnp.minimum(1.0, longest / (jnp.linalg.norm(step) + 1e-30))
-        limit = MAX_MOVE * self.model.prior_sd
+        limit = MAX_MOVE * self.prior_sd
         jump = jnp.clip(axes.stretch @ step, -limit, limit)
         return (z + jump).astype(self.dtype)
 
@@ -471,12 +465,12 @@ class _Fit:
             start = z, jnp.zeros_like(z)
             _, total = jax.lax.fori_loop(0, count, step, start)
             z = (total / (count - (count + 1) // 2)).astype(self.dtype)
-            information, prior = self.precisions(z)
-            axes = frame(information, prior, correction)
+            information = self.information(z)
+            axes = self.frame(information, correction)
             correction = self.curvature(
                 release, curvature_words, curvature_noise, z, axes
             )
-            return (z, correction), (information, prior)
+            return (z, correction), information
 
         given = (
             jnp.cumsum(counts) - counts,
@@ -486,14 +480,12 @@ class _Fit:
             jnp.asarray(noises.curvatures),
         )
         start = self.start, jnp.eye(self.dim)
-        (z, correction), known = jax.lax.scan(phase, start, given)
-        information, prior = (leaf[-1] for leaf in known)
-        return z, frame(information, prior, correction)
+        (z, correction), information = jax.lax.scan(phase, start, given)
+        return z, self.frame(information[-1], correction)
 
     def step(self, release, words, noise, z, correction):
         """z after a step of the search."""
-        information, prior = self.precisions(z)
-        axes = frame(information, prior, correction)
+        axes = self.frame(self.information(z), correction)
         unit = self.unit(axes)
         scores = self.scores_at(z, axes, unit)
 

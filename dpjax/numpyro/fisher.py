@@ -2,9 +2,7 @@
 
 The information of the posterior at z, in unconstrained space, is the expected Fisher
 information of the records under the model (`dpjax.fisher`) plus the precision of the
-prior. That precision is H, the Hessian of minus the log prior density. As H may be
-indefinite, it is diagonalised in units of the prior's standard deviations, and its
-eigenvalues are raised to at least `MIN_PRIOR_PRECISION`.
+normal law that fits draws from the prior.
 """
 
 from collections.abc import Callable
@@ -13,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from dpjax import fisher
 from dpjax.numpyro.adapter import model_of
@@ -24,17 +21,12 @@ from dpjax.posterior import Posterior
 __all__ = [
     "fisher_information",
     "initial_position",
-    "is_log_concave",
-    "prior_precision",
-    "prior_sd",
+    "prior_law",
     "record_information",
 ]
 
-MIN_PRIOR_PRECISION = 0.1
-"""Least precision of the prior in any direction, in units of the prior's sds."""
-
-NUM_TRIED = 100
-"""Draws of the prior at which its curvature is looked at."""
+TAILS = 0.01, 0.99
+"""Quantiles of each component of the prior beyond which its draws are cut."""
 
 DRAWS_PER_START = 100
 """Draws from the prior whose mean is one start."""
@@ -60,7 +52,6 @@ def initial_position(
 
 def fisher_information(
     posterior: Posterior,
-    position: Any = None,
     *,
     num_simulated: int = 1000,
     seed: int = 0,
@@ -73,9 +64,6 @@ def fisher_information(
     posterior
         From `dpjax.numpyro.posterior`. What its model does not generate, such as
         regressors, is drawn from the rows of ``example``: a public design.
-    position
-        Public position at which the precision of the prior is taken; by default the
-        centre of the prior.
     num_simulated, seed, nominal_num_records
         As in `dpjax.fisher.fisher_information`.
 
@@ -94,65 +82,24 @@ def fisher_information(
     -----
     *Formal guarantees.* No data are read, as in `dpjax.fisher.fisher_information`.
     """
-    model = model_of(posterior)
-    if position is None:
-        position = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), model.prior_draws)
     of_records = record_information(
         posterior,
         num_simulated=num_simulated,
         seed=seed,
         nominal_num_records=nominal_num_records,
     )
-    precision = np.asarray(jax.jit(prior_precision(model))(position))
+    _, precision = prior_law(model_of(posterior))
     return lambda at: of_records(at) + precision.astype(jnp.result_type(float))
 
 
-def prior_sd(model: Model) -> np.ndarray:
-    """Standard deviations of the prior, over the flattened position."""
+def prior_law(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and precision of the normal law that fits draws of the prior, flattened."""
     draws = jax.tree.leaves(model.prior_draws)
     flat = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in draws]
-    return np.concatenate(flat, axis=1).std(axis=0)
-
-
-def is_log_concave(model: Model) -> bool:
-    """Whether the prior's density is about log-concave at draws from it.
-
-    It is not where the scale of some latents is another latent. The density may then
-    have no mode.
-    """
-    scaled = _hessian(model)
-    draws = jax.tree.map(lambda leaf: leaf[:NUM_TRIED], model.prior_draws)
-    least = jax.lax.map(lambda draw: jnp.linalg.eigvalsh(scaled(draw)[0])[0], draws)
-    return bool(jnp.min(least) > -MIN_PRIOR_PRECISION)
-
-
-def prior_precision(model: Model) -> Callable[[Any], jax.Array]:
-    """``position -> (d, d)``: the precision of the prior; see the module docstring."""
-    scaled = _hessian(model)
-
-    def precision(position):
-        hessian, units = scaled(position)
-        values, vectors = jnp.linalg.eigh(hessian)
-        return (vectors * jnp.maximum(values, MIN_PRIOR_PRECISION)) @ vectors.T / units
-
-    return precision
-
-
-def _hessian(model: Model) -> Callable:
-    """``position -> (hessian, units)`` of minus the log prior, both ``(d, d)``.
-
-    The Hessian is over the sds of the prior; over the units it is that of the position.
-    """
-    sd = prior_sd(model)
-    squares = np.outer(sd, sd)
-
-    def scaled(position):
-        flat, unravel = ravel_pytree(position)
-        units = jnp.asarray(squares, flat.dtype)
-        hessian = jax.hessian(lambda x: -model.logprior(unravel(x)))(flat) * units
-        return (hessian + hessian.T) / 2, units
-
-    return scaled
+    flat = np.concatenate(flat, axis=1)
+    flat = np.clip(flat, *np.quantile(flat, TAILS, axis=0))
+    covariance = np.atleast_2d(np.cov(flat.T))
+    return flat.mean(axis=0), np.linalg.inv(covariance)
 
 
 def record_information(posterior: Posterior, **options):

@@ -252,9 +252,7 @@ def glm(
     the number of records is public.
 
     ``(1 | GROUP)`` asks for one parameter a level and wants more records than the other
-    terms: ask `dpjax.numpyro.plan` first. Where groups differ by less than noise and
-    chance do, the fit may not find the parameters, and warns of that; ``C(GROUP)`` does
-    not have this problem.
+    terms: ask `dpjax.numpyro.plan` first.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
 from dpjax.fit.score_fit import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import initial_position, prior_precision
+from dpjax.numpyro.fisher import initial_position, prior_law
 from dpjax.numpyro.model import Model, is_latent
 from dpjax.numpyro.nodes import conditional_scores
 from dpjax.numpyro.sample import (
@@ -24,7 +24,6 @@ from dpjax.numpyro.sample import (
     check_method,
     fit_algorithm,
     generates_all,
-    min_resolution,
     spending,
     walk_from,
     walk_length,
@@ -98,7 +97,7 @@ def plan(
     found = made_up(
         posterior.loglikelihood_fn,
         model.simulate,
-        prior_precision(model),
+        prior_law(model)[1],
         posterior.tempering,
         positions,
     )
@@ -149,15 +148,14 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
         return algorithm.privacy(1, relation)
 
-    least = min_resolution(model)
     return FitCost(
         num_records,
         spent,
         noise,
         resolution,
-        least,
+        MIN_RESOLUTION,
         events,
-        least > MIN_RESOLUTION,
+        is_refused=False,
         share=FIT_SHARE if is_walk else 1.0,
         seconds=_seconds(posterior, num_records, centre, robust),
     )

@@ -36,7 +36,6 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.fit.score_draws import draws
 from dpjax.fit.score_fit import (
-    MIN_HIERARCHICAL_RESOLUTION,
     MIN_RESOLUTION,
     ScoreModel,
     expected_resolution,
@@ -46,9 +45,7 @@ from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (
     initial_position,
-    is_log_concave,
-    prior_precision,
-    prior_sd,
+    prior_law,
     record_information,
 )
 from dpjax.numpyro.model import Model
@@ -73,7 +70,6 @@ __all__ = [
     "clip_per_step",
     "fit_algorithm",
     "generates_all",
-    "min_resolution",
     "sample",
     "spending",
     "walk_from",
@@ -112,8 +108,7 @@ def fit_algorithm(
         ScoreModel(
             conditional_scores(model),
             record_information(posterior, nominal_num_records=nominal_num_records),
-            prior_precision(model),
-            prior_sd(model),
+            *prior_law(model),
         ),
         noise_multiplier=noise_multiplier,
         last=last,
@@ -178,8 +173,7 @@ def sample(
         design, or the neighbouring relation makes a number of records private that is
         used.
     BudgetError, CheckpointError
-        As in `dpjax.run`. The budget is refused as well if it is too small for the
-        number of records and parameters, and the prior is not log-concave.
+        As in `dpjax.run`.
 
     Warns
     -----
@@ -280,41 +274,22 @@ def spending(
 def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
     """Warn, before anything is spent, of a budget that says little of the parameters.
 
-    Draws from what it says would be nearly those of the prior. They are not attempted,
-    and the budget is refused, where the prior is not log-concave. All numbers are
-    public.
+    All numbers are public.
     """
     num_records = nominal_size(posterior, nominal_num_records)
     dim, effective = model_of(posterior).dim, posterior.tempering * num_records
     resolution = expected_resolution(dim, effective, noise_multiplier)
-    if resolution >= MIN_HIERARCHICAL_RESOLUTION:
+    if resolution >= MIN_RESOLUTION:
         return
-    least = min_resolution(model_of(posterior))
-    if resolution >= least:
-        return
-    hidden, factor = "how much the records say in each direction", least / resolution
+    hidden, factor = "how much the records say in each direction", 1 / resolution
+    factor *= MIN_RESOLUTION
     reason, remedy = too_little(budget, num_records, dim, hidden, factor)
-    if least > MIN_RESOLUTION:
-        raise privacy.BudgetError(
-            f"{reason}, and draws may not be right where little but the prior is "
-            "known, because its density is not log-concave (the scale of some "
-            f"latents is another latent, perhaps). Nothing was spent. {remedy}"
-        )
     warnings.warn(
         f"{reason}, and draws will be wide, in some directions perhaps as wide as the "
         f"prior. Nothing is spent yet. {remedy}. To stop here, turn this warning into "
         "an error (warnings.simplefilter)",
         stacklevel=3,
     )
-
-
-def min_resolution(model: Model) -> float:
-    """Bound on the `expected_resolution` of a fit that is made without a warning.
-
-    Below it, draws are wide if the prior of the model is log-concave. If it is not,
-    they may be far from the posterior, and the fit is refused.
-    """
-    return MIN_RESOLUTION if is_log_concave(model) else MIN_HIERARCHICAL_RESOLUTION
 
 
 def _centre(posterior):

@@ -122,9 +122,7 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
                 "width due to the prior",
                 f"{known.prior:.0%} of the variance",
                 known.prior <= MAX_SHARE,
-                score_draws.ASTRAY
-                if known.is_astray
-                else "the draws say mostly what the prior says; more records say more",
+                "the draws say mostly what the prior says; more records say more",
             ),
             Check(
                 "curvature over its noise",

@@ -270,7 +270,7 @@ def plan_sample(
     found = made_up(
         posterior.loglikelihood_fn,
         simulate_fn,
-        lambda position: jnp.asarray(precision),
+        precision,
         posterior.tempering,
         positions,
     )

@@ -43,8 +43,8 @@ def scores(position, record, rng_key):
 MODEL = ScoreModel(
     scores,
     lambda position: NUM_RECORDS * jnp.eye(1),
-    lambda position: jnp.eye(1) / 100,
-    np.full(1, 10.0),
+    np.zeros(1),
+    np.eye(1) / 100,
 )
 
 

@@ -57,8 +57,8 @@ def fitted(posterior, noise_multiplier, **options):
     model = ScoreModel(
         scores,
         lambda position: size * jnp.eye(2),
-        lambda position: jnp.eye(2) / 100,
-        np.full(2, 10.0),
+        np.zeros(2),
+        np.eye(2) / 100,
     )
     return score_fit(posterior, model, noise_multiplier=noise_multiplier, **options)
 

@@ -357,7 +357,7 @@ def test_neither_arviz_nor_a_pickle_holds_the_data():
 def test_the_metric_is_the_posteriors_covariance_where_that_is_known():
     """Of n normal records: sd^2 / n for the mean, 1 / 2n for the log of the sd."""
     position = {"mean": jnp.array(1.0), "scale": jnp.array(0.5)}
-    information = fisher_information(target(), position, num_simulated=20_000)
+    information = fisher_information(target(), num_simulated=20_000)
     found = inverse_fisher_information(information, position)
     expected = np.array([[np.exp(1.0), 0.0], [0.0, 0.5]]) / 2000
     # 20,000 draws give their variances to 2 per cent, one sd, at worst.

@@ -8,11 +8,13 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import dpjax
 import dpjax.numpyro
-from tests.numpyro.test_small_budgets import linear, shrunk
+from tests.numpyro.test_small_budgets import linear
 
 ROOT = Path(__file__).parents[2]
 BUDGET = dpjax.Budget(1.0, 1e-6)
@@ -28,6 +30,16 @@ EXAMPLE = dict(
     x=np.random.default_rng(0).normal(size=(200, 3)).astype("f4"),
     y=np.zeros(200, "f4"),
 )
+
+
+def shrunk(x, y):
+    """The scale of the slopes is unknown, so its density has no mode."""
+    scale = numpyro.sample("scale", dist.HalfNormal(1.0))
+    slopes = numpyro.sample("slopes", dist.Normal(jnp.zeros(3), scale).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("obs", dist.Normal(x @ slopes, 1), obs=y)
+
+
 MADE_UP = {
     model: dpjax.numpyro.posterior(model, EXAMPLE, plate="data", example=EXAMPLE)
     for model in (linear, shrunk)
@@ -79,11 +91,12 @@ def test_the_remedies_are_where_the_verdict_turns():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("model", "word"), [(linear, "wide"), (shrunk, "refused")])
-def test_what_sample_warns_of_or_refuses_is_told(model, word):
+@pytest.mark.parametrize("model", [linear, shrunk])
+def test_what_sample_warns_of_is_told(model):
     """At the same budget as in test_small_budgets.py."""
     table = planned(500, dpjax.Budget(0.3, 1e-6), model)
-    assert word in repr(table) and np.all(table.to_dataframe()["resolution"] < 0.5)
+    assert "wide" in repr(table)
+    assert np.all(table.to_dataframe()["resolution"] < 0.5)
 
 
 def test_a_budget_that_buys_no_noise_is_refused():

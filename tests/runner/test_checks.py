@@ -61,11 +61,3 @@ def test_a_fit_has_checks_of_its_own(changes, name):
     assert failing(run) == ["kind of draws"]
     states = simulated._replace(are_independent=True)
     assert failing(dataclasses.replace(run, known=states)) == []
-
-
-def test_draws_of_a_fit_that_went_astray_must_not_be_used():
-    """Records cannot account for less than nothing."""
-    known = KNOWN._replace(records=-5.0, prior=5.95)
-    run = Fit(np.ones((2, 90, 1)), None, STATEMENT, known=known)
-    assert known.is_astray and "must not be used" in repr(run)
-    assert not KNOWN._replace(records=-0.1, prior=1.05).is_astray

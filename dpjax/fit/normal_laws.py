@@ -1,0 +1,168 @@
+"""Normal laws that stand for the posterior of a fit, of which draws are near.
+
+What `dpjax.fit.score_fit` releases is a normal likelihood of y, the parameters in a
+frame. The posterior is normal where the prior is. Elsewhere the prior has a normal law
+in its place, near where the posterior is.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpjax.fit.compiled import compiled
+from dpjax.fit.slopes import Evidence
+
+__all__ = ["Laws", "LocalPrior", "closest", "laws_of"]
+
+NUM_POINTS = 64
+"""Points of an average over a normal law."""
+
+MAX_TRIALS, MAX_MOVE, MIN_GAIN = 60, 3.0, 1e-3
+"""Of the search for the closest law: laws that are tried; how far a step moves a
+component in the frame; and the gain of a step after which there is no other."""
+
+MIN_PRECISION = 0.25
+"""Least precision of a local prior, over that of the normal law that fits the prior's
+draws. Hessians of a prior that is not log-concave may be indefinite."""
+
+
+class LocalPrior(NamedTuple):
+    """The normal law that stands for the prior of y, ``(d,)`` and ``(d, d)``."""
+
+    mean: np.ndarray
+    precision: np.ndarray
+
+
+class Laws(NamedTuple):
+    """For each of n slopes: the likelihood of y, and its law where the prior is normal.
+
+    rows, target
+        The likelihood is exp(-|rows y - target|^2 / 2); ``(n, r, d)`` and ``(n, r)``.
+    mean, root
+        Of y: ``(n, d)``, and ``(n, d, d)`` with covariance root root^T.
+    """
+
+    rows: np.ndarray
+    target: np.ndarray
+    mean: np.ndarray
+    root: np.ndarray
+
+
+def laws_of(
+    evidence: Evidence, prior: LocalPrior, is_measured, slopes: np.ndarray
+) -> Laws:
+    """The likelihood and the law of y for each of the slopes, ``(n, r, r)``."""
+    place, score, noise_sd = evidence.pooled
+    scatter = evidence.scatter(slopes, noise_sd)
+    factor = np.linalg.cholesky(scatter)
+    rows = np.zeros((*slopes.shape[:2], len(is_measured)))
+    rows[:, :, is_measured] = np.linalg.solve(factor, slopes)
+    target = np.linalg.solve(factor, (score + slopes @ place)[:, :, None])
+    transposed = np.swapaxes(rows, 1, 2)
+    values, vectors = np.linalg.eigh(transposed @ rows + prior.precision)
+    root = vectors / np.sqrt(values)[:, None]
+    pull = transposed @ target + (prior.precision @ prior.mean)[:, None]
+    mean = root @ (np.swapaxes(root, 1, 2) @ pull)
+    return Laws(rows, target[:, :, 0], mean[:, :, 0], root)
+
+
+class _Law(NamedTuple):
+    """A normal law q of y.
+
+    mean, root
+        ``(d,)``, and ``(d, d)`` with covariance root root^T.
+    bound
+        The lower bound on the log evidence that it gives.
+    prior
+        The local prior: its precision is the average over q of minus the Hessian of the
+        log prior, and it has the average gradient at the mean of q.
+    posterior
+        The law of y given that prior.
+    """
+
+    mean: np.ndarray
+    root: np.ndarray
+    bound: float
+    prior: LocalPrior
+    posterior: Laws
+
+
+def closest(
+    evidence: Evidence, logprior: Callable, origin, data_share, rng_key: jax.Array
+) -> tuple[LocalPrior, np.ndarray]:
+    """The local prior that makes the normal law closest to the posterior, and its mean.
+
+    Closest is the law q of variational inference, at which q is its own `posterior`
+    (Opper and Archambeau, Neural Computation 21, 2009). It exists where the mode does
+    not, as that of effects of unknown scale. Steps of the natural gradient lead there,
+    each of which raises the bound on the evidence.
+
+    Parameters
+    ----------
+    evidence
+        What was released; its `regular` slope is used.
+    logprior, origin
+        ``(y, origin) -> scalar``, and its second argument.
+    data_share
+        gamma of the frame, ``(d,)``.
+    rng_key
+        Of the `NUM_POINTS` points that averages over q are taken at.
+    """
+    dim = len(data_share)
+    half = jax.random.normal(rng_key, (NUM_POINTS // 2, dim))
+    points = np.asarray(jnp.concatenate([half, -half]), np.float64)
+    is_measured, units = data_share > 0, np.sqrt(1 - data_share)
+
+    def averages(ys, origin):
+        def at(y):
+            value, gradient = jax.value_and_grad(logprior)(y, origin)
+            return value, gradient, -jax.hessian(logprior)(y, origin)
+
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(at)(ys))
+
+    def arguments(ys):
+        return jnp.asarray(ys, jnp.result_type(float)), origin
+
+    averages_fn = compiled(averages, *arguments(points))
+
+    def law(mean, root) -> _Law | None:
+        found = averages_fn(*arguments(mean + points @ root.T))
+        value, gradient, matrix = (np.asarray(part, np.float64) for part in found)
+        if not (np.isfinite(value) and np.all(np.isfinite(matrix))):
+            return None
+        matrix = (matrix + matrix.T) / 2 / np.outer(units, units)
+        values, vectors = np.linalg.eigh(matrix)
+        vectors = units[:, None] * vectors
+        precision = (vectors * np.maximum(values, MIN_PRECISION)) @ vectors.T
+        prior = LocalPrior(mean + np.linalg.solve(precision, gradient), precision)
+        posterior = laws_of(evidence, prior, is_measured, evidence.regular[None])
+        rows, target = posterior.rows[0], posterior.target[0]
+        square = np.sum((rows @ mean - target) ** 2) + np.sum((rows @ root) ** 2)
+        bound = value - square / 2 + np.linalg.slogdet(root)[1]
+        return _Law(mean, root, bound, prior, posterior)
+
+    def moved(q: _Law, share) -> _Law | None:
+        """After a share of a step, or less of it if it is long."""
+        step = q.posterior.mean[0] - q.mean
+        share /= max(1.0, np.abs(step).max() / MAX_MOVE)
+        ahead = np.linalg.inv(q.posterior.root[0] @ q.posterior.root[0].T)
+        precision = (1 - share) * np.linalg.inv(q.root @ q.root.T) + share * ahead
+        step = share * np.linalg.solve(precision, ahead @ step)
+        values, vectors = np.linalg.eigh(precision)
+        return law(q.mean + step, vectors / np.sqrt(values))
+
+    # Derivatives of the prior may overflow far out, but not where the fit has ended.
+    wide_first = (law(np.zeros(dim), np.eye(dim) / 4**i) for i in range(MAX_TRIALS))
+    best, share = next(q for q in wide_first if q is not None), 1.0
+    for _ in range(MAX_TRIALS):
+        trial = moved(best, share)
+        if trial is None or trial.bound < best.bound:
+            share /= 2
+            continue
+        gain, best, share = trial.bound - best.bound, trial, min(1.0, 2 * share)
+        if gain < MIN_GAIN:
+            break
+    return best.prior, best.mean
