@@ -37,16 +37,19 @@ SHARED = {
     "ep/sites",
 }
 # Where the runner passes records on: to a program as its argument, to JAX for their
-# shapes, and to a hash; and the memory of a hashed array. An attack asks
+# shapes, and to a hash, which other processes take part in. An attack asks
 # made-up records for their shapes.
 HANDED_ON = {
     "numpyro/kernel": [
         "read = arrays_of(self._algorithm_fn), self._posterior.data",
     ],
     "runner/attack": ["shapes = jax.eval_shape(lambda: outline.data)"],
-    "runner/hashes": ["found.update(contents.data)"],
+    "runner/hashes": ["found.update(block.data)"],
+    "runner/processes": [
+        "parts = {shard.device: shard.data for shard in array.addressable_shards}"
+    ],
     "runner/program": ["data = posterior.data"],
-    "runner/reserve": ["data_fn=lambda: digest(posterior.data),"],
+    "runner/reserve": ["records = functools.cache(lambda: digest(posterior.data))"],
     "runner/run": [
         "position, record = jax.eval_shape(first, (positions, posterior.data))",
         "records = functools.cache(lambda: digest(posterior.data))",

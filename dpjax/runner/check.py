@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.release import captured, taint
+from dpjax.runner import processes
 
 __all__ = ["check_arguments", "check_key", "check_loop", "check_start", "made"]
 
@@ -80,6 +81,7 @@ def check_key(unsafe_key) -> None:
         )
 
 
+@processes.agreed()
 def check_loop(traced, arrays, posterior: Posterior) -> None:
     """Refuse a loop whose results depend on records other than by a release.
 
@@ -112,6 +114,7 @@ def check_loop(traced, arrays, posterior: Posterior) -> None:
     _refuse(dict(state=state, bits=bits, draws=draws.position, infos=draws.info))
 
 
+@processes.agreed()
 def check_start(algorithm_fn, posterior: Posterior, positions) -> None:
     """Refuse an initial state, a prior or a `constrain_fn` that reads records.
 

@@ -6,6 +6,7 @@ checkpoint therefore outlives its run: whoever called `dpjax.run` deletes it whe
 draws are saved. It holds the randomness key, so it is secret, mode 0600.
 """
 
+import io
 import json
 import os
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from dpjax.runner import processes
 from dpjax.runner.files import open_own, replacing
 
 __all__ = ["Checkpoint", "CheckpointError", "check", "load", "reservation", "save"]
@@ -50,6 +52,8 @@ class Checkpoint(NamedTuple):
 def save(path, settings: dict, checkpoint: Checkpoint) -> None:
     """Replace the file at `path` in one step; without a path, do nothing.
 
+    The first process writes it, and the others wait until it is written.
+
     Parameters
     ----------
     path
@@ -69,8 +73,12 @@ def save(path, settings: dict, checkpoint: Checkpoint) -> None:
         start=checkpoint.start,
     )
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(checkpoint.progress)]
-    with replacing(path) as file:
-        np.savez(file, *leaves, header=json.dumps(header))
+
+    def write():
+        with replacing(path) as file:
+            np.savez(file, *leaves, header=json.dumps(header))
+
+    processes.first(write)
 
 
 def load(path, template) -> Checkpoint | None:
@@ -90,9 +98,10 @@ def load(path, template) -> Checkpoint | None:
     ValueError
         If `path` is a symbolic link.
     """
-    if path is None or not os.path.lexists(path):
+    content = _content(path)
+    if not content:
         return None
-    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file, np.load(file) as stored:
+    with np.load(io.BytesIO(content)) as stored:
         header = json.loads(str(stored["header"]))
         leaves = [stored[f"arr_{i}"] for i in range(len(stored.files) - 1)]
     structure = jax.tree.structure(template)
@@ -107,10 +116,22 @@ def reservation(path) -> str | None:
 
     It is None if there is no path, no file or no such line. Errors are those of `load`.
     """
-    if path is None or not os.path.lexists(path):
+    content = _content(path)
+    if not content:
         return None
-    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file, np.load(file) as stored:
+    with np.load(io.BytesIO(content)) as stored:
         return json.loads(str(stored["header"]))["reservation"] or None
+
+
+def _content(path) -> bytes:
+    """The file at `path`; nothing if there is no path or no file."""
+
+    def read():
+        if os.path.lexists(path):
+            with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+                return file.read()
+
+    return b"" if path is None else processes.first(read)
 
 
 def check(path, checkpoint: Checkpoint, settings: dict) -> None:

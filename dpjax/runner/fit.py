@@ -71,7 +71,7 @@ def fit(
         verbose=verbose,
         **options,
     )
-    released = jax.tree.map(lambda leaf: leaf[0, 0], found.infos)
+    released = jax.tree.map(lambda leaf: _rounded(leaf[0, 0]), found.infos)
     # Draws follow from what was released, so a resumed fit repeats them.
     seed = int.from_bytes(digest(released)[:4], "little")
     positions, known = draws_fn(
@@ -90,6 +90,18 @@ def fit(
     positions = posterior.constrain(jax.tree.map(chains, positions))
     statement = found.statement
     return Fit(positions, None, statement, released=released, known=known)
+
+
+def _rounded(numbers):
+    """Float64 numbers to 32 significant bits.
+
+    The sums that a fit releases are exact however the records are spread. What the loop
+    computes from them may differ in its last bits between layouts.
+    """
+    if numbers.dtype != np.float64:
+        return numbers
+    mantissa, exponent = np.frexp(numbers)
+    return np.ldexp(np.round(mantissa * 2.0**32) / 2.0**32, exponent)
 
 
 def spent_before(budget: privacy.Budget, ledger, checkpoint) -> ledgers.Spent | None:

@@ -6,16 +6,23 @@ import hmac
 import jax
 import numpy as np
 
+from dpjax.runner import processes
+
 __all__ = ["digest", "keyed"]
 
 
 def digest(arrays) -> bytes:
-    """SHA-256 of the leaves of a pytree. Of records it is as secret as they are."""
+    """SHA-256 of the leaves of a pytree. Of records it is as secret as they are.
+
+    If a leaf is spread over processes, all of them make the call.
+    """
     found = hashlib.sha256()
-    for leaf in map(np.asarray, jax.tree.leaves(arrays)):
-        found.update(repr((leaf.shape, leaf.dtype.str)).encode())
-        contents = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-        found.update(contents.data)
+    for leaf in jax.tree.leaves(arrays):
+        if not processes.is_spread(leaf):
+            leaf = np.asarray(leaf)
+        found.update(repr((leaf.shape, np.dtype(leaf.dtype).str)).encode())
+        for block in processes.blocks(leaf):
+            found.update(block.data)
     return found.digest()
 
 

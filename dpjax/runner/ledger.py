@@ -42,6 +42,7 @@ from typing import NamedTuple
 
 from dpjax.privacy.events import check_events, event_from_json
 from dpjax.privacy.filter import AdaptiveRule
+from dpjax.runner import processes
 from dpjax.runner.files import open_own, replacing
 from dpjax.runner.hashes import keyed
 
@@ -322,11 +323,19 @@ def _digest(path, data_fn: Callable[[], bytes]) -> bytes:
 
 
 def _read(path) -> tuple[list[_Line], list[bytes]]:
+    return _parsed(processes.first(lambda: _content(path)), path)
+
+
+def _content(path) -> bytes:
+    """What the file holds, once it is found to agree with its head."""
     try:
         with _locked(path, os.O_RDONLY) as file:
-            return _checked(file.read(), path)
+            content = file.read()
+            _checked(content, path)
+            return content
     except FileNotFoundError:
-        return _checked(b"", path)
+        _checked(b"", path)
+        return b""
 
 
 @contextlib.contextmanager
@@ -351,6 +360,13 @@ def _check_name(file, path) -> None:
 
 
 def _checked(content: bytes, path) -> tuple[list[_Line], list[bytes]]:
+    """As `_parsed`, if the head of the ledger agrees."""
+    lines, whole = _parsed(content, path)
+    _check_head(path, whole)
+    return lines, whole
+
+
+def _parsed(content: bytes, path) -> tuple[list[_Line], list[bytes]]:
     """The reservations, and the lines that hold them."""
     *whole, rest = content.split(b"\n")
     # Only the end of a line makes it JSON, so this one lacks no more than its newline.
@@ -375,7 +391,6 @@ def _checked(content: bytes, path) -> tuple[list[_Line], list[bytes]]:
                 "was edited or damaged, so what it has spent is unknown"
             )
         lines.append(line)
-    _check_head(path, whole)
     return lines, whole
 
 

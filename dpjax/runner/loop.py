@@ -7,7 +7,7 @@ import numpy as np
 from tqdm import tqdm
 
 from dpjax.random import chacha
-from dpjax.runner import signals
+from dpjax.runner import processes, signals
 from dpjax.runner.checkpoint import Checkpoint
 from dpjax.runner.layout import COINS_STREAM, NUM_CHUNKS, Layout
 from dpjax.runner.program import Draw, Program
@@ -68,7 +68,10 @@ def sample(
     chains, read = checkpoint.progress
     # The bar ends at a public number: how many steps were active is secret.
     done = min(checkpoint.start // layout.chunk_size, NUM_CHUNKS)
-    with tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part") as bar:
+    with (
+        tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part") as bar,
+        processes.watched(),
+    ):
         for start in range(
             checkpoint.start, layout.num_active.max(), layout.chunk_size
         ):

@@ -259,6 +259,11 @@ def trace(
             _loops[text_hash] = loop
             return loop(*arguments)
 
+    if _mesh(data) is not None:
+        # JAX adds operations that move arrays between devices.
+        loop_on_one = _Loop(algorithm_fn, posterior, outline_fn)
+        shapes = jax.eval_shape(lambda *given: given, data, chains)
+        traced = loop_on_one.trace(arrays, *shapes, words, active)
     return Program(loop.outline, num_words, _identity(traced.jaxpr), advance)
 
 
@@ -281,10 +286,18 @@ def _beside(data, chains):
 
     A loop returns them there, and chains elsewhere would have it traced again.
     """
+    mesh = _mesh(data)
+    if mesh is None:
+        return chains
+    return jax.device_put(chains, jax.NamedSharding(mesh, jax.P()))
+
+
+def _mesh(data):
+    """That of the devices that records are spread over; None if they are not."""
     for leaf in jax.tree.leaves(data):
         if isinstance(sharding := getattr(leaf, "sharding", None), jax.NamedSharding):
-            return jax.device_put(chains, jax.NamedSharding(sharding.mesh, jax.P()))
-    return chains
+            return sharding.mesh
+    return None
 
 
 def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> str:

@@ -1,5 +1,6 @@
 """Pay for several runs as a whole, before the first of them."""
 
+import functools
 import os
 import secrets
 from collections.abc import Callable, Iterable
@@ -11,6 +12,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.events import check_events
 from dpjax.privacy.validate import check_count
 from dpjax.runner import ledger as ledgers
+from dpjax.runner import processes
 from dpjax.runner.hashes import digest
 from dpjax.runner.run import cost_of, total_epsilon
 from dpjax.runner.statement import listed
@@ -119,16 +121,21 @@ def reserve(
                 "steps or chains, or a larger budget"
             )
 
-    ledgers.reserve(
+    records = functools.cache(lambda: digest(posterior.data))
+    if processes.are_many():
+        records()  # In all of them at once, as the first one alone may ask for it.
+    append = functools.partial(
+        ledgers.reserve,
         ledger,
         events,
         budget.neighboring_relation.name,
         approve,
         rule=privacy.AdaptiveRule.of(events, budget),
-        data_fn=lambda: digest(posterior.data),
+        data_fn=records,
         nonce_fn=lambda state: secrets.token_hex(32),
         is_plan=True,
     )
+    processes.first(lambda: append().encode())
     return Reserved(
         epsilon=privacy.epsilon(events, budget.delta),
         delta=budget.delta,

@@ -22,7 +22,7 @@ from dpjax.privacy.validate import check_count
 from dpjax.random import chacha
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
-from dpjax.runner import loop, signals
+from dpjax.runner import loop, processes, signals
 from dpjax.runner import program as programs
 from dpjax.runner.check import check_arguments, check_key, check_start, made
 from dpjax.runner.hashes import digest, keyed
@@ -142,6 +142,7 @@ def run(
     steps at which a lazy kernel does nothing are skipped; which ones they were stays
     secret.
     """
+    verbose = verbose and processes.is_first()
     check_key(unsafe_key)
     check_arguments(algorithm_fn, posterior)
     num_chains = check_count("num_chains", num_chains)
@@ -209,10 +210,15 @@ def run(
     )
     # A run that is charged has a checkpoint, from which it goes on.
     with signals.deferred():
+        secret = processes.first(lambda: _secret(unsafe_key))
+        if processes.are_many():
+            names = dict(parameters=parameters, data=records())
+            names = {name: keyed(secret, value).hex() for name, value in names.items()}
+            processes.check_same(settings | names)
         if stored is not None:
             key, reservation = stored.key, stored.reservation
         elif budget is None:
-            key, reservation = _secret(unsafe_key), ""
+            key, reservation = secret, ""
         else:
             key, reservation = _pay(
                 outline.events,
@@ -220,7 +226,8 @@ def run(
                 budget,
                 ledger,
                 ledger_rule,
-                unsafe_key,
+                secret,
+                unsafe_key is not None,
                 settings | dict(num_steps=length, parameters=parameters.hex()),
                 records,
             )
@@ -234,7 +241,8 @@ def run(
                 data=keyed(key, records()).hex(),
             )
         if stored is not None:
-            checkpoints.check(checkpoint, stored, settings)
+            check = functools.partial(checkpoints.check, checkpoint, stored, settings)
+            processes.first(check)
             if budget is not None and ledger is not None:
                 _check_paid(checkpoint, ledger, reservation)
         statement = _statement(outline.events, budget, num_chains, length, unsafe_key)
@@ -380,14 +388,21 @@ def _check_tuning(num_warmup: int, num_discarded: int, num_steps: int) -> None:
 
 
 def _pay(
-    events, cost_fn, budget, ledger, ledger_rule, unsafe_key, settings: dict, records
+    events,
+    cost_fn,
+    budget,
+    ledger,
+    ledger_rule,
+    secret: bytes,
+    is_unsafe: bool,
+    settings: dict,
+    records,
 ) -> tuple[bytes, str]:
     """Refuse what the budget cannot pay, then write the ledger.
 
     Returns the run's 32 secret bytes, and the nonce of its reservation. Of runs with
     one unsafe key only those with equal settings, records and ledgers have equal ones.
     """
-    secret = _secret(unsafe_key)
     text = json.dumps(settings).encode()
 
     def nonce_fn(ledger_state: str) -> str:
@@ -412,7 +427,8 @@ def _pay(
         approve(NOTHING_SPENT)
         nonce = nonce_fn("")
     else:
-        nonce = ledgers.reserve(
+        append = functools.partial(
+            ledgers.reserve,
             ledger,
             events,
             budget.neighboring_relation.name,
@@ -420,8 +436,9 @@ def _pay(
             rule=ledger_rule or privacy.AdaptiveRule.of(events, budget),
             data_fn=records,
             nonce_fn=nonce_fn,
-            unsafe_key=unsafe_key is not None,
+            unsafe_key=is_unsafe,
         )
+        nonce = processes.first(lambda: append().encode()).decode()
     return keyed(secret, bytes.fromhex(nonce)), nonce
 
 
