@@ -102,7 +102,7 @@ def louder(factor):
 
 
 def off_the_lattice(words, integers, unit, multiplier, add=gaussian.add_noise):
-    return add(words, integers, unit, multiplier) + 4 * unit
+    return add(words, integers, unit, multiplier) + 4 * exact_sums.GRID * unit
 
 
 def uniform(chance):
@@ -112,7 +112,7 @@ def uniform(chance):
 def of_one_length(words, size, noise_multiplier):
     with jax.enable_x64(True):
         numbers = k_norm_sum._normal(words)[size + 1 :]
-        return noise_multiplier * exact_sums.GRID * numbers
+        return noise_multiplier * exact_sums.VECTOR_GRID * numbers
 
 
 def one_stream(key, stream, shape, tape=chacha.tape):

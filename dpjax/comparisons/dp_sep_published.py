@@ -79,7 +79,7 @@ def as_top_level_api(
         raise ValueError(f"damping must be in (0, 1], got {damping}")
     model = SharedSite(posterior, family, match)
     num_records = model.num_records
-    unit = l2_clip_norm / exact_sums.GRID
+    unit = l2_clip_norm / exact_sums.VECTOR_GRID
     count = gaussian.WORDS_PER_COORDINATE * family.size
     row = -(-count // 16) * 16
 

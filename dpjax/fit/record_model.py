@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax.release.gradient_parts import gradient_parts
+from dpjax.release.gradient_parts import gradient_parts, whole
 
 __all__ = ["Moments", "RecordModel", "Window", "clip"]
 
@@ -137,7 +137,7 @@ class RecordModel:
                 parts = gradient_parts(
                     self.loglikelihood_fn, position, record, MAX_PARTS
                 )
-                return jnp.concatenate(parts)
+                return jnp.concatenate([whole(part) for part in parts])
 
             scores = jax.vmap(score)(records)
         return scores.astype(jnp.float64)

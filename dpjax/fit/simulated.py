@@ -37,7 +37,7 @@ from dpjax.fit.record_model import BLOCK, MAX_PARTS, RecordModel, Window
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.gradient_parts import gradient_parts
+from dpjax.release.gradient_parts import gradient_parts, whole
 from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = [
@@ -200,7 +200,7 @@ def simulated_fit(
 
             def score_fn(record):
                 score = gradient_parts(loglikelihood_fn, position, record, MAX_PARTS)
-                score = jnp.concatenate(score)
+                score = jnp.concatenate([whole(part) for part in score])
                 return jnp.matmul(score, scale.astype(score.dtype), precision="highest")
 
             return score_fn

@@ -42,7 +42,7 @@ from dpjax.random import variates
 from dpjax.release import clip_bounds
 from dpjax.release.gaussian import WORDS_PER_COORDINATE
 from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.gradient_parts import gradient_parts
+from dpjax.release.gradient_parts import Outer, gradient_parts, whole
 
 __all__ = ["as_top_level_api", "hmc"]
 
@@ -65,11 +65,9 @@ def _released_gradient(posterior, position, root, words, release):
     """
     flat, unravel = ravel_pytree(position)
 
-    def loglikelihood(vector, record):
-        return posterior.loglikelihood_fn(unravel(vector), record)
-
     def contribution(record):
-        return _pull_back(root, gradient_parts(loglikelihood, flat, record))
+        parts = gradient_parts(posterior.loglikelihood_fn, position, record)
+        return _pull_back(root, parts)
 
     def public(density):
         gradient = jax.grad(lambda vector: density(unravel(vector)))(flat)
@@ -84,15 +82,27 @@ def _released_gradient(posterior, position, root, words, release):
 
 
 def _pull_back(root, parts):
-    """W^T g for a gradient g given as the vectors that make it up."""
+    """W^T g for a gradient g given as `gradient_parts`."""
     if root is None:
         return parts
     if root.ndim == 1:
-        starts = np.cumsum([0, *(part.size for part in parts[:-1])])
-        return [root[i : i + g.size] * g for i, g in zip(starts, parts, strict=True)]
-    if len(parts) == 1:
-        return [jnp.matmul(root.T, parts[0], precision="highest")]
+        starts = np.cumsum([0, *(whole(part).size for part in parts[:-1])])
+        return [_scale(root[i:], g) for i, g in zip(starts, parts, strict=True)]
+    parts = [whole(part) for part in parts]
+    if max(part.size for part in parts) > 1:
+        gradient = jnp.concatenate(parts)
+        return [jnp.matmul(root.T, gradient, precision="highest")]
     return [sum(w * g for w, g in zip(column, parts, strict=True)) for column in root.T]
+
+
+def _scale(factors, part):
+    """A part times the first of the factors, one a component."""
+    if isinstance(part, Outer) and part.weights.size == 1:
+        direction = part.direction
+        factors = factors[: direction.size].reshape(direction.shape)
+        return part._replace(direction=factors * direction)
+    vector = whole(part)
+    return factors[: vector.size] * vector
 
 
 def _charged_dimension(inverse_mass_matrix) -> int:

@@ -1,9 +1,10 @@
 """Exact sums of integers over records, block by block.
 
 Every record contributes integers of at most `GRID`. Groups of 256 of them are added in
-float32, which holds every integer up to 2^24, and groups are added in float64. No
-addition rounds, so a sum depends neither on the order of the records nor on how they
-are split into blocks, devices or processes.
+float32, which holds every integer up to 2^24, and groups are added in float64. Products
+of two such integers are added in float64, 2^21 of them, and then in int64. No addition
+rounds, so a sum depends neither on the order of the records nor on how they are split
+into blocks, devices or processes.
 """
 
 from collections.abc import Callable
@@ -13,14 +14,30 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["GRID", "clip_to_grid", "exact_sum", "sum_over_records", "wide"]
+__all__ = [
+    "GRID",
+    "VECTOR_GRID",
+    "clip_to_grid",
+    "directions",
+    "exact_product",
+    "exact_sum",
+    "sum_over_records",
+    "wide",
+]
 
 GRID = 2**16
 """Cells of the public grid per clip bound. At n = 1e7 the rounding of all records
 together moves a sum by about .03 clip bounds, random in sign."""
 
+VECTOR_GRID = GRID**2
+"""Cells per clip bound of sums of vectors: a cell of a weight times one of a direction,
+where a vector comes as their product."""
+
 GROUP = 2**24 // GRID
 """Integers of at most `GRID` that float32 adds without rounding."""
+
+MAX_PRODUCTS = 2**53 // VECTOR_GRID
+"""Products of two integers of at most `GRID` that float64 adds without rounding."""
 
 MAX_RECOMPUTED_PIECES = 4
 """Pieces of a vector up to which XLA may evaluate the vector again for each of them;
@@ -32,8 +49,9 @@ def sum_over_records(
     data,
     block_size: int,
     shape: tuple[int, ...] = (),
+    dtype="float64",
 ) -> jax.Array:
-    """Add up the float64 arrays that `sums` returns for blocks of records.
+    """Add up the arrays that `sums` returns for blocks of records.
 
     Parameters
     ----------
@@ -44,7 +62,7 @@ def sum_over_records(
         Pytree of arrays with the records along the leading axis.
     block_size
         About the most records of a block.
-    shape
+    shape, dtype
         Of the arrays.
     """
     size = jax.tree.leaves(data)[0].shape[0]
@@ -65,7 +83,7 @@ def sum_over_records(
             return total + found
 
     with jax.enable_x64(True):
-        zero = jnp.zeros(shape)
+        zero = jnp.zeros(shape, dtype)
     return lax.fori_loop(0, num_blocks, add, zero)
 
 
@@ -113,13 +131,7 @@ def clip_to_grid(
     to 1 - (d + 16) 2^-23 of the bound before it is truncated towards zero, which covers
     the rounding of its norm in float32.
     """
-    size = sum(piece.shape[axis] for piece in vectors)
-    if size > 2**21:
-        raise ValueError(
-            f"vectors of {size} components cannot be clipped exactly in float32; the "
-            "most is 2^21"
-        )
-    largest = GRID * (1.0 - (size + 16) * 2.0**-23)
+    largest = _largest(sum(piece.shape[axis] for piece in vectors))
     unit = jnp.asarray(jnp.maximum(l2_clip_norm, 1e-30) / GRID, vectors[0].dtype)
     is_stored = len(vectors) > MAX_RECOMPUTED_PIECES
     if is_stored:
@@ -136,6 +148,71 @@ def clip_to_grid(
     finite = shrink > 0 if is_stored else square < jnp.inf
     shrink, finite = jnp.expand_dims(shrink, axis), jnp.expand_dims(finite, axis)
     return [jnp.trunc(jnp.where(finite, piece * shrink, 0)) for piece in cells]
+
+
+def directions(vectors: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Unit vectors in cells of 1 / GRID, ``(n, q)``, and lengths ``(n,)``.
+
+    A vector that is not finite has the direction zero and no finite length.
+
+    Parameters
+    ----------
+    vectors
+        ``(n, q)``, of at least float32. XLA may evaluate them for the norm and again
+        for the cells, so they must not be computed from more than products.
+
+    Notes
+    -----
+    *Formal guarantees.* The norm of every direction is at most GRID, as in
+    `clip_to_grid`.
+    """
+    largest = _largest(vectors.shape[1])
+    top = jnp.max(jnp.abs(vectors), axis=1)
+    # The largest component is one, so that no square overflows, and not all vanish.
+    scaled = vectors / jnp.where(top > 0, top, 1.0)[:, None]
+    square = jnp.sum(scaled**2, axis=1)
+    shrink = largest / jnp.sqrt(jnp.maximum(square, 1.0))
+    # The sum is undefined if a component is, while XLA's maximum may pass over it.
+    is_finite = (square < jnp.inf)[:, None]
+    cells = jnp.where(is_finite, jnp.trunc(scaled * shrink[:, None]), 0)
+    return cells, top * jnp.sqrt(square)
+
+
+def _largest(size: int) -> float:
+    """The norm to which vectors shrink before they are truncated, in cells."""
+    if size > 2**21:
+        raise ValueError(
+            f"vectors of {size} components cannot be clipped exactly in float32; the "
+            "most is 2^21"
+        )
+    return GRID * (1.0 - (size + 16) * 2.0**-23)
+
+
+def exact_product(weights: jax.Array, cells: jax.Array) -> jax.Array:
+    """Sum over records of flattened products ``weights * cells``, int64.
+
+    Parameters
+    ----------
+    weights, cells
+        Integers of at most GRID, ``(n, p, 1)`` and ``(n, 1, q)``, or ``(n, 1, p)`` and
+        ``(n, q, 1)``.
+
+    Raises
+    ------
+    ValueError
+        If there are more than `MAX_PRODUCTS` records.
+    """
+    if len(weights) > MAX_PRODUCTS:
+        raise ValueError(f"float64 cannot add {len(weights)} products exactly")
+    with jax.enable_x64(True):
+        total = lax.dot_general(
+            weights.astype(jnp.float64),
+            cells.astype(jnp.float64),
+            (((0,), (0,)), ((), ())),
+            precision="highest",
+        )
+        # Of the axes (p, 1, 1, q) or (1, p, q, 1) the inner two change places.
+        return total.swapaxes(1, 2).astype(jnp.int64).ravel()
 
 
 def wide(values: jax.Array) -> jax.Array:

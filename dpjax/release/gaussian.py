@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import ndtri
 
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import VECTOR_GRID
 from dpjax.release.taint import released
 
 __all__ = [
@@ -53,17 +53,17 @@ def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multipli
     words
         Uniform uint32, ``(WORDS_PER_COORDINATE * size,)``.
     integers
-        Float64 integers ``(size,)`` in units of the grid, from `vector_sum`.
+        Int64 ``(size,)`` in units of the grid, from `vector_sum`.
     unit
-        What one cell stands for: ``l2_clip_norm / GRID``.
+        What one cell stands for: ``l2_clip_norm / VECTOR_GRID``.
     noise_multiplier
         Noise standard deviation over the clip norm, in (0, `MAX_NOISE_MULTIPLIER`]: a
         float, or a float64 scalar array.
 
     Returns
     -------
-    Floats ``(size,)``: multiples of ``unit`` times the largest power of two cells that
-    is at most a sixteenth of the noise's standard deviation.
+    Floats ``(size,)``: multiples of ``unit`` times the largest power of two cells, of
+    one or more, that is at most a sixteenth of the noise's standard deviation.
 
     Notes
     -----
@@ -73,7 +73,7 @@ def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multipli
     """
     with jax.enable_x64(True):
         noise = _standard_noise(*words.reshape(WORDS_PER_COORDINATE, -1))
-        noise = noise_multiplier * GRID * noise
+        noise = noise_multiplier * VECTOR_GRID * noise
     return on_lattice(integers, noise, unit, noise_multiplier)
 
 
@@ -86,9 +86,11 @@ def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multipl
     is_array = isinstance(noise_multiplier, jax.Array)
     with jax.enable_x64(True):
         floor, log2 = (jnp.floor, jnp.log2) if is_array else (np.floor, np.log2)
-        spacing = 2.0 ** floor(log2(noise_multiplier * GRID / 16))
-        noisy = integers + jnp.floor(noise + 0.5)
-        public = released(jnp.floor(noisy / spacing + 0.5)) * (spacing * unit)
+        places = jnp.maximum(floor(log2(noise_multiplier * VECTOR_GRID / 16)), 0)
+        places = places.astype(jnp.int64)
+        spacing = jnp.int64(1) << places
+        noisy = integers + jnp.floor(noise + 0.5).astype(jnp.int64)
+        public = released((noisy + (spacing >> 1)) >> places) * (spacing * unit)
     return public.astype(jnp.result_type(float))
 
 

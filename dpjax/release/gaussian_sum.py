@@ -21,7 +21,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive, check_real
 from dpjax.random import batches
 from dpjax.release import clip_bounds, gaussian, vector_sums
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import VECTOR_GRID
 
 __all__ = ["GaussianSum"]
 
@@ -110,7 +110,7 @@ class GaussianSum:
         total = vector_sums.vector_sum(
             posterior, contribution_fn, self.l2_clip_norm, sample, rng_key
         )
-        unit = self.l2_clip_norm / GRID
+        unit = self.l2_clip_norm / VECTOR_GRID
         if self.noise_multiplier == 0:
             with jax.enable_x64(True):
                 total = total * unit

@@ -1,66 +1,124 @@
-"""A record's gradient as separate components, which XLA sums much faster.
+"""A record's gradient in parts, which XLA sums much faster than the whole.
 
-Reverse mode writes the gradient of a function that reads ``position[0]``,
+*Outer products.* Where a log-likelihood reads numbers x of the record through products
+with parameters only, such as x . b of a generalized linear model or W x of the first
+layer of a network, that part of the gradient is an outer product of weights and x. Its
+norm is the product of their norms, and its sum over records is a product of two
+matrices, so that no record's gradient is stored. (These are the ghost norms of
+Goodfellow 2015, arXiv:1510.01799, and Li et al. 2022, arXiv:2110.05679.)
+
+*Components.* Reverse mode writes the gradient of a function that reads ``position[0]``,
 ``position[1]``, ... as a sum of vectors that are zero but for one entry. Over many
 records XLA's CPU compiler stores and adds all of these; the entries as separate numbers
 fuse with what is done to them into one pass, as if written by hand.
 """
 
-import jax
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+import functools
+import math
+from typing import NamedTuple
 
-__all__ = ["gradient_parts"]
+import jax
+import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.flatten_util import ravel_pytree
+
+__all__ = ["Outer", "gradient_parts", "whole"]
 
 MAX_PARTS = 16
 """Components up to which one pass over the records each is worth it."""
 
+COPIES = frozenset(
+    {"broadcast_in_dim", "concatenate", "convert_element_type", "reshape", "slice"}
+    | {"squeeze", "transpose"}
+)
+"""Primitives whose result holds entries of their arguments."""
 
-def gradient_parts(
-    function, position: jax.Array, record, max_parts: int = MAX_PARTS
-) -> list[jax.Array]:
-    """The gradient of ``function(position, record)``, as vectors that make it up.
+
+class Outer(NamedTuple):
+    """The vector ``(weights * direction).ravel()``.
+
+    weights, direction
+        Shapes ``(p, 1)`` and ``(1, q)``, or ``(1, p)`` and ``(q, 1)``. The direction
+        holds entries of the record, times public factors at most: then XLA finds the
+        same numbers however often it evaluates them.
+    """
+
+    weights: jax.Array
+    direction: jax.Array
+
+
+def whole(part) -> jax.Array:
+    """A part as a vector."""
+    return (part.weights * part.direction).ravel() if isinstance(part, Outer) else part
+
+
+def gradient_parts(function, position, record, max_parts: int = MAX_PARTS) -> list:
+    """The gradient of ``function(position, record)``, as what makes it up.
 
     Parameters
     ----------
     function
         ``(position, record) -> scalar``.
     position
-        Shape ``(d,)``.
+        Pytree of d numbers.
     max_parts
         Components up to which they are separate.
 
     Returns
     -------
-    Vectors whose concatenation is ``jax.grad(function)(position, record)``: d of one
-    component, or one of all if there are too many, or if the gradient is not made of
-    parts, as that of a dot product.
+    `Outer` products and vectors, whose concatenation as vectors is the flattened
+    ``jax.grad(function)(position, record)``. The components before, between and after
+    the products are vectors of one component, or one vector if they are too many, or if
+    they are not made of parts.
     """
-    gradient_fn = jax.grad(function)
-    if not 1 < position.size <= max_parts:
-        return [gradient_fn(position, record)]
-    closed = jax.make_jaxpr(gradient_fn)(position, record)
+    start, unravel = ravel_pytree(position)
+
+    def flat_function(flat, record):
+        return function(unravel(flat), record)
+
+    closed = jax.make_jaxpr(jax.grad(flat_function))(start, record)
     parts = _parts(closed.jaxpr)
-    if any(variable.aval.shape[0] == position.size for variable, _ in parts):
-        return [gradient_fn(position, record)]
-    jaxpr = closed.jaxpr.replace(outvars=[variable for variable, _ in parts])
+    products = _products(closed.jaxpr, parts)
+    vectors = [(at, variable) for at, variable in parts if at not in products]
+    wanted = [variable for _, variable in vectors]
+    wanted += [variable for pair in products.values() for variable in pair[:2]]
+    jaxpr = closed.jaxpr.replace(outvars=wanted)
     evaluate = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
-    values = evaluate(*jax.tree.leaves((position, record)))
-    found = [jax.numpy.zeros((), position.dtype)] * position.size
-    for (_, start), value in zip(parts, values, strict=True):
-        for k in range(value.shape[0]):
-            found[start + k] = found[start + k] + value[k]
-    return [component[None] for component in found]
+    values = iter(evaluate(*jax.tree.leaves((start, record))))
+    terms = [(at, next(values)) for at, _ in vectors]
+
+    def between(low, high):
+        here = [(at - low, value) for at, value in terms if low <= at < high]
+        size = high - low
+        if size > max_parts or any(value.size == size > 1 for _, value in here):
+            padded = [jnp.pad(v, (at, size - at - v.size)) for at, v in here]
+            return [functools.reduce(jnp.add, padded or [jnp.zeros(size)])]
+        found = [jnp.zeros((), start.dtype)] * size
+        for at, value in here:
+            for k in range(value.size):
+                found[at + k] = found[at + k] + value[k]
+        return [component[None] for component in found]
+
+    pieces, end = [], 0
+    for at, (*_, axis) in products.items():
+        weights, direction = next(values).ravel(), next(values).ravel()
+        pieces += between(end, at)
+        pieces.append(
+            Outer(jnp.expand_dims(weights, axis), jnp.expand_dims(direction, 1 - axis))
+        )
+        end = at + weights.size * direction.size
+    return pieces + between(end, start.size)
 
 
 def _parts(jaxpr) -> list:
-    """Variables, with the places where they begin, whose sum is the output vector."""
-    makers = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
+    """Variables whose sum is the output vector, after the places where they begin."""
+    makers = _makers(jaxpr)
     parts = []
 
     def visit(variable, start):
-        eqn = None if isinstance(variable, Literal) else makers.get(variable)
+        eqn = makers(variable)
         if eqn is None:
-            parts.append((variable, start))
+            parts.append((start, variable))
         elif eqn.primitive.name in ("add_any", "add") and _of_one_shape(eqn):
             for term in eqn.invars:
                 visit(term, start)
@@ -71,10 +129,16 @@ def _parts(jaxpr) -> list:
                 visit(piece, start)
                 start += piece.aval.shape[0]
         else:
-            parts.append((variable, start))
+            parts.append((start, variable))
 
     visit(jaxpr.outvars[0], 0)
     return parts
+
+
+def _makers(jaxpr):
+    """What returns the equation that makes a variable, or None."""
+    makers = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
+    return lambda atom: None if isinstance(atom, Literal) else makers.get(atom)
 
 
 def _of_one_shape(eqn) -> bool:
@@ -87,3 +151,64 @@ def _pads_with_zeros(eqn) -> bool:
     value = eqn.invars[1]
     zero = isinstance(value, Literal) and float(value.val) == 0
     return zero and interior == 0 and low >= 0 and high >= 0
+
+
+def _products(jaxpr, parts) -> dict:
+    """Parts that are outer products, in order, and that no other part overlaps.
+
+    Returns
+    -------
+    ``{start: (weights, direction, axis)}``: two variables, and the axis of the product
+    along which the direction lies.
+    """
+    makers, stored = _makers(jaxpr), set(jaxpr.invars[1:])
+
+    def is_copy(atom):
+        if isinstance(atom, Literal) or atom in stored:
+            return True
+        eqn = makers(atom)
+        return (
+            eqn is not None
+            and eqn.primitive.name in COPIES
+            and all(is_copy(source) for source in eqn.invars)
+        )
+
+    products, end = {}, 0
+    ordered = sorted(parts, key=lambda part: part[0])
+    starts = [start for start, _ in ordered[1:]] + [math.inf]
+    for (start, variable), following in zip(ordered, starts, strict=True):
+        size = variable.aval.size
+        factors = _factors(variable, makers)
+        if factors and end <= start and start + size <= following:
+            for axis in (1, 0):
+                direction = factors[axis]
+                if direction.aval.size > 1 and is_copy(direction):
+                    products[start] = (factors[1 - axis], direction, axis)
+                    break
+        end = max(end, start + size)
+    return products
+
+
+def _factors(variable, makers):
+    """Two variables whose flattened outer product is that variable, or None."""
+    eqn = makers(variable)
+    match eqn and eqn.primitive.name:
+        case "reshape":
+            return _factors(eqn.invars[0], makers)
+        case "transpose":
+            factors = _factors(eqn.invars[0], makers)
+            sizes = factors and tuple(factor.aval.size for factor in factors)
+            if sizes == eqn.invars[0].aval.shape:
+                return factors[::-1]
+        case "dot_general":
+            (contracted, _), (batched, _) = eqn.params["dimension_numbers"]
+            shape = eqn.invars[0].aval.shape
+            if not batched and all(shape[axis] == 1 for axis in contracted):
+                return tuple(eqn.invars)
+        case "mul":
+            for one, other in (eqn.invars, eqn.invars[::-1]):
+                made = makers(one)
+                if made and made.primitive.name == "broadcast_in_dim":
+                    if made.invars[0].aval.size == 1:
+                        return made.invars[0], other
+    return None

@@ -43,7 +43,7 @@ from dpjax import privacy
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive, check_real
 from dpjax.release import clip_bounds, gaussian, vector_sums
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import VECTOR_GRID
 
 __all__ = ["KNormSum"]
 
@@ -125,7 +125,7 @@ class KNormSum:
         )
         multiplier = self.noise_multiplier or noise_multiplier
         noise = _noise(words, flat.size, multiplier)
-        unit = self.l2_clip_norm / GRID
+        unit = self.l2_clip_norm / VECTOR_GRID
         public = gaussian.on_lattice(total, noise, unit, multiplier)
         return unravel(public.astype(flat.dtype))
 
@@ -157,7 +157,7 @@ def _noise(words: jax.Array, size: int, noise_multiplier) -> jax.Array:
     """x in cells of the grid, ``(size,)``."""
     with jax.enable_x64(True):
         z, g = jnp.split(_normal(words), [size + 1])
-        scale = noise_multiplier * GRID / math.sqrt(size + 1)
+        scale = noise_multiplier * VECTOR_GRID / math.sqrt(size + 1)
         return scale * jnp.sqrt(jnp.sum(z**2)) * g
 
 

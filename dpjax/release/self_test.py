@@ -16,7 +16,8 @@ from scipy.special import ndtri
 
 from dpjax.posterior import Posterior
 from dpjax.release import accept_bit, gaussian, log_ratios, vector_sums
-from dpjax.release.exact_sums import GRID, exact_sum
+from dpjax.release.exact_sums import GRID, VECTOR_GRID, exact_product, exact_sum
+from dpjax.release.gradient_parts import Outer
 
 __all__ = ["check_arithmetic"]
 
@@ -72,12 +73,12 @@ def _failures(backend: str, dtype) -> list[str]:
     # NumPyro begins chains on several devices inside a trace.
     with jax.ensure_compile_time_eval():
         found = jax.tree.map(np.asarray, jax.jit(_evaluate)(*arrays, words))
-    of_each, of_all, bits, total, noise = found
-    # The last digits of a record may differ between programs, and so may its cells.
+    of_each, of_all, bits, totals, noise = found
+    exact = [*integers.sum(axis=0), *(integers[:, :1] * integers).sum(axis=0)]
     found = {
-        "clipping": all(_is_clipped(cells, 1) for cells in of_each)
-        and all(_is_clipped(cells[None], len(records)) for cells in of_all),
-        "sums": np.array_equal(total, integers.sum(axis=0)),
+        "clipping": all(_is_clipped(cells) for cells in of_each)
+        and all(_add_up(*pair) for pair in zip(of_each, of_all, strict=True)),
+        "sums": np.array_equal(np.concatenate(totals), exact),
         "bits": np.array_equal(bits, [False, False, True]),
         "noise": np.array_equal(noise, _expected_noise(words)),
     }
@@ -85,7 +86,7 @@ def _failures(backend: str, dtype) -> list[str]:
 
 
 def _evaluate(records, ratios, integers, words):
-    """Sums over each record alone and over all, accept bits, another sum, and noise."""
+    """Sums over each record alone and over all, accept bits, more sums, and noise."""
 
     def by_components(record):
         # XLA may evaluate these for the norm, and again for the sum.
@@ -94,17 +95,21 @@ def _evaluate(records, ratios, integers, words):
     def whole(record):
         return record * jnp.tanh(record[0]) + record
 
+    def product(record):
+        return Outer(jnp.sin(3 * record[:1, None]) + record[0], record[None])
+
     def cells(data):
         target = Posterior(jnp.sum, lambda at, record: at * record[0], data)
         zero, one = jnp.zeros((), data.dtype), jnp.ones((), data.dtype)
         ratio, _ = log_ratios.log_ratio_sum(target, zero, one, float(GRID))
-        kinds = by_components, whole
+        kinds = by_components, whole, product
         vectors = [vector_sums.vector_sum(target, kind, 0.7) for kind in kinds]
-        return [*vectors, ratio[None]]
+        with jax.enable_x64(True):
+            return [*vectors, ratio[None] * (VECTOR_GRID // GRID)]
 
     def noise(row):
         with jax.enable_x64(True):
-            nothing = jnp.zeros(1)
+            nothing = jnp.zeros(1, jnp.int64)
         return gaussian.add_noise(row, nothing, 1.0, NOISE_MULTIPLIER)
 
     def bit(row, log_ratio):
@@ -112,15 +117,25 @@ def _evaluate(records, ratios, integers, words):
 
     bits = jax.vmap(bit)(words[: len(LOG_RATIOS)], ratios)
     of_each = jax.vmap(lambda record: cells(record[None]))(records)
-    total = exact_sum(integers, axis=0)
-    return of_each, cells(records), bits, total, jax.vmap(noise)(words)
+    pair = integers[:, :1, None], integers[:, None]
+    totals = exact_sum(integers, axis=0), exact_product(*pair)
+    return of_each, cells(records), bits, totals, jax.vmap(noise)(words)
 
 
-def _is_clipped(cells, num_records: int) -> bool:
-    """Whether every row is of integers, and no longer than so many clip bounds."""
+def _is_clipped(cells) -> bool:
+    """Whether every row is of integers, and no longer than a clip bound."""
     is_integer = np.isfinite(cells).all() and np.array_equal(cells, np.rint(cells))
-    largest = (num_records * GRID) ** 2
-    return bool(is_integer and (np.sum(cells**2, axis=1) <= largest).all())
+    norms = np.linalg.norm(cells.astype(np.float64), axis=1)
+    return bool(is_integer and (norms <= VECTOR_GRID).all())
+
+
+def _add_up(of_each, of_all) -> bool:
+    """Whether sums over records are what the records add.
+
+    The last digits of a record may differ between programs, and with them two cells.
+    """
+    difference = np.abs(of_each.sum(axis=0) - of_all)
+    return bool((difference <= 2 * GRID * len(of_each)).all())
 
 
 def _expected_noise(words) -> np.ndarray:
@@ -129,6 +144,7 @@ def _expected_noise(words) -> np.ndarray:
     tail = first * 2.0**-33 + second * 2.0**-65
     half = ndtri(tail + np.floor(third / 2) * 2.0**-96 + 2.0**-97)
     half[(words == 2**32 - 1).all(axis=1)] = gaussian.REACH * (2.0**-14 - 1)
-    noise = NOISE_MULTIPLIER * GRID * np.where(words[:, 2] & 1, -half, half)[:, None]
-    spacing = 2.0 ** np.floor(np.log2(NOISE_MULTIPLIER * GRID / 16))
+    sd = NOISE_MULTIPLIER * VECTOR_GRID
+    noise = sd * np.where(words[:, 2] & 1, -half, half)[:, None]
+    spacing = 2.0 ** np.floor(np.log2(sd / 16))
     return np.floor(np.floor(noise + 0.5) / spacing + 0.5) * spacing

@@ -13,12 +13,18 @@ import jax.numpy as jnp
 
 from dpjax.posterior import Posterior
 from dpjax.random.batches import Sample
+from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import (
+    GRID,
+    MAX_RECOMPUTED_PIECES,
     clip_to_grid,
+    directions,
+    exact_product,
     exact_sum,
     sum_over_records,
     wide,
 )
+from dpjax.release.gradient_parts import Outer, whole
 
 __all__ = ["shape_of", "vector_sum"]
 
@@ -33,12 +39,28 @@ to be gathered, so this is for processes with one device."""
 
 
 def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
-    """Shapes and dtypes of what `contribution_fn` returns for one record, a pytree."""
+    """Shapes and dtypes of what one record adds: a pytree, `Outer` parts as vectors."""
+
+    def vectors(*arguments):
+        return jax.tree.map(whole, contribution_fn(*arguments), is_leaf=_is_outer)
+
+    return _shapes(posterior, vectors, rng_key)
+
+
+def _shapes(posterior, contribution_fn, rng_key):
     record = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), posterior.data
     )
     keys = [] if rng_key is None else [rng_key]
     return jax.eval_shape(contribution_fn, record, *keys)
+
+
+def _is_outer(part) -> bool:
+    return isinstance(part, Outer)
+
+
+def _leaves(parts) -> list:
+    return jax.tree.leaves(parts, is_leaf=_is_outer)
 
 
 def vector_sum(
@@ -55,7 +77,8 @@ def vector_sum(
     posterior
         Its data are summed over.
     contribution_fn
-        ``record -> pytree`` of floats, d numbers in all: what one record adds.
+        ``record -> pytree`` of floats and `Outer` products, d numbers in all: what one
+        record adds.
     l2_clip_norm
         Bound on the Euclidean norm of all d numbers of one record.
     sample
@@ -67,25 +90,34 @@ def vector_sum(
     Raises
     ------
     ValueError
-        If there are more than 2^21 components.
+        If there are more than 2^21 components, or 2^30 records to be read.
 
     Returns
     -------
-    Float64 integers ``(d,)``, in the order of the flattened pytree: the sum in units of
-    ``l2_clip_norm / GRID``, not divided by the chance of being in the sample.
+    Integers, int64 ``(d,)``, in the order of the flattened pytree: the sum in units of
+    ``l2_clip_norm / VECTOR_GRID``, not divided by the chance of being in the sample.
 
     Notes
     -----
-    *Formal guarantees.* Sensitivity ``sensitivity(GRID, relation)`` in these units, in
-    Euclidean norm, whatever the sample: see `exact_sums.clip_to_grid`. Nothing is
-    released here.
+    *Formal guarantees.* Sensitivity ``sensitivity(VECTOR_GRID, relation)`` in these
+    units, in Euclidean norm, whatever the sample. Of an outer product the weights,
+    times the length of the direction, stand for the whole: all numbers of a record then
+    have at most the norm GRID in cells, see `exact_sums.clip_to_grid`. Each is
+    multiplied by GRID, or by a direction of at most that norm. Nothing is released
+    here.
     """
-    leaves = jax.tree.leaves(shape_of(posterior, contribution_fn, rng_key))
-    sizes = [math.prod(leaf.shape) for leaf in leaves]
-    size = sum(sizes)
-    # XLA fuses components that come one by one, from `gradient_parts`, into one pass
-    # over the records. A vector that comes whole is stored whole, records first.
-    axis = 0 if max(sizes) == 1 else 1
+    num_rows = posterior.num_records if sample is None else sample.indices.size
+    if num_rows > MAX_RECORDS:
+        raise ValueError("sums over more than 2^30 records are not exact: sample them")
+    # Of a product, the sizes of the weights and of the direction.
+    sizes = [
+        [leaf.size for leaf in jax.tree.leaves(part)]
+        for part in _leaves(_shapes(posterior, contribution_fn, rng_key))
+    ]
+    # XLA fuses a few components that come one by one, from `gradient_parts`, into one
+    # pass over the records. A vector that comes whole is stored whole, records first.
+    is_fused = 1 < len(sizes) <= MAX_RECOMPUTED_PIECES and sizes == [[1]] * len(sizes)
+    axis = 0 if all(first == 1 for first, *_ in sizes) else 1
 
     def sums(block, is_new):
         records, indices, is_drawn = block
@@ -94,22 +126,40 @@ def vector_sum(
         arguments = [records]
         if rng_key is not None:
             arguments.append(jax.vmap(jax.random.fold_in, (None, 0))(rng_key, indices))
-        vectors = [
-            wide(leaf).reshape(indices.size, -1)
-            for leaf in jax.tree.leaves(jax.vmap(contribution_fn)(*arguments))
-        ]
+        parts = _leaves(jax.vmap(contribution_fn)(*arguments))
+        vectors, units = zip(*(_clipped(part) for part in parts), strict=True)
         vectors = [vector.T if axis == 0 else vector for vector in vectors]
         cells = clip_to_grid(vectors, is_drawn & is_new, l2_clip_norm, axis)
-        totals = [exact_sum(piece, axis=1 - axis) for piece in cells]
+        totals = []
+        for piece, part, unit in zip(cells, parts, units, strict=True):
+            if unit is None:
+                total = exact_sum(piece, axis=1 - axis)
+                with jax.enable_x64(True):
+                    totals.append(total.astype(jnp.int64) * GRID)
+            else:
+                weights = piece.T if axis == 0 else piece
+                weights = weights.reshape(part.weights.shape)
+                totals.append(exact_product(weights, unit))
         with jax.enable_x64(True):
             return jnp.concatenate(totals)
 
     if sample is None:
-        every = jnp.arange(posterior.num_records, dtype=jnp.uint32)
-        rows = posterior.data, every, jnp.ones(every.size, bool)
+        every = jnp.arange(num_rows, dtype=jnp.uint32)
+        rows = posterior.data, every, jnp.ones(num_rows, bool)
     else:
         rows = None, *sample
-    block_size = max(BLOCK // max(size // 8, 1), 1)
-    if len(sizes) == 1 and jax.device_count() == 1:
+    block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)
+    if jax.device_count() == 1 and not is_fused:
         block_size = min(block_size, MAX_STORED)
-    return sum_over_records(sums, rows, block_size, (size,))
+    size = sum(map(math.prod, sizes))
+    return sum_over_records(sums, rows, block_size, (size,), jnp.int64)
+
+
+def _clipped(part) -> tuple[jax.Array, jax.Array | None]:
+    """What is clipped of a part of many records, ``(n, p)``, and its directions."""
+    if not _is_outer(part):
+        return wide(part).reshape(len(part), -1), None
+    shape = part.direction.shape
+    unit, length = directions(wide(part.direction).reshape(shape[0], -1))
+    weights = wide(part.weights).reshape(shape[0], -1) * length[:, None]
+    return weights, unit.reshape(shape)

@@ -40,6 +40,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
 from dpjax.privacy.validate import check_count, check_positive
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.gradient_parts import gradient_parts
 from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = [
@@ -230,8 +231,12 @@ def algorithm(
             step_size = scales.at(state.num_steps)
             multiplier = multiplier_fn(step_size)
             noise_sd = scales.noise_sd(multiplier, 1.0) * num_records
-        gradient_fn = functools.partial(jax.grad(posterior.loglikelihood_fn), position)
-        noisy = release(words, posterior, gradient_fn, noise_multiplier=multiplier)
+        gradient_fn = functools.partial(
+            gradient_parts, posterior.loglikelihood_fn, position
+        )
+        parts = release(words, posterior, gradient_fn, noise_multiplier=multiplier)
+        _, unravel = ravel_pytree(position)
+        noisy = unravel(jnp.concatenate(parts))
         scale = posterior.tempering / release.sampling_prob
         prior = jax.grad(posterior.logprior_fn)(position)
         gradient = jax.tree.map(lambda g, p: scale * g + p, noisy, prior)

@@ -38,12 +38,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
+from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count, check_positive
 from dpjax.random import variates
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.gradient_parts import gradient_parts
 from dpjax.release.nominal import check_nominal, nominal_size
 from dpjax.vi.guides import Guide
 
@@ -236,13 +238,14 @@ def as_top_level_api(
 
         def contribution_fn(record):
             if aligned:
-                return jax.grad(loglikelihood)(draws, record)
+                return gradient_parts(loglikelihood, draws, record)
             gradient = jax.grad(value)(parameters, record)
-            return jax.tree.map(jnp.multiply, weights, gradient)
+            return jax.tree.leaves(jax.tree.map(jnp.multiply, weights, gradient))
 
         noisy = release(words[guide_words:], posterior, contribution_fn)
         scale = posterior.tempering / release.sampling_prob
-        likelihood = jax.tree.map(lambda leaf: scale * leaf, noisy)
+        _, unravel = ravel_pytree(draws if aligned else parameters)
+        likelihood = unravel(scale * ravel_pytree(noisy)[0])
         if aligned:
             (likelihood,) = pull_back(likelihood)
         else:

@@ -19,7 +19,7 @@ from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.posterior import Posterior
 from dpjax.privacy import NeighboringRelation as Relation
 from dpjax.release import vector_sums
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import VECTOR_GRID
 from tests.tiers import tiered
 
 FAMILY = Full((2,))
@@ -396,7 +396,7 @@ def test_em_records_are_no_further_apart_than_charged(monkeypatch):
             noise_multiplier=1.0,
         )
         kernel.step(jax.random.key(0), kernel.init(position))
-    added = np.array(seen) / GRID
+    added = np.array(seen) / VECTOR_GRID
     apart = np.linalg.norm(added[:, None] - added, axis=-1).max()
     [(event, _)] = kernel.privacy(1, Relation.REPLACE_ONE)
     assert apart <= 1 / event.noise_multiplier

@@ -265,12 +265,12 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
             Posterior(no_prior, linear, calm), position, None, words[0], *arguments
         )
     (loud, unit, charged), (quiet, *_), (reverse, *_) = released
-    assert charged == 2 * multiplier and unit == clip_norm / exact_sums.GRID
+    assert charged == 2 * multiplier and unit == clip_norm / exact_sums.VECTOR_GRID
     if sampling_prob == 1:
         assert np.linalg.norm(loud - reverse) == pytest.approx(
-            2 * exact_sums.GRID, 1e-4
+            2 * exact_sums.VECTOR_GRID, 1e-4
         )
-    assert np.linalg.norm(loud - quiet) <= exact_sums.GRID
+    assert np.linalg.norm(loud - quiet) <= exact_sums.VECTOR_GRID
 
     def of_zeros(words):
         empty = Posterior(no_prior, linear, jnp.zeros((3, 2)))

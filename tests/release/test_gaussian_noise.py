@@ -12,7 +12,7 @@ from scipy import stats
 
 from dpjax.random import chacha, variates
 from dpjax.release import gaussian
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import VECTOR_GRID
 from tests.tiers import tiered
 
 KEY = bytes(range(32))
@@ -105,15 +105,15 @@ def release(integers, multiplier, unit=1.0, stream=2):
 
 def zeros(*shape):
     with jax.enable_x64(True):
-        return jnp.zeros(shape, jnp.float64)
+        return jnp.zeros(shape, jnp.int64)
 
 
 @pytest.mark.parametrize("multiplier", [0.74, 2.0, 16.0])
 def test_release_has_the_noise(multiplier):
-    count, unit = 200_000, 0.7 / GRID
+    count, unit = 200_000, 0.7 / VECTOR_GRID
     found = release(zeros(count), multiplier, unit)
     sd = multiplier * 0.7
-    spacing = 2.0 ** np.floor(np.log2(multiplier * GRID / 16)) * unit
+    spacing = 2.0 ** np.floor(np.log2(multiplier * VECTOR_GRID / 16)) * unit
     assert sd / 32 < spacing <= sd / 16
     np.testing.assert_allclose(found / spacing, np.rint(found / spacing), atol=1e-4)
     # Two coordinates in the list would share no lattice finer than the spacing.
@@ -128,10 +128,10 @@ def test_release_has_the_noise(multiplier):
 
 def test_release_moves_with_the_sum():
     with jax.enable_x64(True):
-        shift = jnp.full(1000, 2.0**20 * 3, jnp.float64)
-    # spacing is 2^17 cells, so the shift is 24 spacings.
+        shift = jnp.full(1000, 3 * 2**36)
+    # spacing is 2^29 cells, so the shift is 384 spacings.
     moved = release(shift, 2.0) - release(zeros(1000), 2.0)
-    np.testing.assert_array_equal(moved, 3 * 2.0**20)
+    np.testing.assert_array_equal(moved, 3 * 2.0**36)
 
 
 def beyond(edges, noise_sd):
@@ -200,9 +200,9 @@ def cells(noise_sd, offset):
 
 
 NOISE_SDS = {
-    "finest lattice": 2.0 * GRID * (1 - 2.0**-20),
-    "coarsest lattice": 2.0 * GRID,
-    "loudest": gaussian.MAX_NOISE_MULTIPLIER * GRID * (1 - 2.0**-20),
+    "finest lattice": 2.0 * VECTOR_GRID * (1 - 2.0**-20),
+    "coarsest lattice": 2.0 * VECTOR_GRID,
+    "loudest": gaussian.MAX_NOISE_MULTIPLIER * VECTOR_GRID * (1 - 2.0**-20),
     "lattice of the grid": 20.3,
     "cells of a standard deviation": 1.0,
 }

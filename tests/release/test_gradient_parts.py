@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from dpjax.models import banana, logistic_regression
-from dpjax.release.gradient_parts import MAX_PARTS, gradient_parts
+from dpjax.models import banana
+from dpjax.release.gradient_parts import MAX_PARTS, Outer, gradient_parts, whole
 
 RECORD = jnp.array([0.3, -1.2, 2.0])
 
@@ -85,10 +85,64 @@ def test_a_number_added_to_every_component_is_left_whole():
     assert len(found) == 1
 
 
-def test_dot_products_and_large_positions_are_left_whole():
-    posterior = logistic_regression(jnp.ones((2, 3)), jnp.ones(2))
-    record = (jnp.ones(3), jnp.array(1.0))
-    assert len(gradient_parts(posterior.loglikelihood_fn, jnp.ones(3), record)) == 1
+def regression(x, record):
+    """Intercept, coefficients and the logarithm of a standard deviation."""
+    residual = record[0] - x["intercept"] - x["slopes"] @ record[1:]
+    return -0.5 * residual**2 * jnp.exp(-2 * x["log_sd"]) - x["log_sd"]
+
+
+def unrolled(x, record):
+    return jnp.tanh(jnp.sum(x["slopes"] * record[1:]))
+
+
+def of_one_row(x, record):
+    return jnp.sum(jnp.sin(record[None, 1:] @ x["slopes"] + x["intercept"]))
+
+
+def layers(x, record):
+    hidden = jnp.tanh(record @ x["first"])
+    return jnp.sum(jnp.cos(x["second"] @ hidden))
+
+
+def first_layer(x, record):
+    return jnp.sum(jnp.tanh(x["second"] @ record[:2]))
+
+
+def of_squares(x, record):
+    return jnp.sin(x["slopes"] @ record[1:] ** 2)
+
+
+LINEAR = {
+    "intercept": jnp.array(0.3),
+    "log_sd": jnp.array(0.1),
+    "slopes": jnp.array([0.5, -2.0]),
+}
+LAYERS = {"first": jnp.eye(3, 2) + 0.2, "second": jnp.array([[0.3, 1.0], [-0.5, 0.1]])}
+
+
+@pytest.mark.parametrize(
+    ("function", "position", "shapes"),
+    [
+        (regression, LINEAR, [((1, 1), (1, 2))]),
+        (unrolled, LINEAR, [((1, 1), (1, 2))]),
+        (of_one_row, LINEAR, [((1, 1), (1, 2))]),
+        (layers, LAYERS, [((1, 2), (3, 1))]),
+        (first_layer, LAYERS, [((2, 1), (1, 2))]),
+        # What is computed, XLA could compute twice and differently.
+        (of_squares, LINEAR, []),
+    ],
+)
+def test_products_with_the_record_are_found(function, position, shapes):
+    parts = gradient_parts(function, position, RECORD)
+    found = [part for part in parts if isinstance(part, Outer)]
+    assert [(p.weights.shape, p.direction.shape) for p in found] == shapes
+    expected, _ = ravel_pytree(jax.grad(function)(position, RECORD))
+    np.testing.assert_allclose(
+        jnp.concatenate([whole(part) for part in parts]), expected, rtol=1e-6
+    )
+
+
+def test_large_positions_are_left_whole():
     many = banana(jnp.ones((1, MAX_PARTS + 1))).loglikelihood_fn
     assert (
         len(gradient_parts(many, jnp.ones(MAX_PARTS + 1), jnp.ones(MAX_PARTS + 1))) == 1

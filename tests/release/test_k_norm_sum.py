@@ -13,7 +13,7 @@ from scipy import stats
 from dpjax import privacy
 from dpjax.privacy import audit
 from dpjax.release import gaussian, taint
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import VECTOR_GRID
 from dpjax.release.k_norm_sum import WORDS, KNormSum, _normal
 from tests.release.test_gaussian_sum import posterior_of, released
 
@@ -40,8 +40,8 @@ def test_the_noise_has_the_law(dim):
 
 
 def spacing(noise_multiplier):
-    cells = 2.0 ** math.floor(math.log2(noise_multiplier * GRID / 16))
-    return cells * CLIP / GRID
+    cells = 2.0 ** math.floor(math.log2(noise_multiplier * VECTOR_GRID / 16))
+    return cells * CLIP / VECTOR_GRID
 
 
 def test_the_lattice_does_not_depend_on_the_draw(monkeypatch):

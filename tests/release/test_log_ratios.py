@@ -12,7 +12,7 @@ from jax_privacy import clipping
 from dpjax.mcmc.hmc import _pull_back
 from dpjax.posterior import Posterior
 from dpjax.release import clip_bounds, exact_sums, log_ratios, vector_sums
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import GRID, VECTOR_GRID
 from dpjax.release.gradient_parts import gradient_parts
 
 SCALES = [1e-30, 1e-6, 0.1, 1.0, 3.7, 1e9]
@@ -88,8 +88,8 @@ def gradient_sum(data, norm):
     return gradient_sum_of(linear, data, data.shape[-1], norm)
 
 
-def check_vector(sum_fn, bound=GRID, dims=(1, 2, 7, 16, 50), norm=0.3):
-    """Squared norms of integer differences, exact in int64."""
+def check_vector(sum_fn, bound=VECTOR_GRID, dims=(1, 2, 7, 16, 50), norm=0.3):
+    """Squared norms of integer differences, exact in Python's integers."""
     rng = np.random.default_rng(2)
     largest = 0
     for dim in dims:
@@ -99,6 +99,7 @@ def check_vector(sum_fn, bound=GRID, dims=(1, 2, 7, 16, 50), norm=0.3):
         integers = [part.astype(np.int64) for part in cells]
         for exact, part in zip(integers, cells, strict=True):
             np.testing.assert_array_equal(exact, part)
+        integers = [part.astype(object) for part in integers]
         full, replaced, removed = integers
         assert np.max(np.sum((full - removed) ** 2, -1)) <= bound**2
         change = np.max(np.sum((full - replaced) ** 2, -1))
@@ -119,7 +120,7 @@ def test_log_ratio_sensitivity(clip):
 @pytest.mark.parametrize("norm", [1e-30, 0.3, 1e6])
 def test_gradient_sensitivity(norm):
     # Attained up to the shrinkage that pays for rounding.
-    assert check_vector(gradient_sum, norm=norm) > 1.99 * GRID
+    assert check_vector(gradient_sum, norm=norm) > 1.99 * VECTOR_GRID
 
 
 def clipped_after_the_sum(data, clip):
@@ -148,7 +149,7 @@ def test_scalar_mutants_are_caught(mutant):
 
 def clipped_by_component(data, norm):
     cells = jnp.where(jnp.all(jnp.isfinite(data), -1, keepdims=True), data, 0)
-    return jnp.sum(jnp.trunc(jnp.clip(cells * (GRID / norm), -GRID, GRID)), 0)
+    return GRID * jnp.sum(jnp.trunc(jnp.clip(cells * (GRID / norm), -GRID, GRID)), 0)
 
 
 def rounded_up(data, norm):
@@ -157,7 +158,7 @@ def rounded_up(data, norm):
     data = jnp.clip(data.astype(float), -1e15, 1e15) / norm
     length = jnp.linalg.norm(data, axis=-1, keepdims=True)
     cells = data / jnp.maximum(length, 1) * GRID
-    return jnp.sum(jnp.sign(cells) * jnp.ceil(abs(cells)), 0)
+    return GRID * jnp.sum(jnp.sign(cells) * jnp.ceil(abs(cells)), 0)
 
 
 @pytest.mark.parametrize("mutant", [clipped_by_component, rounded_up])
@@ -170,7 +171,7 @@ def test_half_the_sensitivity_is_caught():
     with pytest.raises(AssertionError):
         check_scalar(log_ratio_sum, bound=GRID / 2, fixed_clip=0.7)
     with pytest.raises(AssertionError):
-        check_vector(gradient_sum, bound=GRID / 2)
+        check_vector(gradient_sum, bound=VECTOR_GRID / 2)
 
 
 def dyadic(rng, shape):
@@ -258,7 +259,7 @@ def test_agrees_with_jax_privacy(dim):
     ours = vector_sums.vector_sum(Posterior(flat, squared, data), gradient_fn, norm)
     # A record loses one cell to truncation and (d + 16) / 8 to the margin.
     tolerance = 64 * (1 + (dim + 16) / 8) * norm / GRID + 1e-5
-    ours = np.asarray(ours) * (norm / GRID)
+    ours = np.asarray(ours) * (norm / VECTOR_GRID)
     np.testing.assert_allclose(ours, theirs(position, data), atol=tolerance)
 
 
@@ -268,8 +269,11 @@ def test_non_finite_contributions_are_zero(bad):
     data[0, 0], data[1, 1] = bad, bad
     data[2:, 0], data[2:, 1] = 0.25, 0.5
     assert float(log_ratio_sum(jnp.asarray(data), 1.0)) == 4 * 0.25
-    expected = np.trunc(data[2:] * GRID).sum(0)
-    np.testing.assert_array_equal(gradient_sum(jnp.asarray(data), 1.0), expected)
+    found, expected = (
+        np.asarray(gradient_sum(jnp.asarray(some), 1.0)) for some in (data, data[2:])
+    )
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(expected / VECTOR_GRID, [1.0, 2.0], rtol=1e-3)
 
 
 @pytest.mark.parametrize("size", [1e30, 1.5e32, 3e38])
@@ -278,7 +282,7 @@ def test_gradients_that_overflow_are_clipped(size):
     rows = jnp.array([[[size, 0.5, 0.0]], [[size, 1e3, -size]]], jnp.float32)
     found = np.asarray(jax.jit(jax.vmap(lambda d: gradient_sum(d, 1e-1)))(rows))
     assert np.all(np.isfinite(found))
-    assert np.all(np.linalg.norm(found, axis=1) <= GRID)
+    assert np.all(np.linalg.norm(found, axis=1) <= VECTOR_GRID)
 
 
 def test_gradients_that_underflow_to_nan_are_zero():
@@ -311,7 +315,7 @@ def test_products_contracted_into_sums_do_not_break_the_bound(dim):
     data = np.concatenate([*factors, factors[0] * factors[1]], axis=-1)
     sums = jax.jit(jax.vmap(lambda d: gradient_sum_of(cancelling, d, dim, 1e-10)))
     norms = np.linalg.norm(np.asarray(sums(data)), axis=1)
-    assert np.max(norms) <= 300 * GRID
+    assert np.max(norms) <= 300 * VECTOR_GRID
 
 
 def gradient_sum_of(loglikelihood, data, dim, norm):
@@ -380,8 +384,8 @@ def test_gradients_in_the_coordinates_of_a_metric(loglikelihood, root):
 
     found = np.asarray(vector_sums.vector_sum(posterior, contribution, 2.0))
     # Truncation to the grid takes at most a cell from each of the two records.
-    np.testing.assert_allclose(found * 2 / GRID, expected, atol=3 * 2 / GRID)
+    np.testing.assert_allclose(found * 2 / VECTOR_GRID, expected, atol=3 * 2 / GRID)
     # Clipped in these coordinates.
     tight = np.asarray(vector_sums.vector_sum(posterior, contribution, 1e-3))
-    assert np.linalg.norm(tight) > GRID
-    assert np.linalg.norm(tight) <= 2 * GRID
+    assert np.linalg.norm(tight) > VECTOR_GRID
+    assert np.linalg.norm(tight) <= 2 * VECTOR_GRID

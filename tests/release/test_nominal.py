@@ -16,7 +16,7 @@ from dpjax.ep.gaussians import Diagonal
 from dpjax.models.probit import probit_regression
 from dpjax.privacy import NeighboringRelation as Relation
 from dpjax.release import gaussian
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import VECTOR_GRID
 from tests.release import test_taint
 from tests.tiers import tiered
 
@@ -175,7 +175,7 @@ def test_an_added_record_moves_a_sum_by_one_clip_norm_at_most(name, monkeypatch)
             more.transition.move(words, state, None)
             state, _, _ = few.transition.move(words, state, None)
             more_sum, few_sum = sums[-2:]
-            largest = max(largest, np.linalg.norm(more_sum - few_sum) / GRID)
+            largest = max(largest, np.linalg.norm(more_sum - few_sum) / VECTOR_GRID)
     assert 0.1 < largest <= 1.0
 
 

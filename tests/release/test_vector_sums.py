@@ -1,5 +1,7 @@
 """Sums over samples: exact, of the sensitivity they say, and in bounded memory."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpjax.models import logistic_regression
 from dpjax.posterior import Posterior
 from dpjax.random.batches import Sample
 from dpjax.release import vector_sums
-from dpjax.release.exact_sums import GRID
+from dpjax.release.exact_sums import GRID, VECTOR_GRID
+from dpjax.release.gradient_parts import Outer, gradient_parts
 from dpjax.release.vector_sums import vector_sum
 
 VALUES = [0.0, 1e-6, 0.3, -1.0, 2.5, 1e4, -1e30, np.nan, np.inf]
@@ -29,13 +33,23 @@ def itself(record):
     return record
 
 
-@jax.jit
-def total(data, sample, norm):
-    return vector_sum(posterior_of(data), itself, norm, sample)
+def with_product(record):
+    """The first number, and an outer product."""
+    return record[:1], Outer(jnp.sin(record[:2, None]), record[None])
+
+
+@functools.partial(jax.jit, static_argnames="contribution")
+def total(data, sample, norm, contribution=itself):
+    return vector_sum(posterior_of(data), contribution, norm, sample)
 
 
 def whole(num_records):
     return Sample(jnp.arange(num_records), jnp.ones(num_records, bool))
+
+
+def squared(cells):
+    """The square of the norm, in Python's integers."""
+    return sum(int(cell) ** 2 for cell in cells)
 
 
 numbers = st.sampled_from(VALUES) | st.floats(-8, 8, width=32)
@@ -47,17 +61,19 @@ tables = st.integers(1, 6).flatmap(
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(tables)
-def test_sensitivity_over_neighbours(case):
+@pytest.mark.parametrize("contribution", [itself, with_product])
+@settings(max_examples=100, deadline=None)
+@given(case=tables)
+def test_sensitivity_over_neighbours(contribution, case):
     rows, norm = case
     data = jnp.asarray(rows, jnp.result_type(float))
-    first, second = (np.asarray(total(row[None], whole(1), norm)) for row in data)
+    first, second = (
+        np.asarray(total(row[None], whole(1), norm, contribution)) for row in data
+    )
     for record in (first, second):
-        assert np.array_equal(record, np.rint(record))
         # Integers: no tolerance. Adding a record moves the sum by no more than this.
-        assert np.sum(record**2) <= GRID**2
-    assert np.sum((first - second) ** 2) <= (2 * GRID) ** 2
+        assert squared(record) <= VECTOR_GRID**2
+    assert squared(first - second) <= (2 * VECTOR_GRID) ** 2
 
 
 def test_sum_over_the_sample_is_that_over_its_records():
@@ -73,14 +89,48 @@ def test_sum_over_the_sample_is_that_over_its_records():
     )
 
 
+@pytest.mark.parametrize("contribution", [itself, with_product])
 @pytest.mark.parametrize("block", [1, 7, 10**6])
-def test_blocks_change_nothing(monkeypatch, block):
+def test_blocks_change_nothing(monkeypatch, block, contribution):
     data = jnp.asarray(np.random.default_rng(1).normal(size=(40, 2)))
-    expected = total(data, whole(40), 0.5)
+    expected = total(data, whole(40), 0.5, contribution)
     total.clear_cache()
     monkeypatch.setattr(vector_sums, "BLOCK", block)
-    np.testing.assert_array_equal(total(data, whole(40), 0.5), expected)
+    found = total(data, whole(40), 0.5, contribution)
+    np.testing.assert_array_equal(found, expected)
     total.clear_cache()
+
+
+@pytest.mark.parametrize("norm", [0.5, 100.0])
+def test_sums_of_products_are_those_of_the_vectors(norm):
+    def vectors(record):
+        number, product = with_product(record)
+        return jnp.concatenate([number, (product.weights * product.direction).ravel()])
+
+    data = jnp.asarray(np.random.default_rng(2).normal(size=(300, 4)))
+    sums = [total(data, whole(300), norm, f) for f in (with_product, vectors)]
+    # Either way a record loses less than two cells, the margin included.
+    first, second = (np.asarray(cells) / GRID for cells in sums)
+    np.testing.assert_allclose(first, second, atol=4 * 300)
+
+
+def test_a_sum_of_products_stores_no_gradients():
+    dim, size, chains = 100, 50_000, 8
+
+    def sums(posterior, positions):
+        def one(position):
+            gradient_fn = functools.partial(
+                gradient_parts, posterior.loglikelihood_fn, position
+            )
+            return vector_sum(posterior, gradient_fn, 1.0)
+
+        return jax.vmap(one)(positions)
+
+    posterior = logistic_regression(jnp.ones((size, dim)), jnp.ones(size))
+    positions = jnp.zeros((chains, dim))
+    memory = jax.jit(sums).lower(posterior, positions).compile().memory_analysis()
+    # Less than the data, which do not depend on the chain.
+    assert memory.temp_size_in_bytes < posterior.data[0].nbytes
 
 
 def test_many_blocks_are_traced_like_two():
@@ -122,7 +172,9 @@ def test_pytrees_share_one_norm():
 
     posterior = posterior_of(jnp.array([[3.0, 0.0, 8.0]]))
     cells = vector_sum(posterior, contribution, 1.0)
-    np.testing.assert_allclose(np.asarray(cells) / GRID, [0.6, 0, 0.8], atol=3e-5)
+    np.testing.assert_allclose(
+        np.asarray(cells) / VECTOR_GRID, [0.6, 0, 0.8], atol=3e-5
+    )
 
 
 @pytest.mark.parametrize("with_sample", [True, False])
@@ -136,7 +188,8 @@ def test_every_record_has_a_key_of_its_own(with_sample):
     keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(20))
     expected = jax.vmap(lambda key: jax.random.bits(key, (), jnp.uint16))(keys)
     # Truncation, after a shrinkage of 36 units of 2^-23.
-    np.testing.assert_allclose(cells, expected, atol=1 + 36 * GRID / 2**23)
+    tolerance = 1 + 36 * GRID / 2**23
+    np.testing.assert_allclose(np.asarray(cells) / GRID, expected, atol=tolerance)
 
 
 def test_too_many_components_raise():
