@@ -94,6 +94,11 @@ def longer(vectors, kept, l2_clip_norm, axis=0, clip=exact_sums.clip_to_grid):
     return [jnp.trunc(1.05 * piece) for piece in cells]
 
 
+def too_long(vectors, directions=exact_sums.directions):
+    cells, length = directions(vectors)
+    return jnp.rint(1.01 * cells), length
+
+
 def louder(factor):
     def add_noise(words, integers, unit, multiplier, add=gaussian.add_noise):
         return add(words, integers, unit, factor(multiplier))
@@ -240,6 +245,10 @@ MUTANTS = {
     ),
     "vectors are clipped a twentieth too late": (
         vector_sums, "clip_to_grid", longer,
+        test_log_ratios.test_gradient_sensitivity, dict(norm=0.3),
+    ),
+    "directions are longer than one": (
+        vector_sums, "directions", too_long,
         test_log_ratios.test_gradient_sensitivity, dict(norm=0.3),
     ),
     "sums round in float32": (
