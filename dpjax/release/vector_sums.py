@@ -32,10 +32,13 @@ BLOCK = 2**17
 """Components, over about eight, that one chain evaluates together: this bounds the
 memory that a sum needs."""
 
-MAX_STORED = 2**13
-"""Records of a block whose vectors, or numbers, come whole. What is computed on the way
-to them then fits into a cache. Blocks of records that lie on several devices would have
-to be gathered, so this is for processes with one device."""
+STORED = 2**16
+"""Numbers of a block that one chain stores, where it stores any. What is computed on
+the way to the sum then fits into a cache. Blocks of records that lie on several devices
+would have to be gathered, so this is for processes with one device."""
+
+MIN_RECORDS = 64
+"""Records of a block on which a turn of the loop is worth its own time."""
 
 
 def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
@@ -148,9 +151,10 @@ def vector_sum(
         rows = posterior.data, every, jnp.ones(num_rows, bool)
     else:
         rows = None, *sample
-    block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)
+    num_stored = sum(map(sum, sizes))
+    block_size = max(BLOCK // max(num_stored // 8, 1), 1)
     if jax.device_count() == 1 and not is_fused:
-        block_size = min(block_size, MAX_STORED)
+        block_size = min(block_size, max(STORED // num_stored, MIN_RECORDS))
     size = sum(map(math.prod, sizes))
     return sum_over_records(sums, rows, block_size, (size,), jnp.int64)
 
