@@ -10,7 +10,7 @@ from scipy import stats
 from dpjax import privacy
 from dpjax.posterior import Posterior
 from dpjax.random import batches
-from dpjax.release import gaussian
+from dpjax.release import gaussian, taint
 from dpjax.release.gaussian_sum import GaussianSum
 from tests.tiers import tiered
 
@@ -68,6 +68,39 @@ def test_events(relation, sensitivity):
     assert sampled == privacy.PoissonGaussianRelease(
         2.0, 0.25, relation, failure + batches.FAILURE_PROB, relative
     )
+
+
+def steps_that_read(jaxpr, length):
+    """Primitives that read or make arrays of that length, in loops and calls too."""
+    for eqn in jaxpr.eqns:
+        inner = [p for p in jax.tree.leaves(eqn.params) if taint.is_program(p)]
+        for program in inner:
+            yield from steps_that_read(getattr(program, "jaxpr", program), length)
+        shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]
+        if not inner and any(length in shape for shape in shapes):
+            yield eqn.primitive.name
+
+
+@pytest.mark.parametrize("dim", [2, 30])
+def test_a_sum_costs_what_the_sample_holds(dim):
+    num_records = 100_003
+
+    def read(sampling_prob):
+        release = GaussianSum(0.7, 1.5, sampling_prob)
+        width = release.num_words(dim, num_records)
+
+        def sums(words, data):
+            target = posterior_of(data)
+            return jax.vmap(lambda row: release(row, target, lambda x: x))(words)
+
+        words = jax.ShapeDtypeStruct((3, width), jnp.uint32)
+        data = jax.ShapeDtypeStruct((num_records, dim), jnp.float32)
+        return set(
+            steps_that_read(jax.make_jaxpr(sums)(words, data).jaxpr, num_records)
+        )
+
+    assert read(0.001) == {"gather"}
+    assert "gather" not in read(1.0)
 
 
 def test_sampling_prob_is_rounded_up():
