@@ -215,9 +215,7 @@ def _evidence(released: Released, is_measured, tempering) -> Evidence:
     kept = max(MIN_KEPT, 1 - lost)
     slope, slope_noise_sd = kept * slope, kept * float(released.slope_noise_sd)
     with jax.enable_x64(True):
-        estimate = np.asarray(
-            regular(jnp.asarray(slope), slope_noise_sd, jnp.asarray(is_measured))
-        )
+        estimate = np.asarray(jax.jit(regular)(slope, slope_noise_sd, is_measured))
     return Evidence(
         slope=slope[asked],
         slope_noise_sd=slope_noise_sd,
@@ -238,8 +236,8 @@ def _variance(released: Released, is_measured) -> np.ndarray:
     if not noise_sd:
         return np.zeros(released.variance.shape)
     with jax.enable_x64(True):
-        matrix = jnp.asarray(released.variance, jnp.float64)
-        found = np.asarray(regular(matrix, noise_sd, jnp.asarray(is_measured)))
+        matrix = np.asarray(released.variance, np.float64)
+        found = np.asarray(jax.jit(regular)(matrix, noise_sd, is_measured))
     hidden = NUM_HIDDEN_SDS * noise_sd / np.sqrt(np.sum(is_measured))
     return found + hidden * np.diag(is_measured)
 

@@ -30,6 +30,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
+from dpjax.fit.compiled import evaluated
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel, Window
 from dpjax.fit.simulated import Released
@@ -142,13 +143,13 @@ def draws(
         zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
         _, unravel = ravel_pytree(zeros)
         solve_key, chain_key = jax.random.split(rng_key)
-        arguments = functions, wide, zeros, num_draws
         found = None
         if is_measured.all():
-            found = _solutions(solve_key, *arguments)
+            found = _solutions(functions, num_draws, solve_key, wide, zeros)
         are_independent = found is not None
         if not are_independent:
-            found = _chains(chain_key, *arguments)
+            chains = functools.partial(_chains, functions, num_draws)
+            found = evaluated(chains, chain_key, wide, zeros)
         fit_check, clipped = _checks(functions, wide, zeros, np.asarray(found))
         known = Known(
             _position_error(wide, functions.num_records / posterior.tempering),
@@ -179,8 +180,9 @@ def _checks(functions, released, like, found) -> tuple[FitCheck, float]:
     check, as are chance and noise.
     """
     chosen = np.linspace(0, len(found) - 1, NUM_CHECKED).astype(int)
+    excesses_at = functools.partial(_excesses, functions)
     excesses, variance, clipped = map(
-        np.asarray, _excesses(functions, released, like, found[chosen])
+        np.asarray, evaluated(excesses_at, released, like, found[chosen])
     )
     count = functions.num_records
     fit_check = FitCheck.of(
@@ -248,12 +250,13 @@ class _Near(NamedTuple):
         return cls(residual, slope, lambda t: functions.logprior_fn(unravel(t)))
 
 
-def _solutions(rng_key, functions, released, like, num_draws):
+def _solutions(functions, num_draws, rng_key, released, like):
     """Solutions, resampled; None if too few of them are of use."""
     solve_key, offset_key = jax.random.split(rng_key)
     count = int(EXCESS * num_draws)
+    solve = functools.partial(_solve, functions, count)
     solutions, residuals, log_weights = map(
-        np.asarray, _solve(solve_key, functions, released, like, count)
+        np.asarray, evaluated(solve, solve_key, released, like)
     )
     usable = (residuals < MAX_RESIDUAL) & np.isfinite(log_weights)
     if not np.any(usable):
@@ -269,8 +272,7 @@ def _solutions(rng_key, functions, released, like, num_draws):
     return solutions[chosen]
 
 
-@functools.partial(jax.jit, static_argnums=(1, 4))
-def _solve(rng_key, functions, released, like, count):
+def _solve(functions, count, rng_key, released, like):
     """Solutions ``(count, d)``, their largest residuals, and their log weights."""
     near = _Near.of(functions, released, like, NUM_NEAR)
     center = released.position
@@ -320,7 +322,6 @@ def _solve(rng_key, functions, released, like, count):
     return jax.lax.map(solve, normals, batch_size=64)
 
 
-@functools.partial(jax.jit, static_argnums=0)
 def _excesses(functions, released, like, positions):
     """E |clip(g)|^2 / C^2 at each position, less that at theta, and its variance.
 
@@ -342,8 +343,7 @@ def _excesses(functions, released, like, positions):
     return jax.lax.map(excess, positions), jnp.var(squares), jnp.mean(is_clipped)
 
 
-@functools.partial(jax.jit, static_argnums=(1, 4))
-def _chains(rng_key, functions, released, like, num_draws):
+def _chains(functions, num_draws, rng_key, released, like):
     """States of NUTS, ``(num_draws, d)``; the chains take turns."""
     near = _Near.of(functions, released, like, NUM_NEAR_CHAINS)
     center = released.position

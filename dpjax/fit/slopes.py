@@ -23,6 +23,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.fit.compiled import QUICKLY
+
 __all__ = ["Evidence", "expected_slope", "largest_noise", "slopes"]
 
 LEVEL_SD = 1.0
@@ -120,7 +122,7 @@ def slopes(
     return np.asarray(found).reshape(-1, *evidence.slope.shape)[:num_draws]
 
 
-@jax.jit(static_argnames="per_chain")
+@jax.jit(static_argnames="per_chain", compiler_options=QUICKLY)
 def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
     dim = len(known.data_share)
     place, score, noise_sd = pooled

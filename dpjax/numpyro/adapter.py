@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.fit.compiled import evaluated
 from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores
@@ -230,9 +231,11 @@ def _look(model: Model):
 def _observed(model: Model, position, reads):
     """``{site inside the plate: name of the data that it observes, or None}``."""
 
-    @jax.jit
+    order = []
+
     def values(records):
         sites, _, _ = model.trace(records, position)
+        order.extend(sites)
         return {name: sites[name]["value"] for name in reads["inside"]}
 
     def name_of(site, value):
@@ -241,6 +244,5 @@ def _observed(model: Model, position, reads):
                 return name if len(reads["values"][site]) == 1 else None
         return None
 
-    found = values(model.one_example)
-    order = [name for name in model.trace(model.one_example, position)[0]]
+    found = evaluated(values, model.one_example)
     return {name: name_of(name, found[name]) for name in order if name in found}

@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from dpjax import fisher
+from dpjax.fit.compiled import evaluated
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import check_drawable, generated
@@ -22,6 +24,7 @@ __all__ = [
     "fisher_information",
     "initial_position",
     "prior_law",
+    "prior_mean",
     "record_information",
 ]
 
@@ -45,9 +48,14 @@ def initial_position(
     dict
         Arrays of shape ``(num_chains, ...)`` by latent, as `dpjax.run` takes them.
     """
-    keys = jax.random.split(jax.random.key(seed), (num_chains, DRAWS_PER_START))
-    draws = jax.jit(jax.vmap(jax.vmap(model_of(posterior).draw)))(keys)
-    return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=1), draws)
+    draw = model_of(posterior).draw
+
+    def starts(seed):
+        keys = jax.random.split(jax.random.key(seed), (num_chains, DRAWS_PER_START))
+        draws = jax.vmap(jax.vmap(draw))(keys)
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=1), draws)
+
+    return evaluated(starts, np.uint32(seed))
 
 
 def fisher_information(
@@ -100,6 +108,13 @@ def prior_law(model: Model) -> tuple[np.ndarray, np.ndarray]:
     flat = np.clip(flat, *np.quantile(flat, TAILS, axis=0))
     covariance = np.atleast_2d(np.cov(flat.T))
     return flat.mean(axis=0), np.linalg.inv(covariance)
+
+
+def prior_mean(model: Model) -> dict[str, jax.Array]:
+    """A position at the centre of the prior."""
+    first = jax.tree.map(lambda leaf: leaf[0], model.prior_draws)
+    flat, unravel = ravel_pytree(first)
+    return unravel(jnp.asarray(prior_law(model)[0], flat.dtype))
 
 
 def record_information(posterior: Posterior, **options):

@@ -22,9 +22,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
+
+from dpjax.fit.compiled import evaluated
 
 __all__ = ["Model", "Rows", "in_plate", "is_latent"]
 
@@ -233,9 +236,11 @@ class Model:
 
 @functools.lru_cache(maxsize=8)
 def _prior_draws(model: Model) -> dict[str, jax.Array]:
-    with jax.ensure_compile_time_eval():
-        keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
-        return jax.jit(jax.vmap(model.draw))(keys)
+    def draws(seed):
+        keys = jax.random.split(jax.random.key(seed), NUM_PRIOR_DRAWS)
+        return jax.vmap(model.draw)(keys)
+
+    return evaluated(draws, np.uint32(0))
 
 
 def _in_form(found, record, leading: tuple[int, ...], source: str):

@@ -25,6 +25,7 @@ import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from numpyro.ops.provenance import eval_provenance
 
+from dpjax.fit.compiled import evaluated
 from dpjax.fit.scores import NUM_REDRAWS, Scores, scores_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.quadrature import core, spread, support
@@ -69,9 +70,8 @@ def conditional_scores(model: Model) -> Callable[[Any, Any, jax.Array], Scores]:
     *Formal guarantees.* The scores are a function of the record, the position, the key
     and public values alone.
     """
-    with jax.ensure_compile_time_eval():
-        scores_fn, is_exchangeable = _scores_fn(model)
-        _check_centred(model, scores_fn, is_exchangeable)
+    scores_fn, is_exchangeable = _scores_fn(model)
+    _check_centred(model, scores_fn, is_exchangeable)
     return scores_fn
 
 
@@ -86,13 +86,15 @@ def _scores_fn(model: Model) -> tuple[Callable, bool]:
     if any(_names(law) & {*model.observed.values()} for law in reads.values()):
         # The law of one observation depends on another one.
         return functools.partial(_redrawn, model), True
-    laws = _laws(model, _origin(model), model.one_example)
+    with jax.ensure_compile_time_eval():
+        laws = _laws(model, _origin(model), model.one_example)
+        everything = _everything(laws, reads)
     pairs = zip(jax.tree.leaves(reads), jax.tree.leaves(laws), strict=True)
     is_varied = [
         "" in names and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
         for names, leaf in pairs
     ]
-    if (everything := _everything(laws, reads)) is not None:
+    if everything is not None:
         nodes_fn = functools.partial(_enumerated, everything)
     elif _has_nodes(laws):
         nodes_fn = _one_scalar
@@ -237,6 +239,7 @@ def _names(law: _Law) -> frozenset[str]:
     return frozenset().union(*jax.tree.leaves((law.law, law.scale)))
 
 
+@functools.lru_cache(maxsize=8)
 def check_drawable(model: Model) -> None:
     """Refuse a model whose observations cannot be drawn, site by site.
 
@@ -285,7 +288,7 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
     rows = len(jax.tree.leaves(model.example)[0])
     rng = np.random.default_rng(2)
     positions = jax.tree.map(
-        lambda leaf: jnp.asarray(
+        lambda leaf: np.asarray(
             0.3 * rng.standard_normal((NUM_CHECKS, *leaf.shape)), leaf.dtype
         ),
         model.outline,
@@ -301,9 +304,12 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
             square = (count * square - observed**2) / (count - 1)
         return mean, jnp.maximum(square, observed**2), jnp.sum(weights)
 
-    over_rows = jax.vmap(moments, (None, 0, 0))
-    keys = jax.random.split(jax.random.key(0), (NUM_CHECKS, rows))
-    found = jax.jit(jax.vmap(over_rows, (0, None, 0)))(positions, model.example, keys)
+    def everywhere(positions, example, seed):
+        over_rows = jax.vmap(moments, (None, 0, 0))
+        keys = jax.random.split(jax.random.key(seed), (NUM_CHECKS, rows))
+        return jax.vmap(over_rows, (0, None, 0))(positions, example, keys)
+
+    found = evaluated(everywhere, positions, model.example, np.uint32(0))
     means, squares, totals = (np.asarray(part, np.float64) for part in found)
     if not np.all(np.abs(totals - 1) <= MAX_WEIGHT_ERROR):
         raise ValueError("the weights of score_nodes do not sum to one")
@@ -354,7 +360,7 @@ def _has_nodes(laws) -> bool:
     if others or math.prod(law.shape()) > 1 or core(law).event_shape:
         return False
     try:
-        spread(law, jnp.array(0.5))
+        jax.eval_shape(functools.partial(spread, law), 0.5)
     # NumPyro leaves some quantile functions to a library that it does not need.
     except (NotImplementedError, ImportError):
         return False

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.ops.provenance import eval_provenance
 
+from dpjax.fit.compiled import evaluated
 from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
 from dpjax.release.captured import captured
 
@@ -148,8 +149,8 @@ def check_dependencies(model: Model, reads) -> None:
 
 def is_finite(model: Model, position) -> bool:
     """Whether each of the made-up records has a finite density."""
-    each = jax.jit(jax.vmap(lambda record: model.loglikelihood(position, record)))
-    return bool(jnp.all(jnp.isfinite(each(model.example))))
+    each = evaluated(jax.vmap(model.loglikelihood, (None, 0)), position, model.example)
+    return bool(np.all(np.isfinite(each)))
 
 
 def check_numbers(model: Model, position) -> None:
@@ -174,12 +175,12 @@ def check_numbers(model: Model, position) -> None:
                 "records reached the model by closure or as public; name all the data "
                 "in data"
             )
-    each = np.asarray(jax.jit(jax.vmap(alone))(records), np.float64)
-    prior = float(jax.jit(model.logprior)(position))
+    each = np.asarray(evaluated(jax.vmap(alone), records), np.float64)
+    prior = float(evaluated(model.logprior, position))
 
     of_all = model.loglikelihood_of_all, model.logprior_among
     try:
-        total, prior_of_all = (float(jax.jit(f)(position, records)) for f in of_all)
+        total, prior_of_all = (float(evaluated(f, position, records)) for f in of_all)
     except Exception as error:
         raise ValueError(
             f"the model takes one record but not {rows}: {_first_line(error)}"

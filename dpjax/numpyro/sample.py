@@ -44,8 +44,8 @@ from dpjax.fit.score_fit import (
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (
-    initial_position,
     prior_law,
+    prior_mean,
     record_information,
 )
 from dpjax.numpyro.model import Model
@@ -217,7 +217,7 @@ def sample(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
         draws,
         posterior,
-        initial_position=_centre(posterior),
+        initial_position=prior_mean(model_of(posterior)),
         budget=budget,
         **options,
     )
@@ -292,11 +292,6 @@ def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
     )
 
 
-def _centre(posterior):
-    """A position near the centre of the prior."""
-    return jax.tree.map(lambda leaf: leaf[0], initial_position(posterior, 1))
-
-
 def _walk(
     posterior,
     budget,
@@ -329,7 +324,7 @@ def _walk(
             functools.partial(fit_algorithm, noise_multiplier=noise_multiplier),
             draws,
             dataclasses.replace(posterior, constrain_fn=None),
-            initial_position=_centre(posterior),
+            initial_position=prior_mean(model_of(posterior)),
             budget=share,
             num_draws=NUM_SIMULATED // num_chains,
             num_chains=num_chains,
@@ -343,7 +338,7 @@ def _walk(
         vectors = jax.vmap(jax.vmap(lambda position: ravel_pytree(position)[0]))
         flat = np.asarray(vectors(fitted.positions), np.float64)
         flat = flat.reshape(-1, flat.shape[-1])
-        _, unravel = ravel_pytree(_centre(posterior))
+        _, unravel = ravel_pytree(prior_mean(model_of(posterior)))
         centre = unravel(jnp.asarray(flat.mean(0), jnp.result_type(float)))
         metric = np.atleast_2d(np.cov(flat.T))
         algorithm_fn = walk_from(

@@ -69,10 +69,11 @@ def _failures(backend: str, dtype) -> list[str]:
     words = rng.integers(0, 2**32, (64, gaussian.WORDS_PER_COORDINATE), np.uint32)
     words[:3] = [[0, 1, 0], [0, 1, 0], [2**32 - 1] * 3]
     integers = rng.integers(-GRID, GRID, (300, 2), endpoint=True)
-    arrays = (np.asarray(a, dtype) for a in (records, LOG_RATIOS, integers))
+    given = *(np.asarray(a, dtype) for a in (records, LOG_RATIOS, integers)), words
+    program = jax.jit(_evaluate).lower(*given).compile()
     # NumPyro begins chains on several devices inside a trace.
     with jax.ensure_compile_time_eval():
-        found = jax.tree.map(np.asarray, jax.jit(_evaluate)(*arrays, words))
+        found = jax.tree.map(np.asarray, program(*given))
     of_each, of_all, bits, totals, noise = found
     exact = [*integers.sum(axis=0), *(integers[:, :1] * integers).sum(axis=0)]
     found = {

@@ -115,6 +115,9 @@ def scan_steps(transition: Transition, chains, words, active):
 
 def _over_chains(function, *arguments):
     """`jax.vmap`, in groups of chains so that peak memory stays bounded."""
+    if len(arguments[0]) == 1:
+        found = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
+        return jax.tree.map(lambda leaf: leaf[None], found)
     if len(arguments[0]) <= MAX_CHAINS_AT_ONCE:
         return jax.vmap(function)(*arguments)
     return jax.lax.map(

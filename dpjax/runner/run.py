@@ -16,6 +16,7 @@ import numpy as np
 
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
+from dpjax.fit.compiled import evaluated
 from dpjax.posterior import Posterior
 from dpjax.privacy.accountant import largest
 from dpjax.privacy.validate import check_count
@@ -283,7 +284,7 @@ def _check_positions(initial_position, num_chains: int):
                 f"{name} has shape {leaf.shape}; it needs {num_chains} entries along "
                 "its leading axis, one for every chain"
             )
-        if not jnp.all(jnp.isfinite(leaf)):
+        if not np.all(np.isfinite(leaf)):
             raise ValueError(f"{name} is not finite")
     return positions
 
@@ -312,7 +313,8 @@ def _check_densities(posterior, positions) -> None:
                 f"{name} must return a scalar for one position (and one record), got "
                 f"shape {shape}"
             )
-    if not jnp.all(jnp.isfinite(jax.vmap(posterior.logprior_fn)(positions))):
+    logpriors = evaluated(jax.vmap(posterior.logprior_fn), positions)
+    if not np.all(np.isfinite(logpriors)):
         raise ValueError("the prior density is zero or undefined at initial_position")
 
 

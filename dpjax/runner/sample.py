@@ -7,8 +7,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax import privacy
+from dpjax.fit.compiled import evaluated
 from dpjax.fit.simulated import (
     MIN_RESOLUTION,
     expected_resolution,
@@ -126,5 +128,9 @@ def _check_resolution(dim, num_records, noise_multiplier, budget) -> None:
 
 def prior_draws(prior_sample_fn: Callable[[jax.Array], Any]) -> Any:
     """Public draws from the prior, leaves ``(NUM_PRIOR_DRAWS, ...)``."""
-    keys = jax.random.split(jax.random.key(0), NUM_PRIOR_DRAWS)
-    return jax.vmap(prior_sample_fn)(keys)
+
+    def draws(seed):
+        keys = jax.random.split(jax.random.key(seed), NUM_PRIOR_DRAWS)
+        return jax.vmap(prior_sample_fn)(keys)
+
+    return evaluated(draws, np.uint32(0))

@@ -3,9 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from dpjax.fit import compiled as module
-from dpjax.fit.compiled import compiled
+from dpjax.fit.compiled import compiled, evaluated
 
 
 def test_functions_of_one_text_share_a_program_until_they_change():
@@ -29,9 +30,45 @@ def test_results_of_other_trees_are_not_mixed_up():
         assert found.keys() == {name}
 
 
+def test_arguments_that_are_not_used_are_not_mixed_up():
+    for shape in ((2,), (3,)):
+        unused = jnp.zeros(shape)
+        assert compiled(lambda x, y: 2 * x, 1.0, unused)(1.0, unused) == 2
+
+
 def test_old_programs_are_dropped(monkeypatch):
     monkeypatch.setattr(module, "MAX_PROGRAMS", 2)
     monkeypatch.setattr(module, "_programs", type(module._programs)())
     for size in (1, 2, 3, 2):
         compiled(jnp.sum, jax.ShapeDtypeStruct((size,), jnp.float32))
     assert len(module._programs) == 2
+
+
+def test_functions_are_evaluated_as_one_program_within_a_trace_too():
+    """Under `jax.ensure_compile_time_eval` alone, the draws would be several."""
+    found, requests = [], []
+
+    def draws(scale):
+        def fn(seed):
+            key = jax.random.key(seed)
+            return scale * jnp.sum(jax.random.normal(key, (3,)) + jnp.arange(3.0))
+
+        return float(evaluated(fn, np.uint32(0)))
+
+    def count(event, duration, **_):
+        if event == "/jax/core/compile/backend_compile_duration":
+            requests.append(duration)
+
+    @jax.jit
+    def program(x):
+        found.append(draws(1.5))
+        return x
+
+    jax.monitoring.register_event_duration_secs_listener(count)
+    try:
+        program.trace(1.0)
+        assert len(requests) == 1
+        assert found[0] == pytest.approx(draws(1.5)) and len(requests) == 1
+        assert found[0] == pytest.approx(draws(3.0) / 2) and len(requests) == 2
+    finally:
+        jax.monitoring.unregister_event_duration_listener(count)

@@ -180,3 +180,48 @@ def test_a_private_number_of_records_is_refused():
     budget = dpjax.Budget(2.0, 1e-5, privacy.NeighboringRelation.ADD_OR_REMOVE_ONE)
     with pytest.raises(ValueError, match="pass nominal_num_records"):
         sample(target(), budget=budget)
+
+
+def observations(kind, seed):
+    """A posterior of 200 records whose model is a function of its own."""
+
+    def of_counts(x, y):
+        counts(x, y)
+
+    def of_whole_records(x):
+        mean = numpyro.sample("mean", dist.Normal(0, 10))
+        sd = numpyro.sample("sd", dist.HalfNormal(10))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(mean, sd), obs=x)
+
+    if kind == "counts":
+        example = made_up(1, 500)
+        return posterior(of_counts, made_up(seed, 200), plate="data", example=example)
+    x = np.random.default_rng(seed).normal(size=200)
+    return posterior(of_whole_records, dict(x=x), plate="data")
+
+
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:the model captured")
+@pytest.mark.parametrize("kind", ["counts", "whole records"])
+def test_a_second_call_compiles_next_to_nothing(kind):
+    """What is left are the units of the draws, and single operations."""
+    requests = []
+
+    def listen(event, seconds, **_):
+        if event.endswith("backend_compile_duration"):
+            requests.append(event)
+
+    def go(seed):
+        budget = dpjax.Budget(50.0, 1e-6)
+        sample(observations(kind, seed), budget=budget, num_draws=100, verbose=False)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        go(2)
+        first = len(requests)
+        go(3)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert first > 10
+    assert len(requests) - first < 10
