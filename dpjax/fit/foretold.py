@@ -23,10 +23,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax.fit.compiled import evaluated
 from dpjax.fit.frame import frame
 from dpjax.fit.record_model import RecordModel
 from dpjax.fit.score_fit import CLIP_NORMS, MIN_EIGENVALUE, SLOPE_CLIP
@@ -77,19 +77,19 @@ class MadeUp(NamedTuple):
         """Covariances of the draws and of the exact posterior, ``(d, d)``."""
         count, dim = self.scores.shape
         effective = self.tempering * num_records
-        information = effective / count * self.scores.T @ self.scores
+        information = effective / count * _gram(self.scores, self.scores)
         with jax.enable_x64(True):
-            given = information, self.prior_precision, np.eye(dim)
-            axes = jax.tree.map(np.asarray, frame(*map(jnp.asarray, given)))
+            axes = _frame(information, self.prior_precision, np.eye(dim))
+        axes = jax.tree.map(np.asarray, axes)
         unit = np.sqrt(max(axes.data_share.sum(), 1.0) / effective)
         scores = self.scores @ np.where(axes.is_measured, axes.stretch, 0) / unit
         lengths = np.maximum(np.linalg.norm(scores, axis=1), 1e-30)
         clip_norm = self._clip_norm(lengths, unit, noise.scores)
         clipped = scores * np.minimum(1, clip_norm / lengths)[:, None]
-        product = clipped.T @ scores / count
-        whole = scores.T @ scores / count
+        product = _gram(clipped, scores) / count
+        whole = _gram(scores, scores) / count
         known = product @ np.linalg.pinv(whole, hermitian=True) @ product.T
-        lost = clipped.T @ clipped / count - known
+        lost = _gram(clipped, clipped) / count - known
         scatter = effective * unit**2 * (known + self.tempering * lost)
         unit_of_noise = self.tempering * clip_norm * unit
         scatter += (unit_of_noise * noise.scores) ** 2 * np.eye(dim)
@@ -109,6 +109,14 @@ class MadeUp(NamedTuple):
         noise /= np.mean(lengths**2)
         loss = (kept**2 @ squares + noise) / (kept @ squares) ** 2
         return CLIP_NORMS[np.argmin(loss)]
+
+
+_frame = jax.jit(frame)
+
+
+def _gram(left, right) -> np.ndarray:
+    """left^T right, without BLAS, whose threads wait for each other on busy cores."""
+    return np.einsum("ni,nj->ij", left, right)
 
 
 def _seen(slope, noise_sd) -> np.ndarray:
@@ -152,7 +160,6 @@ def made_up(
     model = RecordModel.of(loglikelihood_fn, simulate_fn, first)
     flat = jax.vmap(lambda position: ravel_pytree(position)[0])(positions)
 
-    @jax.jit
     def scores_at(flat):
         def one(position):
             return model.scores(position, model.simulate(position, NUM_SIMULATED))
@@ -160,7 +167,7 @@ def made_up(
         return jax.lax.map(one, flat)
 
     with jax.enable_x64(True):
-        scores = np.asarray(scores_at(flat), np.float64)
+        scores = np.asarray(evaluated(scores_at, flat), np.float64)
     is_finite = np.all(np.isfinite(scores), axis=-1, keepdims=True)
     scores = np.where(is_finite, scores, 0.0)
     return [MadeUp(each, prior_precision, tempering) for each in scores]

@@ -15,7 +15,7 @@ from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
 from dpjax.fit.score_fit import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import initial_position, prior_law
+from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model, is_latent
 from dpjax.numpyro.nodes import conditional_scores
 from dpjax.numpyro.sample import (
@@ -36,6 +36,7 @@ from dpjax.runner.plan import EPSILONS, Plan
 from dpjax.runner.plan_fit import (
     NUM_POSITIONS,
     FitCost,
+    Passes,
     names_of,
     plan_fit,
     simulated_cost,
@@ -157,18 +158,17 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         events,
         is_refused=False,
         share=FIT_SHARE if is_walk else 1.0,
-        seconds=_seconds(posterior, num_records, centre, robust),
+        of_passes=_tried(posterior, num_records, centre, robust),
     )
 
 
 def _positions(posterior):
     """The prior's centre, and draws from the prior."""
-    centre = initial_position(posterior, 1)
-    draws = model_of(posterior).prior_draws
+    model = model_of(posterior)
     return jax.tree.map(
-        lambda one, more: jnp.concatenate([one, more[: NUM_POSITIONS - 1]]),
-        centre,
-        draws,
+        lambda one, more: jnp.concatenate([one[None], more[: NUM_POSITIONS - 1]]),
+        prior_mean(model),
+        model.prior_draws,
     )
 
 
@@ -191,20 +191,20 @@ def _guessed(model: Model, guess: Mapping[str, Any]):
     return jax.tree.map(lambda leaf: leaf[None], position)
 
 
-def _seconds(posterior: Posterior, num_records: int, position, robust: bool) -> float:
-    """About how long all passes of a fit over `num_records` records take.
+def _tried(posterior: Posterior, num_records: int, position, robust: bool) -> Passes:
+    """About what all passes of a fit over `num_records` records take.
 
     The search makes some that compare a record's scores with each other, and the other
     releases some that clip and centre them. One of each is made here.
     """
     model = model_of(posterior)
-    keys = jax.random.split(jax.random.key(0), NUM_TIMED)
-    records = jax.jit(jax.vmap(model.simulate, (0, None)))(keys, position)
+    records = jax.tree.map(
+        lambda leaf: np.resize(leaf, (NUM_TIMED, *leaf.shape[1:])), model.example
+    )
     scores_fn, release = conditional_scores(model), GaussianSum(1.0, 1.0)
     words = jnp.zeros(release.num_words(model.dim, NUM_TIMED), jnp.uint32)
 
-    def seconds(contribution_fn):
-        @jax.jit
+    def tried(contribution_fn):
         def one_pass(records, words):
             return release(
                 words,
@@ -213,12 +213,16 @@ def _seconds(posterior: Posterior, num_records: int, position, robust: bool) -> 
                 rng_key=jax.random.key(1),
             )
 
-        return timed(one_pass, records, words)[1]
+        program: Any = jax.jit(one_pass).lower(records, words).compile()
+        return timed(program, records, words)[1], program.memory_analysis()
 
-    of_search = seconds(contrast.difference)
-    of_rest = seconds(lambda scores: contrast.contrast(scores, 1.0).score)
+    of_search, _ = tried(contrast.difference)
+    of_rest, memory = tried(lambda scores: contrast.contrast(scores, 1.0).score)
     noises = Noises.of(model.dim, num_records, 1.0, robust)
     num_search = sum(map(len, noises.steps))
     num_rest = len(noises.curvatures) + len(noises.scores) + 3 + 2 * robust
     whole = num_search * of_search + num_rest * of_rest
-    return num_records / NUM_TIMED * whole
+    scale = num_records / NUM_TIMED
+    # What is computed on the way is that of one block of records.
+    num_bytes = scale * memory.argument_size_in_bytes + memory.temp_size_in_bytes
+    return Passes(scale * whole, num_bytes)

@@ -29,6 +29,7 @@ from dpjax.runner.sample import prior_draws
 __all__ = [
     "NUM_POSITIONS",
     "FitCost",
+    "Passes",
     "names_of",
     "plan_fit",
     "plan_sample",
@@ -47,6 +48,13 @@ NUM_POSITIONS = 5
 
 FARTHEST = 1e4
 """Factor up to which the number of records, or the noise, is searched."""
+
+
+class Passes(NamedTuple):
+    """About what all passes of a fit over the records take: seconds, and memory."""
+
+    seconds: float
+    num_bytes: float
 
 
 class FitCost(NamedTuple):
@@ -68,8 +76,8 @@ class FitCost(NamedTuple):
         Whether a fit is refused whose resolution is below that.
     share
         Of epsilon that a fit gets.
-    seconds
-        About how long the records take, or None if that is not known.
+    of_passes
+        What the passes over the records take, or None if that is not known.
     """
 
     num_records: int
@@ -80,7 +88,7 @@ class FitCost(NamedTuple):
     events: Callable[[NeighboringRelation, float], list]
     is_refused: bool
     share: float = 1.0
-    seconds: float | None = None
+    of_passes: Passes | None = None
 
 
 def plan_fit(
@@ -147,10 +155,12 @@ def plan_fit(
         )
     if len(names) > MAX_SHOWN:
         lines.append(f"  ... and {len(names) - MAX_SHOWN} more parameters")
-    if cost.seconds is not None:
+    if cost.of_passes is not None:
+        seconds, num_bytes = cost.of_passes
         lines.append(
-            f"time: about {shown_time(cost.seconds)} for all passes over the records, "
-            "an estimate for this machine, and as much as a minute more to compile"
+            f"time: about {shown_time(seconds)} for all passes over the records, an "
+            "estimate for this machine, and as much as a minute more to compile; "
+            f"memory: about {num_bytes / 1e6:.2g} MB"
         )
     lines.append(_advice(cost, budget, own, is_worth))
     table = np.array(rows)

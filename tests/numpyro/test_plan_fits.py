@@ -69,6 +69,12 @@ def test_more_epsilon_means_less_noise_at_the_price_of_a_fit():
     np.testing.assert_allclose(table["width"] ** 2, 1 + table["noise"] ** 2)
     (line,) = re.findall(r"^ +1 .*$", repr(found), re.M)
     assert line.endswith("<- budget") and f"{np.median(noise[1]):.2g}" in line
+    # A record takes 16 bytes.
+    few, many = (
+        float(re.findall("memory: about (.*) MB", repr(each))[0])
+        for each in (found, planned(2_000_000))
+    )
+    assert few < 30 < 32 <= many < 60
 
 
 @pytest.mark.thorough
