@@ -9,7 +9,12 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import AffineTransform
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    Transform,
+    biject_to,
+)
 
 from dpjax.numpyro.adapter import ModelPosterior, posterior
 from dpjax.numpyro.complete import complete_cases
@@ -85,7 +90,8 @@ class Regression:
     With ``0 +`` in the formula there is no intercept, and nothing is centred; m is then
     added to the predictor where the link is the identity.
 
-    What is sampled are these parameters over their public units, ``NAME_scaled``.
+    Fits and chains move in these parameters over public units, so that one is about
+    their sd a priori; draws are the parameters themselves.
     """
 
     def __init__(
@@ -115,9 +121,10 @@ class Regression:
             stated["sigma"] = f"Exponential({1 / scale:.3g})"
         units = dict.fromkeys(stated, scale) | units
         if family == "student_t":
-            stated["nu"] = "Gamma(2, 0.1)"
+            stated["nu"], units["nu"] = "Gamma(2, 0.1)", 1.0
         if family == "negative_binomial":
-            stated["reciprocal_dispersion"] = "Exponential(1)"
+            name = "reciprocal_dispersion"
+            stated[name], units[name] = "Exponential(1)", 1.0
         if unknown := sorted(set(priors or {}) - set(stated)):
             raise ValueError(
                 f"there are no parameters {unknown}: priors may be given for "
@@ -130,7 +137,6 @@ class Regression:
             "numbers": {name: numbers for name, (_, numbers) in laws.items()},
             "units": {name: np.asarray(unit) for name, unit in units.items()},
             "mean": np.asarray(mean),
-            "scale": np.asarray(scale),
             "levels": {k: np.zeros(size) for k, size in self.design.groups.items()},
         }
         if names:
@@ -270,10 +276,48 @@ def glm(
     )
 
 
-class _Units(AffineTransform):
-    """A change of units, which leaves the real line and the positive numbers."""
+class _InUnits(constraints.Constraint):
+    """The real line or the positive numbers, over a unit and from a shift on.
 
-    codomain: Any = property(lambda self: self.domain)
+    Positions of fits and chains are in these units, as of any latent's support.
+    """
+
+    def __init__(self, domain, shift, unit):
+        self.domain, self.shift, self.unit = domain, shift, unit
+
+    def __call__(self, x):
+        return self.domain(x)
+
+    def tree_flatten(self):
+        leaves = self.domain, self.shift, self.unit
+        return leaves, (("domain", "shift", "unit"), {})
+
+
+@biject_to.register(_InUnits)
+def _in_units(support: _InUnits) -> Transform:
+    to_domain = biject_to(support.domain)
+    return ComposeTransform([to_domain, AffineTransform(support.shift, support.unit)])
+
+
+class _Units(Transform):
+    """Leaves a parameter as it is, and says in which units it is moved."""
+
+    codomain: Any = None
+
+    def __init__(self, codomain: _InUnits):
+        self.codomain = codomain
+
+    def __call__(self, x):
+        return x
+
+    def _inverse(self, y):
+        return y
+
+    def log_abs_det_jacobian(self, x, y, intermediates=None):
+        return jnp.zeros_like(x)
+
+    def tree_flatten(self):
+        return (self.codomain,), (("codomain",), {})
 
 
 def _sd(group: str) -> str:
@@ -303,42 +347,38 @@ def _parsed(name: str, text: str) -> tuple[type, list[np.ndarray]]:
 def _model(family: str, names: tuple[str, ...], kinds: dict[str, type]):
     """The NumPyro model; numbers reach it as public arguments."""
 
-    def model(y, numbers, units, mean, scale, levels, **others):
-        def draw(name):
-            return numpyro.sample(name, kinds[name](*numbers[name]))
+    def model(y, numbers, units, mean, levels, **others):
+        def in_units(law, name, shift=0.0):
+            units_of = _Units(_InUnits(law.support, shift, units[name]))
+            return dist.TransformedDistribution(law, units_of)
 
-        def scaled(name, shift=0.0):
-            """A parameter over its unit; the parameter is recorded."""
-            law, unit = kinds[name](*numbers[name]), units[name]
-            change = _Units(-shift / unit, 1 / unit, domain=law.support)
-            law = dist.TransformedDistribution(law, change)
-            value: Any = numpyro.sample(f"{name}_scaled", law)
-            numpyro.deterministic(name, shift + unit * value)
-            return value
+        def draw(name, shift=0.0):
+            law = kinds[name](*numbers[name])
+            return numpyro.sample(name, in_units(law, name, shift))
 
         predictor, shift = jnp.zeros(y.shape), jnp.zeros(())
         if names:
-            coefficients = jnp.stack([scaled(name) for name in names])
-            coefficients *= jnp.stack([units[name] / scale for name in names])
+            coefficients = jnp.stack([draw(name) for name in names])
             predictor = (others["x"] - others["centre"][None]) @ coefficients
             shift = others["centre"] @ coefficients
         if INTERCEPT in kinds:
-            intercept = scaled(INTERCEPT, mean)
-            numpyro.deterministic("Intercept", mean + scale * (intercept - shift))
+            intercept = draw(INTERCEPT, mean)
+            numpyro.deterministic("Intercept", intercept - shift)
             predictor = predictor + intercept
+        else:
+            predictor = predictor + mean
         if "offset" in others:
-            predictor = predictor + others["offset"] / scale
+            predictor = predictor + others["offset"]
         for group, zeros in levels.items():
             # Centred: a group holds many records.
-            law = dist.Normal(zeros, scaled(_sd(group))).to_event(1)
-            effects: Any = numpyro.sample(f"1|{group}_scaled", law)
-            numpyro.deterministic(f"1|{group}", scale * effects)
+            law = dist.Normal(zeros, draw(_sd(group)))
+            law = in_units(law, _sd(group)).to_event(1)
+            effects: Any = numpyro.sample(f"1|{group}", law)
             predictor = predictor + effects[others[group]]
         if family == "gaussian":
-            law = dist.Normal(mean + scale * predictor, scale * scaled("sigma"))
+            law = dist.Normal(predictor, draw("sigma"))
         elif family == "student_t":
-            sigma = scale * scaled("sigma")
-            law = dist.StudentT(draw("nu"), mean + scale * predictor, sigma)
+            law = dist.StudentT(draw("nu"), predictor, draw("sigma"))
         elif family == "bernoulli":
             law = dist.Bernoulli(logits=predictor)
         elif family == "poisson":
