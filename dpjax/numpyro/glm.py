@@ -235,7 +235,9 @@ def glm(
     verbose
         Whether to show the model with its priors, and the progress.
     options
-        Further arguments of `dpjax.numpyro.sample`.
+        Further arguments of `dpjax.numpyro.sample`. Models take different columns of a
+        table, so they share a ledger only if it is named for the table's file, as
+        ``ledger="people.csv.ledger.jsonl"`` is for ``people.csv``.
 
     Returns
     -------

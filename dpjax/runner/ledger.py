@@ -286,7 +286,9 @@ def reserve(
             raise LedgerError(
                 f"{path} counts the spending of other data, or the data file beside it "
                 "has changed: budgets of different records do not add up, so use one "
-                "ledger for each data set"
+                "ledger for each data set. Models that take other columns of one table "
+                "share the ledger of its file: for records.csv, name "
+                f"ledger='records.csv{BESIDE}'"
             )
         if _head(path) != _entry(whole):
             # It may be one line behind, and must not fall two behind.

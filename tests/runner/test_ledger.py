@@ -263,8 +263,9 @@ def test_relations_do_not_mix(path):
 
 
 def test_data_sets_do_not_mix(path):
-    with pytest.raises(ledger.LedgerError, match="of other data"):
+    with pytest.raises(ledger.LedgerError, match="of other data") as error:
         reserve(path, MORE, data=b"others")
+    assert "records.csv.ledger.jsonl" in str(error.value)
     assert spent(path) == SPENT
 
 
