@@ -15,7 +15,7 @@ import numpy as np
 from dpjax.fit.compiled import compiled
 from dpjax.fit.slopes import Evidence
 
-__all__ = ["Laws", "LocalPrior", "closest", "laws_of"]
+__all__ = ["Law", "Laws", "PriorLaw", "closest", "laws_of"]
 
 NUM_POINTS = 64
 """Points of an average over a normal law."""
@@ -29,8 +29,8 @@ MIN_PRECISION = 0.25
 draws. Hessians of a prior that is not log-concave may be indefinite."""
 
 
-class LocalPrior(NamedTuple):
-    """The normal law that stands for the prior of y, ``(d,)`` and ``(d, d)``."""
+class PriorLaw(NamedTuple):
+    """A normal law that stands for the prior of y, ``(d,)`` and ``(d, d)``."""
 
     mean: np.ndarray
     precision: np.ndarray
@@ -52,7 +52,7 @@ class Laws(NamedTuple):
 
 
 def laws_of(
-    evidence: Evidence, prior: LocalPrior, is_measured, slopes: np.ndarray
+    evidence: Evidence, prior: PriorLaw, is_measured, slopes: np.ndarray
 ) -> Laws:
     """The likelihood and the law of y for each of the slopes, ``(n, r, r)``."""
     place, score, noise_sd = evidence.pooled
@@ -69,7 +69,7 @@ def laws_of(
     return Laws(rows, target[:, :, 0], mean[:, :, 0], root)
 
 
-class _Law(NamedTuple):
+class Law(NamedTuple):
     """A normal law q of y.
 
     mean, root
@@ -86,14 +86,14 @@ class _Law(NamedTuple):
     mean: np.ndarray
     root: np.ndarray
     bound: float
-    prior: LocalPrior
+    prior: PriorLaw
     posterior: Laws
 
 
 def closest(
     evidence: Evidence, logprior: Callable, origin, data_share, rng_key: jax.Array
-) -> tuple[LocalPrior, np.ndarray]:
-    """The local prior that makes the normal law closest to the posterior, and its mean.
+) -> Law:
+    """The normal law that is closest to the posterior.
 
     Closest is the law q of variational inference, at which q is its own `posterior`
     (Opper and Archambeau, Neural Computation 21, 2009). It exists where the mode does
@@ -128,7 +128,7 @@ def closest(
 
     averages_fn = compiled(averages, *arguments(points))
 
-    def law(mean, root) -> _Law | None:
+    def law(mean, root) -> Law | None:
         found = averages_fn(*arguments(mean + points @ root.T))
         value, gradient, matrix = (np.asarray(part, np.float64) for part in found)
         if not (np.isfinite(value) and np.all(np.isfinite(matrix))):
@@ -137,14 +137,14 @@ def closest(
         values, vectors = np.linalg.eigh(matrix)
         vectors = units[:, None] * vectors
         precision = (vectors * np.maximum(values, MIN_PRECISION)) @ vectors.T
-        prior = LocalPrior(mean + np.linalg.solve(precision, gradient), precision)
+        prior = PriorLaw(mean + np.linalg.solve(precision, gradient), precision)
         posterior = laws_of(evidence, prior, is_measured, evidence.regular[None])
         rows, target = posterior.rows[0], posterior.target[0]
         square = np.sum((rows @ mean - target) ** 2) + np.sum((rows @ root) ** 2)
         bound = value - square / 2 + np.linalg.slogdet(root)[1]
-        return _Law(mean, root, bound, prior, posterior)
+        return Law(mean, root, bound, prior, posterior)
 
-    def moved(q: _Law, share) -> _Law | None:
+    def moved(q: Law, share) -> Law | None:
         """After a share of a step, or less of it if it is long."""
         step = q.posterior.mean[0] - q.mean
         share /= max(1.0, np.abs(step).max() / MAX_MOVE)
@@ -165,4 +165,4 @@ def closest(
         gain, best, share = trial.bound - best.bound, trial, min(1.0, 2 * share)
         if gain < MIN_GAIN:
             break
-    return best.prior, best.mean
+    return best

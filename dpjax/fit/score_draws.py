@@ -9,7 +9,8 @@ robust fit has in its place, as the records show it, nu_k the sd of the noise an
 kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature adds. Draws of y come from this
 likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`). Given J
 they are normal where the prior is. Elsewhere every draw is the end of a short chain of
-its own, of Hamiltonian steps from the closest normal law (`dpjax.fit.normal_laws`).
+its own, of Hamiltonian steps from the normal law that is closest to the posterior
+(`dpjax.fit.normal_laws`).
 """
 
 import functools
@@ -24,7 +25,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import compiled
 from dpjax.fit.fit_check import FitCheck
-from dpjax.fit.normal_laws import Laws, LocalPrior, closest, laws_of
+from dpjax.fit.normal_laws import Laws, PriorLaw, closest, laws_of
 from dpjax.fit.score_fit import MIN_RESOLUTION, Released, regular
 from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, slopes
 from dpjax.posterior import Posterior
@@ -32,7 +33,7 @@ from dpjax.posterior import Posterior
 __all__ = ["Known", "draws"]
 
 NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 60, 0.3, 6
-"""Of every draw's chain, in standard deviations of the normal law it starts from."""
+"""Of every draw's chain, in standard deviations of the closest normal law."""
 
 CURVATURE = 0.3
 """kappa, in the module docstring."""
@@ -133,31 +134,32 @@ def draws(
     is_measured = data_share > 0
     evidence = _evidence(released, is_measured, posterior.tempering)
     first, rng_key = jax.random.split(rng_key)
-    prior, centre = closest(evidence, logprior, origin, data_share, first)
-    apart = np.sum((centre[is_measured] - evidence.places) ** 2, axis=1)
+    near = closest(evidence, logprior, origin, data_share, first)
+    apart = np.sum((near.mean[is_measured] - evidence.places) ** 2, axis=1)
     bend = CURVATURE * apart / np.sqrt(np.sum(is_measured) * released.num_records)
     evidence = evidence._replace(score_sds=np.hypot(evidence.score_sds, bend))
     first, second = jax.random.split(rng_key)
+    whole = PriorLaw(np.asarray(released.prior_mean), np.diag(1 - data_share))
     found = slopes(
         evidence,
-        prior.mean[is_measured],
-        np.linalg.inv(prior.precision)[np.ix_(is_measured, is_measured)],
+        whole.mean[is_measured],
+        np.diag(1 / (1 - evidence.data_share)),
         first,
         min(num_draws, NUM_SLOPES),
     )
-    laws = laws_of(evidence, prior, is_measured, found)
-    offset = np.einsum("nij,nj->ni", laws.rows, laws.mean) - laws.target
-    parts = laws.mean, laws.root, laws.rows @ laws.root, offset
+    laws = laws_of(evidence, near.prior, is_measured, found)
+    back = np.linalg.inv(laws.root)
+    parts = back @ near.mean, back @ near.root
+    parts += laws.root, laws.rows @ laws.root, laws.target
     parts = tuple(jnp.asarray(part, flat.dtype) for part in parts)
 
     def run(rng_key, origin, parts):
-        means, roots, rows, offsets = parts
+        means, spreads, roots, rows, targets = parts
         index = jnp.arange(num_draws) % len(means)
 
         def logdensity(x, index):
-            y = means[index] + roots[index] @ x
-            square = jnp.sum((offsets[index] + rows[index] @ x) ** 2)
-            return logprior(y, origin) - square / 2
+            square = jnp.sum((rows[index] @ x - targets[index]) ** 2)
+            return logprior(roots[index] @ x, origin) - square / 2
 
         def move(rng_key, state, index):
             kernel: Any = blackjax.hmc(
@@ -177,16 +179,17 @@ def draws(
 
         first, second = jax.random.split(rng_key)
         x = jax.random.normal(first, (num_draws, flat.size), flat.dtype)
+        x = means[index] + jnp.einsum("nij,nj->ni", spreads[index], x)
         states = jax.vmap(start)(x, index)
         states, _ = jax.lax.scan(step, states, jax.random.split(second, NUM_STEPS))
-        y = means[index] + jnp.einsum("nij,nj->ni", roots[index], states.position)
+        y = jnp.einsum("nij,nj->ni", roots[index], states.position)
         position, stretch = origin
         return jax.vmap(unravel)(position[None] + y @ stretch.T)
 
     given = second, origin, parts
     positions = compiled(run, *given)(*given)
     fit_check = functools.partial(_fit_check, released, posterior.tempering)
-    known = _known(evidence, prior, laws, is_measured, found, fit_check, released)
+    known = _known(evidence, near.prior, laws, is_measured, found, fit_check, released)
     if known.resolution < MIN_RESOLUTION:
         warnings.warn(_alarm(known), stacklevel=2)
     if not known.is_robust:
@@ -260,7 +263,7 @@ def _fit_check(released: Released, tempering, distance) -> FitCheck:
 
 def _known(
     evidence: Evidence,
-    prior: LocalPrior,
+    prior: PriorLaw,
     laws: Laws,
     is_measured,
     found,

@@ -102,6 +102,9 @@ class Released(NamedTuple):
     data_share
         gamma, ``(d,)``: the share of the expected information along a column of T that
         is the records'. It is zero where they were not asked.
+    prior_mean
+        Of the normal law that stands for the prior, ``(d,)``; its precision is diagonal
+        here, 1 - gamma.
     places
         Where the scores were released, ``(number of scores, d)``.
     scores
@@ -143,6 +146,7 @@ class Released(NamedTuple):
     position: jax.Array
     stretch: jax.Array
     data_share: jax.Array
+    prior_mean: jax.Array
     places: jax.Array
     scores: jax.Array
     slope: jax.Array
@@ -357,7 +361,7 @@ def score_fit(
             number, count = jnp.zeros(()), jnp.zeros(len(SCORE_SHARES))
             vector, matrix = jnp.zeros(dim), jnp.zeros((dim, dim))
             vectors = jnp.zeros((len(SCORE_SHARES), dim))
-        nothing = matrix, vector, vectors, vectors, matrix, count, *3 * [number]
+        nothing = matrix, vector, vector, vectors, vectors, matrix, count, *3 * [number]
         nothing += number, matrix, *7 * [number]
         return Released(jnp.zeros_like(position), *nothing)
 
@@ -667,6 +671,7 @@ class _Fit:
             places[-1],
             axes.stretch,
             axes.data_share,
+            back @ (jnp.asarray(self.model.prior_mean) - places[-1]),
             (places - places[-1:]).astype(jnp.float64) @ back.T,
             scores,
             found,

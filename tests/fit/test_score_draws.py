@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 import dpjax
 from dpjax.fit.fit_check import FitCheck
-from dpjax.fit.normal_laws import LocalPrior, laws_of
+from dpjax.fit.normal_laws import PriorLaw, laws_of
 from dpjax.fit.score_draws import _evidence, draws
 from dpjax.fit.score_fit import Released
 from dpjax.fit.slopes import LEVEL_SD, MEDIAN_SPREAD, SPREAD_SD, slopes
@@ -36,6 +36,7 @@ def released(slope, slope_noise_sd, score_noise_sd, truth, seed, excess=0.0):
         position=np.zeros(DIM),
         stretch=np.eye(DIM),
         data_share=np.full(DIM, 1 - PRIOR_SD**-2.0),
+        prior_mean=np.zeros(DIM),
         places=places,
         scores=(truth - places) @ slope + scatter + noise,
         slope=slope + (noisy + noisy.T) / 2,
@@ -126,6 +127,7 @@ def test_effects_of_unknown_scale_are_those_of_quadrature(seen):
         position=np.zeros(dim),
         stretch=np.eye(dim),
         data_share=np.append(0.0, np.full(len(seen), 0.85)),
+        prior_mean=np.zeros(dim),
         places=np.zeros((1, dim)),
         scores=np.append(0.0, seen)[None] @ slope,
         slope=slope,
@@ -167,7 +169,7 @@ def test_what_is_more_than_noise_and_chance_is_warned_of():
 def test_intervals_cover_where_noise_hides_the_slope():
     """Truths and slopes come from their priors, so 90 % intervals cover 90 %."""
     eye, asked, num_sets, covered = np.eye(DIM), np.ones(DIM, bool), 200, 0
-    prior = LocalPrior(np.zeros(DIM), eye / PRIOR_SD**2)
+    prior = PriorLaw(np.zeros(DIM), eye / PRIOR_SD**2)
     for seed in range(num_sets):
         rng = np.random.default_rng(1000 + seed)
         # The level of a clip norm of two is .5.
