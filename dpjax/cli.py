@@ -19,6 +19,7 @@ import numpy as np
 from dpjax import config, privacy, report
 from dpjax.records import template
 from dpjax.runner import ledger as ledgers
+from dpjax.runner import processes
 from dpjax.runner.attack import Attack, attack
 from dpjax.runner.files import sync
 from dpjax.runner.plan import EPSILONS, Plan, plan
@@ -63,6 +64,11 @@ def main(arguments=None) -> int:
             if options.command == "schema":
                 print(template(options.records), end="")
                 return 0
+            if options.command == "run" and not jax.distributed.is_initialized():
+                joining = options.processes, options.process_id, options.coordinator
+                if joining != (None, None, None):
+                    arguments = sys.argv[1:] if arguments is None else arguments
+                    processes.begin_again(arguments, *joining)
             job = config.load(options.config)
             if options.command == "plan":
                 write_plan(job, options.out, options.epsilons)
@@ -76,17 +82,18 @@ def main(arguments=None) -> int:
             else:
                 stamp = time.strftime("%Y%m%d-%H%M%S")
                 out = Path(options.out or f"results/{job.name}-{stamp}")
-                print(f"a run that is stopped goes on with: {_again(options, out)}")
+                if processes.is_first():
+                    print(f"a run that is stopped goes on with: {_again(options, out)}")
                 write_run(job, out)
     except (ValueError, OSError, RuntimeError) as error:
         print(f"dpjax: {error}", file=sys.stderr)
-        return 1
+        return processes.leave(1, error)
     except Stopped as stop:
         (number,) = stop.args
         print(f"dpjax: stopped by {signal.Signals(number).name}", file=sys.stderr)
-        if out is not None:
+        if out is not None and processes.is_first():
             print(_left(out, _again(options, out)), file=sys.stderr)
-        return 128 + number
+        return processes.leave(128 + number, stop)
     return 0
 
 
@@ -123,6 +130,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("config", help="a TOML file, see configs/")
     run.add_argument("--out", help="folder to write; default results/NAME-TIME")
+    run.add_argument(
+        "--processes",
+        metavar="N",
+        help="make one run in N processes, which all get this command and all files; "
+        "the records are spread over their devices; 'auto' asks SLURM, Kubernetes or "
+        "what else jax.distributed knows",
+    )
+    run.add_argument(
+        "--process-id", type=int, metavar="I", help="which process this is, from 0 on"
+    )
+    run.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="where process 0 listens, on a network that is trusted: what the "
+        "processes exchange is secret and not encrypted",
+    )
     audit = _command(
         commands,
         "audit",
@@ -173,7 +196,8 @@ def _command(commands, name: str, meaning: str, example: str):
 
 def _again(options, out: Path) -> str:
     """The command that goes on with a run."""
-    return shlex.join(["dpjax", "run", options.config, "--out", str(out)])
+    again = shlex.join(["dpjax", "run", options.config, "--out", str(out)])
+    return again + " --processes ..., as before" * (options.processes is not None)
 
 
 def _left(out: Path, again: str) -> str:
@@ -305,10 +329,17 @@ def write_run(job: config.Job, out: Path) -> None:
     not be written, continues from the checkpoint that it left in `out`. The checkpoint
     is deleted when all files are written.
     """
-    posterior, names, test = job.load()
-    out.mkdir(parents=True, exist_ok=True)
+    with processes.agreed():
+        posterior, names, test = job.load()
+        if processes.are_many():
+            posterior = processes.spread(posterior)
     ledger = job.run["ledger"] or out / "ledger.jsonl"
-    ledgers.check_writable(ledger)
+
+    def prepare():
+        out.mkdir(parents=True, exist_ok=True)
+        ledgers.check_writable(ledger)
+
+    processes.first(prepare)
     options = {
         **job.run,
         "ledger": ledger,
@@ -323,6 +354,12 @@ def write_run(job: config.Job, out: Path) -> None:
     result = dataclasses.replace(
         result, component_names=names, configuration=job.tables
     )
+    prior = posterior.prior_draws()
+    processes.first(lambda: _write(result, out, test, prior, job.name, ledger))
+
+
+def _write(result, out: Path, test, prior, name: str, ledger) -> None:
+    """Save a run and show it."""
     result.save(out / "draws.nc")
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     for saved in (out / "privacy.json", out):
@@ -338,8 +375,7 @@ def write_run(job: config.Job, out: Path) -> None:
             print(f"{check.name}: {check.value}")
     if test is not None:
         print(predictive(result.positions, *test))
-    prior = posterior.prior_draws()
-    report.write(result, out, title=job.name, prior=prior, ledger=ledger)
+    report.write(result, out, title=name, prior=prior, ledger=ledger)
     with deferred():
         for checkpoint in out.glob("checkpoint.npz*"):
             checkpoint.unlink()

@@ -46,9 +46,13 @@ HANDED_ON = {
     "runner/attack": ["shapes = jax.eval_shape(lambda: outline.data)"],
     "runner/hashes": ["found.update(block.data)"],
     "runner/processes": [
-        "parts = {shard.device: shard.data for shard in array.addressable_shards}"
+        "data = jax.tree.map(part, jax.tree.map(np.asarray, posterior.data))",
+        "parts = {shard.device: shard.data for shard in array.addressable_shards}",
     ],
-    "runner/program": ["data = posterior.data"],
+    "runner/program": [
+        "data = jax.tree.map(moved, posterior.data)",
+        "data = posterior.data",
+    ],
     "runner/reserve": ["records = functools.cache(lambda: digest(posterior.data))"],
     "runner/run": [
         "position, record = jax.eval_shape(first, (positions, posterior.data))",

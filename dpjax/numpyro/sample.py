@@ -55,6 +55,7 @@ from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import quietest_sum
+from dpjax.runner import processes
 from dpjax.runner import sample as simulated
 from dpjax.runner.check import check_key
 from dpjax.runner.fit import fit, least_noise, spent_before, too_little
@@ -304,6 +305,7 @@ def _walk(
     unsafe_key,
 ) -> Run:
     """Lazy Barker from a fit; see the module docstring."""
+    verbose = verbose and processes.is_first()
     first = second = None
     if unsafe_key is not None:
         first, second = jax.random.split(unsafe_key)

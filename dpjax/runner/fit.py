@@ -13,6 +13,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
+from dpjax.runner import processes
 from dpjax.runner.hashes import digest
 from dpjax.runner.results import Fit
 from dpjax.runner.run import run
@@ -81,7 +82,7 @@ def fit(
         num_chains * num_draws,
         initial_position,
     )
-    if verbose:
+    if verbose and processes.is_first():
         print(known)
 
     def chains(leaf):

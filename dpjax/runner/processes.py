@@ -10,23 +10,34 @@ memory of one process.
 """
 
 import contextlib
+import contextvars
+import dataclasses
 import json
+import os
 import struct
+import sys
 from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
+from jax.sharding import Mesh
+
+from dpjax.posterior import Posterior
 
 __all__ = [
     "Lost",
     "agreed",
     "are_many",
+    "begin_again",
     "blocks",
     "check_same",
     "first",
     "is_first",
     "is_spread",
+    "leave",
+    "spread",
     "watched",
 ]
 
@@ -36,13 +47,43 @@ BLOCK_BYTES = 2**24
 SHARED = "all processes of the run ended with this error"
 
 
+TIMEOUT = 30
+"""Seconds without a sign of life after which the processes give one of them up."""
+
+JOINED = """
+import json
+import sys
+import jax
+
+try:
+    jax.distributed.initialize(**json.loads(sys.argv.pop(1)))
+except Exception as error:
+    sys.exit(
+        f"dpjax: this process could not join the others of its run: {error}\\n"
+        "The processes need the same --processes and --coordinator, a --process-id of "
+        "their own from 0 on, and a network on which they reach the coordinator, which "
+        "is process 0; --processes auto works where jax.distributed knows the cluster, "
+        "such as SLURM and Kubernetes"
+    )
+from dpjax.cli import main
+
+sys.exit(main())
+"""
+"""A process of ``dpjax``. It joins the others before it imports dpjax, because BlackJAX
+computes when it is imported, and JAX knows its devices from then on."""
+
+
+_is_alone = contextvars.ContextVar("_is_alone", default=False)
+"""Whether the first process does what the others wait for."""
+
+
 class Lost(RuntimeError):
     """Another process of the run has ended, or cannot be reached."""
 
 
 def are_many() -> bool:
-    """Whether there is more than one process."""
-    return jax.process_count() > 1
+    """Whether there are other processes, which do the same now."""
+    return jax.process_count() > 1 and not _is_alone.get()
 
 
 def is_first() -> bool:
@@ -53,7 +94,7 @@ def is_first() -> bool:
 def first(function: Callable[[], bytes | None]) -> bytes:
     """What `function` returns in the first process; the others do not call it.
 
-    None is returned as no bytes.
+    None is returned as no bytes. The function may call `first` as well.
 
     Raises
     ------
@@ -66,10 +107,13 @@ def first(function: Callable[[], bytes | None]) -> bytes:
         return function() or b""
     content, error = b"", None
     if is_first():
+        alone = _is_alone.set(True)
         try:
             content = function() or b""
         except Exception as found:
             error = found
+        finally:
+            _is_alone.reset(alone)
     return _exchange(content, error)
 
 
@@ -158,6 +202,104 @@ def blocks(array) -> Iterator[np.ndarray]:
             if mine is not None:
                 block = mine[at : at + len(block)]
             yield _sent(block, device.process_index)
+
+
+def spread(posterior: Posterior) -> Posterior:
+    """The posterior with its records spread evenly over the devices of all processes.
+
+    Every process calls it with all records, and keeps its part of them.
+
+    Raises
+    ------
+    ValueError
+        If the devices do not divide the number of records.
+    """
+    mesh = Mesh(jax.devices(), "data")
+    sharding = jax.NamedSharding(mesh, jax.P("data"))
+    if posterior.num_records % mesh.size:
+        raise ValueError(
+            f"the records cannot be spread evenly over {mesh.size} devices: take a "
+            "number of processes that divides the number of records"
+        )
+
+    def part(leaf):
+        return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
+
+    data = jax.tree.map(part, jax.tree.map(np.asarray, posterior.data))
+    return dataclasses.replace(posterior, data=data)
+
+
+def begin_again(
+    arguments: list[str],
+    processes: str | None,
+    process_id: int | None,
+    coordinator: str | None,
+) -> NoReturn:
+    """Replace this process by one of ``dpjax`` that has joined the others.
+
+    Parameters
+    ----------
+    arguments
+        Of the command.
+    processes
+        How many there are, or ``"auto"`` to ask the cluster for this and the others.
+    process_id
+        Which one this is.
+    coordinator
+        ``HOST:PORT`` where process 0 listens to the others.
+
+    Raises
+    ------
+    ValueError
+        If they do not go together.
+    """
+    options = dict(heartbeat_timeout_seconds=TIMEOUT, shutdown_timeout_seconds=TIMEOUT)
+    if processes == "auto":
+        if (process_id, coordinator) != (None, None):
+            raise ValueError(
+                "--processes auto asks the cluster for --process-id and --coordinator: "
+                "leave them out, or state the number of processes"
+            )
+    else:
+        count = int(processes) if processes and processes.isdecimal() else 0
+        host, _, port = (coordinator or "").rpartition(":")
+        if not (count and process_id is not None and host and port.isdecimal()):
+            raise ValueError(
+                "several processes need --processes N --process-id I --coordinator "
+                "HOST:PORT with I from 0 to N - 1 and the address of process 0, or "
+                "--processes auto on a cluster that JAX knows; got "
+                f"--processes {processes} --process-id {process_id} --coordinator "
+                f"{coordinator}"
+            )
+        if not 0 <= process_id < count:
+            raise ValueError(
+                f"--process-id must be from 0 to {count - 1}, got {process_id}"
+            )
+        options |= dict(
+            num_processes=count,
+            process_id=process_id,
+            coordinator_address=coordinator,
+            # By default, process 0 would listen on all its networks.
+            coordinator_bind_address=coordinator,
+        )
+    sys.stdout.flush()
+    program = [sys.executable, "-P", "-c", JOINED, json.dumps(options), *arguments]
+    os.execv(sys.executable, program)
+
+
+def leave(status: int, error: BaseException) -> int:
+    """The exit status after an error, if all processes have ended with it.
+
+    Otherwise this process exits at once, which the others notice: JAX would wait for
+    them, and they wait for this one.
+    """
+    if not jax.distributed.is_initialized() or SHARED in getattr(
+        error, "__notes__", ()
+    ):
+        return status
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _bytes(array: np.ndarray) -> np.ndarray:

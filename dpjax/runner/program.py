@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.extend.core import ClosedJaxpr
+from jax.sharding import Mesh
 
 from dpjax.algorithm import Transition
 from dpjax.posterior import Posterior
@@ -36,6 +37,7 @@ __all__ = [
     "check_algorithm",
     "initial",
     "num_words_of",
+    "on_auto_axes",
     "scan_steps",
     "trace",
 ]
@@ -293,6 +295,25 @@ def _beside(data, chains):
     if mesh is None:
         return chains
     return jax.device_put(chains, jax.NamedSharding(mesh, jax.P()))
+
+
+def on_auto_axes(posterior: Posterior) -> Posterior:
+    """The posterior with its records on a mesh whose axes are all of type ``Auto``.
+
+    No record moves. Kernels leave it to JAX how the arrays in between are spread.
+    """
+
+    def moved(leaf):
+        sharding = getattr(leaf, "sharding", None)
+        if not isinstance(sharding, jax.NamedSharding):
+            return leaf
+        if sharding.mesh.are_all_axes_auto:
+            return leaf
+        mesh = Mesh(np.asarray(sharding.mesh.devices), sharding.mesh.axis_names)
+        return jax.device_put(leaf, jax.NamedSharding(mesh, sharding.spec))
+
+    data = jax.tree.map(moved, posterior.data)
+    return dataclasses.replace(posterior, data=data)
 
 
 def _mesh(data):

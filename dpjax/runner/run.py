@@ -146,6 +146,7 @@ def run(
     verbose = verbose and processes.is_first()
     check_key(unsafe_key)
     check_arguments(algorithm_fn, posterior)
+    posterior = programs.on_auto_axes(posterior)
     num_chains = check_count("num_chains", num_chains)
     thinning = check_count("thinning", thinning)
     if num_steps is not None:

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.sharding import AxisType, Mesh
 
 import dpjax
 from dpjax.runner import program
 
+BUDGET = dpjax.Budget(100.0, 1e-5)
 STARTS = np.zeros((4, 3), np.float32)
 KERNELS = {
     "barker": functools.partial(dpjax.barker, step_size=0.05, clip_bound=0.05),
@@ -89,10 +90,13 @@ def compare():
         np.testing.assert_array_equal(draws(kernel, data), draws(kernel, apart))
     # With a budget the randomness depends on the program, whose text names no device.
     one, other = (
-        draws(KERNELS["barker"], records, dpjax.Budget(100.0, 1e-5))
-        for records in (data, apart)
+        draws(KERNELS["barker"], records, BUDGET) for records in (data, apart)
     )
     np.testing.assert_array_equal(one, other)
+    axes = dict(axis_types=(AxisType.Explicit,))
+    explicit = jax.NamedSharding(Mesh(jax.devices(), "data", **axes), jax.P("data"))
+    explicitly = draws(KERNELS["barker"], jax.device_put(data, explicit), BUDGET)
+    np.testing.assert_array_equal(one, explicitly)
     groups = jax.device_put(data[: 8 * 256 * 9], spread)
     for name, size in (("barker", 1), ("hmc", 3)):
         exchanged = sent(KERNELS[name], target(groups))

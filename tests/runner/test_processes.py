@@ -1,10 +1,12 @@
 """Two processes that hold half of the records each make one run."""
 
+import contextlib
 import functools
 import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -18,8 +20,10 @@ from jax.sharding import Mesh
 
 import dpjax
 import dpjax.numpyro
-from dpjax import guides
+from dpjax import cli, guides
+from dpjax.runner import ledger as ledgers
 
+ROOT = Path(dpjax.__file__).parents[1]
 BUDGET = dpjax.Budget(20.0, 1e-5)
 NUM_CHAINS = 3
 STARTS = np.zeros((NUM_CHAINS, 3), np.float32)
@@ -120,8 +124,9 @@ def spread(array):
     return jax.make_array_from_process_local_data(sharding, mine)
 
 
-def main(folder, process):
+def main(folder):
     """What each of the two processes does."""
+    process = jax.process_index()
     # The second process must not look for the files.
     files = Path(folder if process == 0 else "/nowhere")
     draws = seeded(spread)
@@ -141,51 +146,89 @@ def main(folder, process):
     np.savez(Path(folder) / f"{process}.npz", refusals=refusals, **draws)
 
 
-JOIN = """
-import jax
-jax.config.update("jax_enable_x64", {x64})
-# Before dpjax is imported, because BlackJAX computes when it is.
-jax.distributed.initialize(
-    "127.0.0.1:{port}",
-    num_processes=2,
-    process_id={i},
-    heartbeat_timeout_seconds=20,
-    shutdown_timeout_seconds=20,
-)
-from tests.runner.test_processes import {function}
-{function}(*{arguments})
+JOB = """
+[model]
+name = "banana"
+curvature = 20.0
+[data]
+source = "generated"
+num_records = 4_000
+dim = 2
+seed = 1
+[algorithm]
+name = "barker"
+step_size = 0.01
+clip_bound = 0.002
+[privacy]
+epsilon = 8.0
+delta = 1e-6
+[run]
+num_chains = 2
+num_steps = 400
+start = [0.0, 3.0]
+unsafe_seed = 3
 """
 
 
-def launched(function, *arguments):
-    """Two processes that call a function of this file."""
+@contextlib.contextmanager
+def two_of(folder, command):
+    """Two processes, with what they print in files; none is left running.
+
+    `command` makes the arguments of Python for a port and the number of a process.
+    """
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    options = dict(x64=jax.config.jax_enable_x64, port=port, function=function)
-    return [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                JOIN.format(i=i, arguments=(*arguments, i), **options),
-            ],
-            env={**os.environ, "PYTHONPATH": os.getcwd()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for i in range(2)
-    ]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "JAX_ENABLE_X64": str(jax.config.jax_enable_x64),
+    }
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for i in range(2):
+            output = stack.enter_context((folder / f"{i}.txt").open("w"))
+            process = subprocess.Popen(
+                [sys.executable, *command(port, i)],
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes.append(process)
+        yield processes
+
+
+def check_ends(folder, processes):
+    for i, process in enumerate(processes):
+        assert process.wait(timeout=600) == 0, (folder / f"{i}.txt").read_text()
+
+
+JOIN = """
+import jax
+# Before dpjax is imported, because BlackJAX computes when it is.
+jax.distributed.initialize(
+    "127.0.0.1:{}",
+    num_processes=2,
+    process_id={},
+    heartbeat_timeout_seconds=20,
+    shutdown_timeout_seconds=20,
+)
+from tests.runner.test_processes import main
+main({!r})
+"""
 
 
 @pytest.mark.thorough
 def test_two_processes_draw_as_one(tmp_path):
     with jax.numpy_rank_promotion("allow"):
         expected = seeded(lambda array: array)
-    processes = launched("main", str(tmp_path))
-    for process in processes:
-        output, _ = process.communicate(timeout=600)
-        assert process.returncode == 0, output
+
+    def command(port, i):
+        return ["-c", JOIN.format(port, i, str(tmp_path))]
+
+    with two_of(tmp_path, command) as processes:
+        check_ends(tmp_path, processes)
     first, second = (np.load(tmp_path / f"{i}.npz") for i in range(2))
     for name, draws in expected.items():
         np.testing.assert_array_equal(first[name], draws, name)
@@ -197,3 +240,53 @@ def test_two_processes_draw_as_one(tmp_path):
     assert f"BudgetError: earlier runs in {tmp_path}/ledger and this run" in spent
     assert "ValueError: data of process 1 and process 0 differ" in parted
     assert f"LedgerError: {tmp_path}/ledger is not what {tmp_path}" in damaged
+
+
+@pytest.mark.thorough
+def test_a_killed_process_ends_the_others_and_the_run_goes_on(tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text(JOB)
+    assert cli.main(["run", str(job), "--out", str(tmp_path / "one")]) == 0
+    checkpoint = tmp_path / "out" / "checkpoint.npz"
+
+    def command(port, i):
+        run = f"run {job} --out {tmp_path}/out --processes 2 --process-id {i}"
+        return f"-m dpjax {run} --coordinator 127.0.0.1:{port}".split()
+
+    def age():
+        return checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+
+    for killed in (1, 0):
+        before = age()
+        with two_of(tmp_path, command) as processes:
+            while age() == before:
+                assert [process.poll() for process in processes] == [None, None]
+                time.sleep(0.05)
+            processes[killed].kill()
+            assert processes[1 - killed].wait(timeout=60) != 0
+        output = (tmp_path / f"{1 - killed}.txt").read_text()
+        causes = ["another process of the run has ended"]
+        if killed == 0:  # JAX may be first to end a process whose coordinator is gone.
+            causes.append("This most likely indicates that another task died")
+        assert any(cause in output for cause in causes), output
+    with two_of(tmp_path, command) as processes:
+        check_ends(tmp_path, processes)
+    assert len(ledgers.entries(tmp_path / "out" / "ledger.jsonl")[1]) == 1
+    one, two = (dpjax.load(tmp_path / name).positions for name in ("one", "out"))
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--processes 2", "--processes 2 --process-id None"),
+        ("--process-id 0", "several processes need --processes N --process-id I"),
+        ("--processes 0 --process-id 0 --coordinator a:1", "several processes need"),
+        ("--processes 2 --process-id 0 --coordinator a", "--coordinator HOST:PORT"),
+        ("--processes 2 --process-id 2 --coordinator a:1", "must be from 0 to 1"),
+        ("--processes auto --process-id 0", "asks the cluster for --process-id"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, message, capsys):
+    assert cli.main(["run", "job.toml", *options.split()]) == 1
+    assert message in capsys.readouterr().err
