@@ -169,11 +169,13 @@ class _Retraced(Exception):
 class _Loop:
     """A jitted loop that is traced once, so that what runs is what was traced."""
 
-    def __init__(self, algorithm_fn: Callable, posterior: Posterior, outline_fn):
+    def __init__(self, algorithm_fn: Callable, posterior: Posterior, outline_fn, mesh):
         self.number = next(_traces)
         self.outline = None
         self._sources = algorithm_fn, posterior, outline_fn
-        self._jitted = jax.jit(self._steps)
+        # What a run stores of its chains is whole in every process.
+        whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
+        self._jitted = jax.jit(self._steps, out_shardings=whole)
 
     def _steps(self, arrays, data, chains, words, active):
         if self._sources is None:
@@ -240,8 +242,9 @@ def trace(
     words = jax.ShapeDtypeStruct((chunk_size, num_chains, num_words), jnp.uint32)
     active = jax.ShapeDtypeStruct((chunk_size, num_chains), bool)
     arrays = arrays_of(algorithm_fn)
-    loop = _Loop(algorithm_fn, posterior, outline_fn)
     data = posterior.data
+    mesh = _mesh(data)
+    loop = _Loop(algorithm_fn, posterior, outline_fn, mesh)
     traced = loop.trace(arrays, data, _beside(data, chains), words, active)
     if is_private:
         check_arithmetic()
@@ -264,9 +267,9 @@ def trace(
             _loops[text_hash] = loop
             return loop(*arguments)
 
-    if _mesh(data) is not None:
+    if mesh is not None:
         # JAX adds operations that move arrays between devices.
-        loop_on_one = _Loop(algorithm_fn, posterior, outline_fn)
+        loop_on_one = _Loop(algorithm_fn, posterior, outline_fn, None)
         shapes = jax.eval_shape(lambda *given: given, data, chains)
         traced = loop_on_one.trace(arrays, *shapes, words, active)
     return Program(loop.outline, num_words, _identity(traced.jaxpr), advance)

@@ -60,7 +60,7 @@ def draws(kernel, data, budget=None):
 
 
 def sent(kernel, posterior) -> list[int]:
-    """Numbers in each exchange between the devices, of one step of all chains."""
+    """Bytes in each exchange between the devices, of one step of all chains."""
 
     @jax.jit
     def advance(posterior, chains, words):
@@ -73,9 +73,11 @@ def sent(kernel, posterior) -> list[int]:
     width = program.num_words_of(transition, chains)
     words = np.zeros((1, len(STARTS), width), np.uint32)
     lowered = advance.lower(posterior, chains, words)
-    moves = r"= \w+\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
-    shapes = re.findall(moves, lowered.compile().as_text())
-    return [int(np.prod([int(n) for n in shape.split(",") if n])) for shape in shapes]
+    moves = r"= [a-z]+(\d+)\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
+    return [
+        int(bits) // 8 * int(np.prod([int(n) for n in shape.split(",") if n]))
+        for bits, shape in re.findall(moves, lowered.compile().as_text())
+    ]
 
 
 def compare():
@@ -97,10 +99,14 @@ def compare():
     explicit = jax.NamedSharding(Mesh(jax.devices(), "data", **axes), jax.P("data"))
     explicitly = draws(KERNELS["barker"], jax.device_put(data, explicit), BUDGET)
     np.testing.assert_array_equal(one, explicitly)
-    groups = jax.device_put(data[: 8 * 256 * 9], spread)
-    for name, size in (("barker", 1), ("hmc", 3)):
-        exchanged = sent(KERNELS[name], target(groups))
-        assert exchanged and max(exchanged) <= size * len(STARTS), exchanged
+    # What is exchanged are sums in float64, however many records there are.
+    whole = functools.partial(KERNELS["sgld"], sampling_prob=1.0)
+    kernels = (KERNELS["barker"], 1), (KERNELS["hmc"], 1 + 3), (whole, 3)
+    for kernel, size in kernels:
+        for num_groups in (9, 36):
+            some = np.tile(data, (4, 1))[: 8 * 256 * num_groups]
+            exchanged = sent(kernel, target(jax.device_put(some, spread)))
+            assert sum(exchanged) == 8 * size * len(STARTS), exchanged
 
 
 @pytest.mark.thorough
