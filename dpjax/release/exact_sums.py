@@ -61,24 +61,34 @@ def sum_over_records(
     data
         Pytree of arrays with the records along the leading axis.
     block_size
-        About the most records of a block.
+        About the most records of a block, on each of the devices that `data` are spread
+        over. A block takes as many records from every device, so that none moves.
     shape, dtype
         Of the arrays.
     """
-    size = jax.tree.leaves(data)[0].shape[0]
+    leaf = jax.tree.leaves(data)[0]
+    mesh = jax.typeof(leaf).sharding.mesh
+    num_devices = 1 if mesh.empty or len(leaf) % mesh.size else mesh.size
+    size = len(leaf) // num_devices
     num_blocks = -(-size // block_size)
     if num_blocks == 1:
-        return sums(data, jnp.ones(size, bool))
+        return sums(data, jnp.ones(len(leaf), bool))
     length = -(-size // num_blocks)
     if length > GROUP:
         length = min(length + -length % GROUP, size)
 
     def add(i, total):
         start = jnp.minimum(i * length, size - length)
-        block = jax.tree.map(
-            lambda leaf: lax.dynamic_slice_in_dim(leaf, start, length), data
-        )
-        found = sums(block, start + jnp.arange(length) >= i * length)
+        is_new = start + jnp.arange(length) >= i * length
+
+        def taken(leaf):
+            if num_devices == 1:
+                return lax.dynamic_slice_in_dim(leaf, start, length)
+            rows = leaf.reshape(num_devices, size, *leaf.shape[1:])
+            rows = lax.dynamic_slice_in_dim(rows, start, length, axis=1)
+            return rows.reshape(num_devices * length, *leaf.shape[1:])
+
+        found = sums(jax.tree.map(taken, data), jnp.tile(is_new, num_devices))
         with jax.enable_x64(True):
             return total + found
 

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import dpjax
+from dpjax.release import log_ratios, vector_sums
 from dpjax.runner import program
 
 BUDGET = dpjax.Budget(100.0, 1e-5)
@@ -99,14 +101,17 @@ def compare():
     explicit = jax.NamedSharding(Mesh(jax.devices(), "data", **axes), jax.P("data"))
     explicitly = draws(KERNELS["barker"], jax.device_put(data, explicit), BUDGET)
     np.testing.assert_array_equal(one, explicitly)
-    # What is exchanged are sums in float64, however many records there are.
+    # What is exchanged are sums in float64, for one block of records or for many.
     whole = functools.partial(KERNELS["sgld"], sampling_prob=1.0)
     kernels = (KERNELS["barker"], 1), (KERNELS["hmc"], 1 + 3), (whole, 3)
-    for kernel, size in kernels:
-        for num_groups in (9, 36):
-            some = np.tile(data, (4, 1))[: 8 * 256 * num_groups]
-            exchanged = sent(kernel, target(jax.device_put(some, spread)))
-            assert sum(exchanged) == 8 * size * len(STARTS), exchanged
+    small = functools.partial(mock.patch.object, attribute="BLOCK", new=1000)
+    with small(log_ratios), small(vector_sums):
+        for kernel, size in kernels:
+            np.testing.assert_array_equal(draws(kernel, data), draws(kernel, apart))
+            for num_groups in (3, 36):
+                some = np.tile(data, (4, 1))[: 8 * 256 * num_groups]
+                exchanged = sent(kernel, target(jax.device_put(some, spread)))
+                assert sum(exchanged) == 8 * size * len(STARTS), exchanged
 
 
 @pytest.mark.thorough
