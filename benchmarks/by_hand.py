@@ -56,12 +56,25 @@ def banana_gradient_sum(block_size):
     return gradient_sum
 
 
+def logistic_loglikelihood(position, data):
+    """Log-likelihoods ``(chains, n)``."""
+    features, labels = data
+    logits = position @ features.T
+    return labels * logits - jax.nn.softplus(logits)
+
+
 def logistic_ratios(first, second, data):
     """As `banana_ratios`, both positions in one matrix product."""
-    features, labels = data
-    logits = jnp.concatenate([second, first]) @ features.T
-    value = labels * logits - jax.nn.softplus(logits)
+    value = logistic_loglikelihood(jnp.concatenate([second, first]), data)
     return value[: len(first)] - value[len(first) :]
+
+
+def logistic_gradient_sum(position, data, l2_clip_norm):
+    """As `banana_gradient_sum`, in two matrix products."""
+    features, labels = data
+    weights = labels - jax.nn.sigmoid(position @ features.T)
+    bound = l2_clip_norm / jnp.linalg.norm(features, axis=1)
+    return jnp.clip(weights, -bound, bound) @ features
 
 
 def random_walk(ratios, length, clip_bound):
@@ -92,6 +105,17 @@ def batched_walk(ratios, length, clip_bound, batch_size, num_records):
         mean = jnp.mean(ratio, axis=1)
         variance = jnp.mean(ratio**2, axis=1) - mean**2
         return position + 1e-9 * (mean + variance)[:, None] * jump
+
+    return step
+
+
+def langevin(gradient_sum, step_size, l2_clip_norm):
+    """Step along one sum of gradients."""
+
+    def step(position, rng_key, data):
+        noise = jax.random.normal(rng_key, position.shape)
+        gradient = gradient_sum(position, data, l2_clip_norm)
+        return position + step_size * (gradient + noise)
 
     return step
 

@@ -1,6 +1,13 @@
-"""Milliseconds per step of 20 chains, beside passes over the data written by hand.
+"""Milliseconds per step, beside the roofline of the machine and passes by hand.
 
-    python -m benchmarks.speed [--only NAME ...] [--repetitions N] [--memory]
+    python -m benchmarks.speed [--only NAME ...] [--chains C ...] [--json FILE]
+    python -m benchmarks.speed --memory
+
+The *roofline* of a step is the time that its passes over the data take at least: the
+longest of their floating-point operations at the rate of a large matrix product, their
+transcendental functions at the rate of exp on numbers in a cache, and their bytes at
+the rate of a copy. XLA counts these in passes written by hand, and the rates are
+measured first.
 
 Every kernel is timed next to the step of `benchmarks.by_hand` that makes the same
 passes, and ``rmh``, BlackJAX's non-private random walk vmapped over the chains on the
@@ -8,27 +15,33 @@ same Posterior. (On logistic regression the step by hand evaluates both position
 the others remember the current one: about twice their data work.) The lines of a table
 take turns in one process, several times over, with calls of one and of three lengths. A
 step takes half of what the longer call takes more, in the minimum; the rest of a call
-is its fixed cost: checks, the trace of its program and its charge. ``--memory``
-instead prints the peak memory of a Barker run at n = 2e6, d = 10.
+is its fixed cost: checks, the trace of its program and its charge. The first call also
+compiles. ``peak`` is the memory of the process so far. ``--memory`` instead prints the
+peak memory of a Barker run at n = 2e6, d = 10.
 """
 
 import argparse
 import functools
+import json
 import os
+import pathlib
 import resource
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 import blackjax
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 
 import dpjax
 from benchmarks import by_hand, timing
 from dpjax.models import banana, logistic_regression
 from dpjax.models.banana import FisherInformation, simulate
-
-CHAINS = 20
 
 
 class Table(NamedTuple):
@@ -40,6 +53,8 @@ class Table(NamedTuple):
         Length of a timed call, and the number of calls.
     hand
         Step of `by_hand`.
+    passes
+        ``[(pass, count)]``: what a step does at least, ``(positions, data) -> sums``.
     kernels
         ``{name: posterior -> Algorithm}``.
     rmh
@@ -51,6 +66,7 @@ class Table(NamedTuple):
     num_steps: int
     repetitions: int
     hand: Callable
+    passes: list
     kernels: dict
     rmh: float | None = None
 
@@ -71,7 +87,7 @@ def logistic_data(num_records, dim):
     return logistic_regression(features, labels), jnp.zeros(dim)
 
 
-def random_walks(posterior, start, ratios, length, constant, num_steps):
+def random_walks(posterior, start, ratios, passes, length, constant, num_steps):
     """Kernels that take one sum of log ratios, and BlackJAX's random walk."""
     bound = dpjax.Lipschitz(constant)
     barker = functools.partial(dpjax.barker, step_size=length, clip_bound=bound)
@@ -81,6 +97,7 @@ def random_walks(posterior, start, ratios, length, constant, num_steps):
         num_steps,
         repetitions=5,
         hand=by_hand.random_walk(ratios, length, constant * length),
+        passes=[(passes, 1)],
         kernels={
             "barker": barker,
             "penalty": functools.partial(
@@ -97,7 +114,9 @@ def random_walks(posterior, start, ratios, length, constant, num_steps):
 
 def banana_walks():
     posterior, start = banana_data(100_000, 2)
-    table = random_walks(posterior, start, by_hand.banana_ratios, 0.0112, 2.0, 1000)
+    table = random_walks(
+        posterior, start, by_hand.banana_ratios, ratio_sum, 0.0112, 2.0, 1000
+    )
     fisher_information = FisherInformation(posterior.num_records)
     # One posterior standard deviation, and a bound of four in a record's ratio.
     walk = functools.partial(
@@ -112,9 +131,46 @@ def banana_walks():
     return table
 
 
-def logistic_walks():
-    posterior, start = logistic_data(48_842, 100)
-    return random_walks(posterior, start, by_hand.logistic_ratios, 0.05, 1.0, 200)
+def ratio_sum(positions, data):
+    """Log ratios of two positions, summed."""
+    ratios = by_hand.banana_ratios(positions, 0.9 * positions, data)
+    return jnp.sum(jnp.clip(ratios, -1, 1), axis=1)
+
+
+def logistic_walks(num_records, dim, num_steps):
+    def one_position(positions, data):
+        value = by_hand.logistic_loglikelihood(positions, data)
+        return jnp.sum(jnp.clip(value, -1, 1), axis=1), value
+
+    return random_walks(
+        *logistic_data(num_records, dim),
+        by_hand.logistic_ratios,
+        one_position,
+        length=0.05,
+        constant=1.0,
+        num_steps=num_steps,
+    )
+
+
+def logistic_gradients(num_records, dim, num_steps, l2_clip_norm=0.5, step_size=1e-5):
+    """Sums of gradients over all records."""
+    posterior, start = logistic_data(num_records, dim)
+    gradient_sum = functools.partial(
+        by_hand.logistic_gradient_sum, l2_clip_norm=l2_clip_norm
+    )
+    hand = by_hand.langevin(by_hand.logistic_gradient_sum, step_size, l2_clip_norm)
+    common = dict(l2_clip_norm=l2_clip_norm, sampling_prob=1.0)
+    kernels = {
+        "sgld": functools.partial(dpjax.sgld, step_size=step_size, dim=dim, **common),
+        "dpvi": functools.partial(
+            dpjax.dpvi,
+            optimizer=optax.adam(1e-3),
+            guide=dpjax.guides.MeanField(dim),
+            noise_multiplier=100.0,
+            **common,
+        ),
+    }
+    return Table(posterior, start, num_steps, 5, hand, [(gradient_sum, 1)], kernels)
 
 
 def minibatch(batch_size=1000):
@@ -135,7 +191,11 @@ def minibatch(batch_size=1000):
             dpjax.minibatch_barker, step_size=0.001, batch_size=batch_size
         ),
     }
-    return Table(posterior, start, 500, 7, hand, kernels)
+
+    def one_batch(positions, data):
+        return ratio_sum(positions, data[:batch_size])
+
+    return Table(posterior, start, 500, 7, hand, [(one_batch, 1)], kernels)
 
 
 def hamiltonian(num_records, dim, step_size, l2_clip_norm, block_size, **lengths):
@@ -151,12 +211,18 @@ def hamiltonian(num_records, dim, step_size, l2_clip_norm, block_size, **lengths
     hand = by_hand.hamiltonian(gradient_sum, by_hand.banana_ratios, **path)
     noise = dict(noise_multiplier=200.0, test_noise_multiplier=30.0)
     kernels = {"hmc": functools.partial(dpjax.hmc, **path, **noise)}
-    return Table(posterior, start, hand=hand, kernels=kernels, **lengths)
+    whole = functools.partial(
+        by_hand.banana_gradient_sum(num_records), l2_clip_norm=l2_clip_norm
+    )
+    passes = [(whole, 11), (ratio_sum, 1)]
+    return Table(posterior, start, hand=hand, passes=passes, kernels=kernels, **lengths)
 
 
 TABLES = {
     "banana": banana_walks,
-    "logistic": logistic_walks,
+    "logistic": functools.partial(logistic_walks, 48_842, 100, 200),
+    "logistic-1e6": functools.partial(logistic_walks, 1_000_000, 50, 5),
+    "gradients": functools.partial(logistic_gradients, 48_842, 100, 50),
     "minibatch": minibatch,
     "hmc-2d": functools.partial(
         hamiltonian, 100_000, 2, 5e-4, 1.0, 100_000, num_steps=20, repetitions=5
@@ -167,14 +233,65 @@ TABLES = {
 }
 
 
-def private(posterior, start, algorithm_fn, num_steps):
+class Machine(NamedTuple):
+    """What the machine does in a second, in float32.
+
+    flops
+        Floating-point operations of a matrix product.
+    transcendentals
+        Values of exp of numbers that are in a cache.
+    bytes
+        Read and written by a copy.
+    """
+
+    flops: float
+    transcendentals: float
+    bytes: float
+
+    @classmethod
+    def measured(cls):
+        square, cached, large = jnp.ones((2048, 2048)), jnp.ones(2**18), jnp.ones(2**24)
+
+        def repeated(function):
+            return jax.jit(
+                lambda x: jax.lax.fori_loop(0, 8, lambda _, x: function(x), x)
+            )
+
+        product, exp = repeated(lambda x: x @ square), repeated(jnp.exp)
+        copy = repeated(lambda x: x + 1)
+        calls = {
+            "product": lambda: product(square),
+            "exp": lambda: exp(cached),
+            "copy": lambda: copy(large),
+        }
+        best = {key: t.min() / 8 for key, t in timing.in_turns(calls, 10).items()}
+        return cls(
+            2 * 2048**3 / best["product"],
+            cached.size / best["exp"],
+            2 * large.nbytes / best["copy"],
+        )
+
+    def roofline(self, table, num_chains: int) -> float:
+        """Seconds that the passes of a step take at least."""
+        shape = (num_chains, *table.start.shape)
+        positions = jax.ShapeDtypeStruct(shape, table.start.dtype)
+        total = np.zeros(3)
+        for function, count in table.passes:
+            lowered = jax.jit(function).lower(positions, table.posterior.data)
+            costs = lowered.compile().cost_analysis()
+            names = "flops", "transcendentals", "bytes accessed"
+            total += count * np.array([costs.get(name, 0.0) for name in names])
+        return float(np.max(total / np.array(self)))
+
+
+def private(posterior, starts, algorithm_fn, num_steps):
     """Run the kernel on all chains."""
     dpjax.run(
         algorithm_fn,
         posterior,
         num_steps,
-        initial_position=jnp.tile(start[None], (CHAINS, 1)),
-        num_chains=CHAINS,
+        initial_position=starts,
+        num_chains=len(starts),
         budget=None,
         verbose=False,
     )
@@ -194,21 +311,21 @@ def compiled(step, start, num_steps, data):
     return lambda: jax.block_until_ready(scan(data, jax.random.key(1)))
 
 
-def lines(table, num_steps):
+def lines(table, num_steps, num_chains):
     """Name and timed call of every line of the table."""
     posterior, start = table.posterior, table.start
-    starts = jnp.tile(start[None], (CHAINS, 1))
+    starts = jnp.tile(start[None], (num_chains, 1))
     calls = {"by hand": compiled(table.hand, starts, num_steps, posterior.data)}
     for name, algorithm_fn in table.kernels.items():
         calls[name] = functools.partial(
-            private, posterior, start, algorithm_fn, num_steps
+            private, posterior, starts, algorithm_fn, num_steps
         )
     if table.rmh is not None:
         normal = blackjax.mcmc.random_walk.normal(jnp.full(start.shape, table.rmh))
 
         def step(states, key, posterior):
             algorithm = blackjax.additive_step_random_walk(posterior, normal)
-            keys = jax.random.split(key, CHAINS)
+            keys = jax.random.split(key, num_chains)
             return jax.vmap(algorithm.step)(keys, states)[0]
 
         algorithm = blackjax.additive_step_random_walk(posterior, normal)
@@ -217,43 +334,69 @@ def lines(table, num_steps):
     return calls
 
 
-def show(name, repetitions):
+def measure(name, machine, num_chains, repetitions) -> list[dict]:
+    """The lines of a table, printed and as rows."""
     table = TABLES[name]()
     lengths = table.num_steps, 3 * table.num_steps
     calls = {
         (label, length): call
         for length in lengths
-        for label, call in lines(table, length).items()
+        for label, call in lines(table, length, num_chains).items()
     }
+    first = {key: seconds(call) for key, call in calls.items()}
     times = timing.in_turns(calls, repetitions or table.repetitions)
-    best = {key: seconds.min() for key, seconds in times.items()}
+    best = {key: found.min() for key, found in times.items()}
+    least = machine.roofline(table, num_chains)
     shapes = [leaf.shape for leaf in jax.tree.leaves(table.posterior.data)]
-    load = os.getloadavg()[0]
-    print(f"{name}: records {shapes}, {CHAINS} chains; load average {load:.1f}")
-    of_a_step = {
-        label: (best[label, lengths[1]] - best[label, lengths[0]]) / (2 * lengths[0])
-        for label, _ in calls
-    }
-    for label, seconds in of_a_step.items():
-        fixed = best[label, lengths[0]] - lengths[0] * seconds
+    print(
+        f"{name}: records {shapes}, {num_chains} chains; "
+        f"roofline {1e3 * least:.3f} ms; load average {os.getloadavg()[0]:.1f}"
+    )
+    rows, hand = [], None
+    for label in dict.fromkeys(label for label, _ in calls):
+        short, long = (best[label, length] for length in lengths)
+        of_a_step = (long - short) / (2 * lengths[0])
+        hand = hand or of_a_step
+        row = dict(
+            table=name,
+            line=label,
+            chains=num_chains,
+            milliseconds=1e3 * of_a_step,
+            of_roofline=of_a_step / least,
+            of_by_hand=of_a_step / hand,
+            call_seconds=short - lengths[0] * of_a_step,
+            compile_seconds=first[label, lengths[0]] - short,
+            peak_megabytes=peak(),
+        )
+        rows.append(row)
         print(
-            f"  {label:<18}{1e3 * seconds:9.3f} ms/step"
-            f"{seconds / of_a_step['by hand']:8.2f} of by hand{fixed:8.2f} s a call",
+            "  {line:<18}{milliseconds:9.3f} ms/step{of_roofline:8.2f} of roofline"
+            "{of_by_hand:8.2f} of by hand{call_seconds:8.2f} s a call"
+            "{compile_seconds:8.2f} to compile".format(**row),
             flush=True,
         )
+    return rows
+
+
+def seconds(call) -> float:
+    start = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - start
+
+
+def peak() -> float:
+    """Most memory of the process so far, MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def memory():
-    def peak():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
     posterior, start = banana_data(2_000_000, 10)
     jax.block_until_ready(posterior.data)
     size, before = posterior.data.nbytes / 2**20, peak()
     barker = functools.partial(
         dpjax.barker, step_size=0.0112, clip_bound=dpjax.Lipschitz(2.0)
     )
-    private(posterior, start, barker, 1000)
+    private(posterior, jnp.tile(start[None], (20, 1)), barker, 1000)
     print(
         f"n = 2e6, d = 10, 20 chains: data {size:.0f} MB, peak "
         f"before the run {before:.0f} MB, added by the run {peak() - before:.0f} MB"
@@ -263,13 +406,31 @@ def memory():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
+    parser.add_argument("--chains", nargs="+", type=int, default=[20])
     parser.add_argument("--repetitions", type=int, help="timed calls of every line")
+    parser.add_argument("--json", type=pathlib.Path, help="where to write the rows")
     parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
     if options.memory:
         return memory()
-    for name in options.only:
-        show(name, options.repetitions)
+    # Compile times are those of a first run.
+    jax.config.update("jax_enable_compilation_cache", False)
+    program = [sys.executable, "-c", "import dpjax"]
+    imported = min(seconds(lambda: subprocess.run(program, check=True)) for _ in "123")
+    machine = Machine.measured()
+    print(
+        f"{machine.flops / 1e9:.0f} GFLOP/s, {machine.bytes / 1e9:.1f} GB/s, "
+        f"{machine.transcendentals / 1e9:.2f}e9 exp/s; import {imported:.1f} s"
+    )
+    rows = [
+        row
+        for name in options.only
+        for num_chains in options.chains
+        for row in measure(name, machine, num_chains, options.repetitions)
+    ]
+    if options.json:
+        found = dict(machine=machine._asdict(), import_seconds=imported, rows=rows)
+        options.json.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":
