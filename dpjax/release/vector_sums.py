@@ -33,9 +33,10 @@ BLOCK = 2**17
 memory that a sum needs."""
 
 STORED = 2**16
-"""Numbers of a block that one chain stores, where it stores any. What is computed on
-the way to the sum then fits into a cache. Blocks of records that lie on several devices
-would have to be gathered, so this is for processes with one device."""
+"""Numbers of a block that one chain stores, where it stores any, of eight a record or
+more. What is computed on the way to the sum then fits into a cache. Blocks of records
+that lie on several devices would have to be gathered, so this is for processes with one
+device."""
 
 MIN_RECORDS = 64
 """Records of a block on which a turn of the loop is worth its own time."""
@@ -151,10 +152,11 @@ def vector_sum(
         rows = posterior.data, every, jnp.ones(num_rows, bool)
     else:
         rows = None, *sample
-    num_stored = sum(map(sum, sizes))
-    block_size = max(BLOCK // max(num_stored // 8, 1), 1)
+    block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)
     if jax.device_count() == 1 and not is_fused:
-        block_size = min(block_size, max(STORED // num_stored, MIN_RECORDS))
+        # Chains that read the same records share their directions.
+        own = sum(sum(part) if sample else part[0] for part in sizes)
+        block_size = min(block_size, max(STORED // max(own, 8), MIN_RECORDS))
     size = sum(map(math.prod, sizes))
     return sum_over_records(sums, rows, block_size, (size,), jnp.int64)
 
