@@ -1,6 +1,7 @@
 """Records spread over devices: the same draws, and little to send between them."""
 
 import functools
+import itertools
 import os
 import re
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import dpjax
+from dpjax.models import logistic_regression
 from dpjax.release import log_ratios, vector_sums
 from dpjax.runner import program
 
@@ -47,7 +49,12 @@ def target(data):
     return dpjax.Posterior(logprior, loglikelihood, data)
 
 
-def draws(kernel, data, budget=None):
+def regression(data):
+    """Its gradients are summed by matrix products."""
+    return logistic_regression(data, data[:, 0] > 0)
+
+
+def draws(kernel, data, budget=None, target=target):
     run = dpjax.run(
         kernel,
         target(data),
@@ -92,6 +99,9 @@ def compare():
     apart = jax.device_put(data, spread)
     for kernel in KERNELS.values():
         np.testing.assert_array_equal(draws(kernel, data), draws(kernel, apart))
+    for kernel in (KERNELS["hmc"], functools.partial(KERNELS["sgld"], sampling_prob=1)):
+        together, split = (draws(kernel, d, target=regression) for d in (data, apart))
+        np.testing.assert_array_equal(together, split)
     # With a budget the randomness depends on the program, whose text names no device.
     one, other = (
         draws(KERNELS["barker"], records, BUDGET) for records in (data, apart)
@@ -108,9 +118,9 @@ def compare():
     with small(log_ratios), small(vector_sums):
         for kernel, size in kernels:
             np.testing.assert_array_equal(draws(kernel, data), draws(kernel, apart))
-            for num_groups in (3, 36):
+            for model, num_groups in itertools.product((target, regression), (3, 36)):
                 some = np.tile(data, (4, 1))[: 8 * 256 * num_groups]
-                exchanged = sent(kernel, target(jax.device_put(some, spread)))
+                exchanged = sent(kernel, model(jax.device_put(some, spread)))
                 assert sum(exchanged) == 8 * size * len(STARTS), exchanged
 
 
