@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import shtab
 
 from dpjax import config, privacy, report
 from dpjax.records import template
@@ -44,6 +45,19 @@ AUDIT_OPTIONS = {
     "steps": "steps of a trial; default: as many as make the claim an epsilon of 4",
     "seed": "of records and randomness; default 0",
 }
+
+JOB = "a TOML file, see configs/"
+
+EPILOG = """\
+example: dpjax run configs/quickstart.toml
+
+exit status:
+  0        done
+  1        refused or failed, with the reason on the standard error; of audit, also:
+           the claim does not hold
+  2        the command line is wrong
+  128 + n  stopped by signal n; dpjax run then says how to go on without another charge
+"""
 
 SHOWN_DELTA = 1e-6
 """The delta at which `spending` states epsilon by default."""
@@ -101,10 +115,14 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dpjax",
         description="Posterior samples under differential privacy.",
-        epilog="example: dpjax run configs/quickstart.toml",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--version", action="version", version=f"dpjax {version('dpjax')}"
+    )
+    shtab.add_argument_to(
+        parser, "--completion", "print a script that completes commands in this shell"
     )
     commands = parser.add_subparsers(dest="command", required=True)
     plans = _command(
@@ -113,8 +131,8 @@ def _parser() -> argparse.ArgumentParser:
         "say what the job would give for several budgets, without touching data",
         "dpjax plan configs/quickstart.toml --out results/planned",
     )
-    plans.add_argument("config", help="a TOML file, see configs/")
-    plans.add_argument("--out", help="folder for plan.csv and plan.png")
+    _path(plans, "config", JOB)
+    _path(plans, "--out", "folder for plan.csv and plan.png", shtab.DIRECTORY)
     plans.add_argument(
         "--epsilons",
         type=float,
@@ -128,8 +146,9 @@ def _parser() -> argparse.ArgumentParser:
         "draw samples and write them to a folder",
         "dpjax run configs/quickstart.toml --out results/first",
     )
-    run.add_argument("config", help="a TOML file, see configs/")
-    run.add_argument("--out", help="folder to write; default results/NAME-TIME")
+    _path(run, "config", JOB)
+    meaning = "folder to write; default results/NAME-TIME"
+    _path(run, "--out", meaning, shtab.DIRECTORY)
     run.add_argument(
         "--processes",
         metavar="N",
@@ -152,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
         "attack the job's kernel on made-up records, not on its data",
         "dpjax audit configs/quickstart.toml --trials 4096",
     )
-    audit.add_argument("config", help="a TOML file, see configs/")
+    _path(audit, "config", JOB)
     for name, meaning in AUDIT_OPTIONS.items():
         audit.add_argument(f"--{name}", type=int, help=meaning)
     compare = _command(
@@ -162,14 +181,14 @@ def _parser() -> argparse.ArgumentParser:
         "dpjax compare results/first results/second",
     )
     for name in ("first", "second"):
-        compare.add_argument(name, help="a folder of dpjax run, or its draws.nc")
+        _path(compare, name, "a folder of dpjax run, or its draws.nc")
     schema = _command(
         commands,
         "schema",
         "print a template of a table's public schema, from its columns' names alone",
         "dpjax schema records.csv",
     )
-    schema.add_argument("records", help="a .csv, .csv.gz, .parquet or .npz file")
+    _path(schema, "records", "a .csv, .csv.gz, .parquet or .npz file")
     example = "dpjax ledger show records.csv.ledger.jsonl --epsilon 2"
     ledger = _command(
         commands, "ledger", "say what the runs on a data set spent", example
@@ -180,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
         "list the runs of a ledger, what they spent and what is left",
         example,
     )
-    show.add_argument("ledger", help="such as records.csv.ledger.jsonl")
+    _path(show, "ledger", "such as records.csv.ledger.jsonl")
     show.add_argument("--epsilon", type=float, help="a budget, to say what is left")
     show.add_argument(
         "--delta", type=float, default=SHOWN_DELTA, help="default %(default)s"
@@ -192,6 +211,12 @@ def _command(commands, name: str, meaning: str, example: str):
     return commands.add_parser(
         name, help=meaning, description=f"{meaning}.", epilog=f"example: {example}"
     )
+
+
+def _path(command, name: str, meaning: str, kind=shtab.FILE) -> None:
+    """An argument that is a path, which shells complete."""
+    argument: Any = command.add_argument(name, help=meaning)
+    argument.complete = kind
 
 
 def _again(options, out: Path) -> str:

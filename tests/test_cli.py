@@ -626,8 +626,37 @@ def test_help_shows_an_example_that_the_command_takes(command, monkeypatch, caps
     with pytest.raises(SystemExit) as stopped:
         runpy.run_module("dpjax", run_name="__main__")
     assert stopped.value.code == 0
-    words = " ".join(capsys.readouterr().out.split()).split("example: dpjax ")[1]
+    lines = re.split("\n\n|$", capsys.readouterr().out.split("example: dpjax ")[1])
+    words = " ".join(lines[0].split())
     assert words.startswith(command) and cli._parser().parse_args(words.split())
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_commands_are_completed_in_the_shell(shell, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["--completion", shell])
+    assert stopped.value.code == 0
+    script = capsys.readouterr().out
+    for word in ("plan", "compare", "ledger", "epsilons", "trials"):
+        assert word in script
+
+
+def test_bash_completes_a_command_and_a_file(tmp_path, capsys):
+    """As when TAB is pressed after ``dpjax pl`` and ``dpjax run j``."""
+    (tmp_path / "job.toml").touch()
+    with pytest.raises(SystemExit):
+        cli.main(["--completion", "bash"])
+    script = capsys.readouterr().out
+    (function,) = re.findall(r"^complete .*-F (\S+) dpjax$", script, re.M)
+    for words in ("dpjax pl", "dpjax run j"):
+        script += f"""
+COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}; {function}
+echo "${{COMPREPLY[@]}}"
+"""
+    found = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert found.stdout.split() == ["plan", "job.toml"]
 
 
 def test_the_version_is_that_of_the_package(capsys):
