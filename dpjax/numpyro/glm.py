@@ -21,6 +21,7 @@ from dpjax.numpyro.complete import complete_cases
 from dpjax.numpyro.sample import sample
 from dpjax.privacy import Budget
 from dpjax.records.formula import Design
+from dpjax.runner.messages import say
 from dpjax.runner.results import Run
 
 __all__ = ["FAMILIES", "PLATE", "Regression", "glm"]
@@ -272,7 +273,7 @@ def glm(
     """
     regression = Regression(formula, family=family, schema=schema, priors=priors)
     if verbose:
-        print(regression)
+        say(regression)
     return sample(
         regression.posterior(records), budget=budget, verbose=verbose, **options
     )

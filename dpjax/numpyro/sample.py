@@ -55,10 +55,10 @@ from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import quietest_sum
-from dpjax.runner import processes
 from dpjax.runner import sample as simulated
 from dpjax.runner.check import check_key
 from dpjax.runner.fit import fit, least_noise, spent_before, too_little
+from dpjax.runner.messages import say
 from dpjax.runner.results import Run
 from dpjax.runner.run import run
 from dpjax.runner.statement import PrivacyStatement
@@ -305,7 +305,6 @@ def _walk(
     unsafe_key,
 ) -> Run:
     """Lazy Barker from a fit; see the module docstring."""
-    verbose = verbose and processes.is_first()
     first = second = None
     if unsafe_key is not None:
         first, second = jax.random.split(unsafe_key)
@@ -347,7 +346,7 @@ def _walk(
             posterior, centre, metric, budget, num_chains, num_steps
         )
         if verbose:
-            print(walk_length(algorithm_fn, posterior, num_steps))
+            say(walk_length(algorithm_fn, posterior, num_steps))
         result = run(
             algorithm_fn,
             posterior,
@@ -367,7 +366,7 @@ def _walk(
     statement = PrivacyStatement.of(events, budget, num_chains, num_steps, shared=spent)
     statement = statement._replace(randomness=result.statement.randomness)
     if verbose:
-        print(f"with the fit that the walk started from:\n{statement}")
+        say(f"with the fit that the walk started from:\n{statement}")
     return dataclasses.replace(result, statement=statement)
 
 

@@ -13,8 +13,8 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
-from dpjax.runner import processes
 from dpjax.runner.hashes import digest
+from dpjax.runner.messages import say
 from dpjax.runner.results import Fit
 from dpjax.runner.run import run
 
@@ -75,6 +75,8 @@ def fit(
     released = jax.tree.map(lambda leaf: _rounded(leaf[0, 0]), found.infos)
     # Draws follow from what was released, so a resumed fit repeats them.
     seed = int.from_bytes(digest(released)[:4], "little")
+    if verbose:
+        say("the fit is made; its draws follow from it, and cost nothing")
     positions, known = draws_fn(
         posterior,
         released,
@@ -82,8 +84,8 @@ def fit(
         num_chains * num_draws,
         initial_position,
     )
-    if verbose and processes.is_first():
-        print(known)
+    if verbose:
+        say(known)
 
     def chains(leaf):
         return np.reshape(leaf, (num_chains, num_draws, *leaf.shape[1:]))

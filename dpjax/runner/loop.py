@@ -72,6 +72,7 @@ def sample(
         tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part") as bar,
         processes.watched(),
     ):
+        bar.set_description("compiling")
         for start in range(
             checkpoint.start, layout.num_active.max(), layout.chunk_size
         ):
@@ -81,6 +82,7 @@ def sample(
             stop = start + layout.chunk_size
             save(checkpoint._replace(start=stop, progress=(chains, read)))
             signals.check()
+            bar.set_description("sampling")
             bar.update(min(1, NUM_CHUNKS - bar.n))
         bar.update(NUM_CHUNKS - bar.n)
     drawn = jax.tree.map(lambda leaf: np.moveaxis(leaf[1:], 0, 1), read)

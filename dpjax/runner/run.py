@@ -28,6 +28,7 @@ from dpjax.runner import program as programs
 from dpjax.runner.check import check_arguments, check_key, check_start, made
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.layout import check_size, chunk_size, make_layout
+from dpjax.runner.messages import say
 from dpjax.runner.results import Run
 from dpjax.runner.statement import PrivacyStatement
 
@@ -105,7 +106,7 @@ def run(
         no longer holds the charge. It holds the secret randomness key: delete it once
         the draws are saved.
     verbose
-        Print the cost before the run, and a progress bar.
+        Print the cost before the run, by the logger ``dpjax``, and a progress bar.
     unsafe_key
         A JAX key in place of the system's entropy, for generated or public data.
         Whoever knows it can undo the privacy; the ledger and the statement say that it
@@ -249,7 +250,7 @@ def run(
                 _check_paid(checkpoint, ledger, reservation)
         statement = _statement(outline.events, budget, num_chains, length, unsafe_key)
         if verbose:
-            print(statement)
+            say(statement)
 
         layout = make_layout(
             key, outline.laziness, length, num_chains, num_discarded, thinning
