@@ -54,8 +54,10 @@ class Check(NamedTuple):
         return f"{self.name}: {self.value}; {self.advice}"
 
 
-def of_chains(table, acceptance_rate: np.ndarray | None) -> list[Check]:
-    """The checks of chains.
+def of_chains(
+    table, acceptance_rate: np.ndarray | None, are_fits: bool = False
+) -> list[Check]:
+    """The checks of chains, or of variational fits and their draws.
 
     Parameters
     ----------
@@ -63,25 +65,21 @@ def of_chains(table, acceptance_rate: np.ndarray | None) -> list[Check]:
         Their summary, with R-hat and effective sample sizes if there are several.
     acceptance_rate
         As in `dpjax.runner.Run`.
+    are_fits
+        Whether every chain is the draws of one fit.
     """
     found = []
     if "r_hat" in table:
         worst = float(np.nanmax([1.0, *table["r_hat"]]))
         least = float(np.nanmin([math.inf, *table["ess_bulk"], *table["ess_tail"]]))
-        problem = (
-            "the chains have not mixed, so the spread of the draws is not the "
-            "posterior's"
-            if worst > MAX_R_HAT
-            else f"the draws are worth fewer than {MIN_ESS} independent ones"
-        )
+        name = "agreement of the fits" if are_fits else "mixing"
+        advice = _of_fits(worst) if are_fits else _of_mixing(worst)
         found.append(
             Check(
-                "mixing",
+                name,
                 f"R-hat up to {worst:.2f}, effective sample sizes from {least:.0f}",
                 worst <= MAX_R_HAT and least >= MIN_ESS,
-                f"{problem}: take fewer chains, which leaves more steps to each, or "
-                "steps about as long as the posterior is wide (inverse_mass_matrix=, "
-                "dpjax.adaptation), or a larger budget",
+                advice,
             )
         )
     if acceptance_rate is not None:
@@ -89,6 +87,31 @@ def of_chains(table, acceptance_rate: np.ndarray | None) -> list[Check]:
         text = "the chains do not move: take shorter steps"
         found.append(Check("acceptance rate", f"{rate:.3f}", rate > 0, text))
     return found
+
+
+def _of_mixing(r_hat: float) -> str:
+    problem = (
+        "the chains have not mixed, so the spread of the draws is not the posterior's"
+        if r_hat > MAX_R_HAT
+        else f"the draws are worth fewer than {MIN_ESS} independent ones"
+    )
+    return (
+        f"{problem}: take fewer chains, which leaves more steps to each, or steps "
+        "about as long as the posterior is wide (inverse_mass_matrix=, "
+        "dpjax.adaptation), or a larger budget"
+    )
+
+
+def _of_fits(r_hat: float) -> str:
+    if r_hat <= MAX_R_HAT:
+        return f"there are fewer than {MIN_ESS} draws: take a smaller thinning"
+    return (
+        "the fits differ by more than their width, by noise or because they have not "
+        "converged, so none of them is the posterior: take one fit (num_chains=1), "
+        "which leaves it the whole budget, more steps with shorter ones at the end (a "
+        "schedule, or a larger warmup_fraction), or dpjax.noise_aware, whose draws "
+        "allow for the noise"
+    )
 
 
 def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:

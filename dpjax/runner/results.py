@@ -19,6 +19,7 @@ from dpjax.runner.checks import Check
 from dpjax.runner.files import sync
 from dpjax.runner.predict import predict
 from dpjax.runner.statement import PrivacyStatement
+from dpjax.vi.dpvi import DPVIInfo
 
 __all__ = ["Fit", "Run", "load"]
 
@@ -171,7 +172,8 @@ class Run:
         """
         if table is None:
             table = self.table(*self.components())
-        return checks.of_chains(table, self.acceptance_rate)
+        are_fits = isinstance(self.infos, DPVIInfo)
+        return checks.of_chains(table, self.acceptance_rate, are_fits)
 
     def predict(
         self,

@@ -39,6 +39,7 @@ from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
 from dpjax.privacy.validate import check_count, check_positive
+from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
 from dpjax.release.nominal import check_nominal, nominal_size
@@ -257,6 +258,7 @@ def algorithm(
         sizes = scales.sizes(num_steps)
         with jax.enable_x64(True):
             multipliers = np.asarray(multiplier_fn(sizes)) * (1 - STEP_SIZE_TOLERANCE)
+        _check_noise(multipliers)
         repeated = num_steps // sizes.size
         return [
             (release.event(dim, neighboring_relation, noise), count * repeated)
@@ -268,3 +270,22 @@ def algorithm(
         return SGMCMCState(position, optimizer.init(position), jnp.zeros((), jnp.int32))
 
     return Algorithm.of(init, Transition(num_words, move, stay), privacy)
+
+
+def _check_noise(multipliers: np.ndarray) -> None:
+    """Refuse steps so small that their noise is more than a release can have."""
+    (beyond,) = np.nonzero(multipliers > MAX_NOISE_MULTIPLIER)
+    if not beyond.size:
+        return
+    remedy = "raise step_size"
+    if beyond[0]:
+        remedy = (
+            f"give num_steps, at most {beyond[0]}, or a schedule that falls more "
+            "slowly or not below some size"
+        )
+    raise ValueError(
+        f"steps are so small from the step {beyond[0] + 1} on that their noise would "
+        f"be {multipliers[beyond[0]]:.3g} clip norms, more than the "
+        f"{MAX_NOISE_MULTIPLIER:g} that a release can have; such steps hardly move, "
+        f"and a budget may never be spent by them: {remedy}"
+    )

@@ -10,6 +10,7 @@ from dpjax.fit.score_draws import Known
 from dpjax.fit.simulated_draws import Known as SimulatedKnown
 from dpjax.runner.results import Fit, Run
 from dpjax.runner.statement import PrivacyStatement
+from dpjax.vi.dpvi import DPVIInfo
 
 STATEMENT = PrivacyStatement(1.5, 1e-6, 0.5, "REPLACE_ONE", 2, 500, "bits", "rdp")
 KNOWN = Known(0.2, 0.85, 0.1, 0.05, 3, 1e3, 1e3, FitCheck(1.01, 0.02), 0.3, False)
@@ -36,6 +37,19 @@ def test_chains_that_have_not_mixed_are_warned_of():
             apart.summary()
     still = Run(np.ones((1, 500, 1)), np.zeros((1, 500)), STATEMENT)
     assert failing(still) == ["acceptance rate"]
+
+
+def test_fits_that_differ_are_no_chains_that_have_not_mixed():
+    same = np.random.default_rng(0).normal(size=(2, 500, 1))
+    infos = DPVIInfo(same, same, None)
+    assert failing(Run(same, None, STATEMENT, infos)) == []
+    for positions, remedy in (
+        (same + np.array([0.0, 3.0])[:, None, None], "take one fit"),
+        (same[:, :90], "smaller thinning"),
+    ):
+        run = Run(positions, None, STATEMENT, infos)
+        assert failing(run) == ["agreement of the fits"]
+        assert remedy in repr(run) and "mixed" not in repr(run)
 
 
 @pytest.mark.parametrize(

@@ -257,8 +257,12 @@ def test_refusals():
         KERNELS["sghmc"](posterior, step_size=0.05, noise_multiplier=1.01 * UNIT)
     with pytest.raises(ValueError, match="gain"):
         KERNELS["sgnht"](posterior, step_size=0.1, gain=0.0)
-    with pytest.raises(ValueError, match="noise_multiplier must be"):
-        KERNELS["sgld"](posterior, step_size=1e-12).privacy(1)
+    for schedule, words in (
+        (1e-12, "from the step 1 on .* more than the 32768 .*: raise step_size"),
+        (schedules.power_decay(0.1, 5.0), "num_steps, at most [1-9]"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            KERNELS["sgld"](posterior, step_size=schedule).privacy(2**11)
     never = optax.cosine_decay_schedule(0.1, 10)
     with pytest.raises(ValueError, match="more than zero"):
         KERNELS["sgld"](posterior, step_size=never).privacy(11)
