@@ -29,6 +29,7 @@ from dpjax.fit.compiled import evaluated
 from dpjax.fit.scores import NUM_REDRAWS, Scores, scores_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.quadrature import core, spread, support
+from dpjax.numpyro.refusals import OVERFLOW
 
 __all__ = ["check_drawable", "conditional_scores", "generated"]
 
@@ -312,7 +313,12 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
     found = evaluated(everywhere, positions, model.example, np.uint32(0))
     means, squares, totals = (np.asarray(part, np.float64) for part in found)
     if not np.all(np.abs(totals - 1) <= MAX_WEIGHT_ERROR):
-        raise ValueError("the weights of score_nodes do not sum to one")
+        if model.score_nodes is not None:
+            raise ValueError("the weights of score_nodes do not sum to one")
+        raise ValueError(
+            "the observations that made-up records might have have no finite "
+            f"probabilities: {OVERFLOW}"
+        )
     size = np.sqrt(np.mean(squares, axis=(0, 1)))
     noise = MAX_DEVIATION / math.sqrt(NUM_CHECKS * rows * NUM_REDRAWS)
     bound = max(MAX_MEAN, noise if is_exchangeable else 0.0) * size
@@ -325,7 +331,7 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
             "gradients of the log-likelihoods of made-up records do not have mean "
             "zero. Draw a record's observations given its covariates from the law "
             "whose density the model computes; a censoring time is a covariate, and "
-            "whether it came first is drawn"
+            f"whether it came first is drawn. If they do follow it, {OVERFLOW}"
         )
 
 

@@ -21,6 +21,7 @@ from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
 from dpjax.release.captured import captured
 
 __all__ = [
+    "OVERFLOW",
     "check_dependencies",
     "check_numbers",
     "check_sites",
@@ -33,6 +34,14 @@ __all__ = [
 MAX_RELATIVE_ERROR = 1e-3
 """Bound on the rounding errors of float32 sums over records. A dependence between
 records changes sums by far more."""
+
+OVERFLOW = (
+    "numbers overflow at the latents that are tried, which are about 0.3 from zero in "
+    "unconstrained space: covariates in units far from one do this, such as years in "
+    "an exponential. Divide them by a public constant, or standardise them by their "
+    "public range, before the model is called"
+)
+"""What models in natural units are told of the checks, and how to help it."""
 
 REMEDIES = {
     "param": "sites of numpyro.param are not sampled; give them a prior with "
@@ -204,7 +213,8 @@ def check_numbers(model: Model, position) -> None:
     if not (np.all(np.isfinite(each)) and np.isfinite(prior)):
         raise ValueError(
             "the density of made-up records is not finite. Give example=, a few "
-            "made-up records in the form of data that the model could have produced"
+            "made-up records in the form of data that the model could have produced. "
+            f"If it has such records, {OVERFLOW}"
         )
 
 

@@ -537,3 +537,25 @@ def test_sites_that_cannot_be_drawn_are_refused(model, message):
     target = posterior(model, data, plate="data", example=data)
     with pytest.raises(ValueError, match=message):
         conditional_scores(target.model)
+
+
+@pytest.mark.thorough
+def test_covariates_in_large_units_are_named_as_the_cause():
+    """Where numbers overflow is found in the posterior, or as a fit is made."""
+
+    def rates(x, y):
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("obs", dist.Poisson(jnp.exp(b * x)), obs=y)
+
+    def scores(largest):
+        years = np.linspace(0.0, largest, 20)
+        example = dict(x=years, y=np.zeros(20))
+        target = posterior(rates, example, plate="data", example=example)
+        return conditional_scores(target.model)
+
+    with jax.enable_x64(False):
+        for largest in (200.0, 3000.0):
+            with pytest.raises(ValueError, match="such as years in an exponential"):
+                scores(largest)
+        assert callable(scores(1.0))
