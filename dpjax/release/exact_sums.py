@@ -16,6 +16,7 @@ from jax import lax
 
 __all__ = [
     "GRID",
+    "MAX_PRODUCTS",
     "VECTOR_GRID",
     "clip_to_grid",
     "directions",

@@ -16,6 +16,7 @@ from dpjax.random.batches import Sample
 from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import (
     GRID,
+    MAX_PRODUCTS,
     MAX_RECOMPUTED_PIECES,
     clip_to_grid,
     directions,
@@ -153,6 +154,7 @@ def vector_sum(
     else:
         rows = None, *sample
     block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)
+    block_size = min(block_size, MAX_PRODUCTS // jax.device_count())
     if jax.device_count() == 1 and not is_fused:
         # Chains that read the same records share their directions.
         own = sum(sum(part) if sample else part[0] for part in sizes)
