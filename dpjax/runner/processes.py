@@ -134,13 +134,15 @@ def agreed():
         _exchange(b"", error)
 
 
-def check_same(arguments: dict) -> None:
-    """Refuse calls that differ from that of the first process.
+def check_same(known: dict, remedy: str) -> None:
+    """Refuse what differs from what the first process knows.
 
     Parameters
     ----------
-    arguments
+    known
         What must be the same, in JSON, by name.
+    remedy
+        What makes it the same, for the message.
 
     Raises
     ------
@@ -149,16 +151,14 @@ def check_same(arguments: dict) -> None:
     """
     if not are_many():
         return
-    mine = json.loads(json.dumps(arguments))
-    theirs = json.loads(first(lambda: json.dumps(arguments).encode()))
+    mine = json.loads(json.dumps(known))
+    theirs = json.loads(first(lambda: json.dumps(known).encode()))
     with agreed():
         names = [name for name in mine if mine[name] != theirs.get(name)]
         if names:
             raise ValueError(
                 f"{', '.join(names)} of process {jax.process_index()} and process 0 "
-                "differ: all processes must make the same call, on records that are "
-                "one array of all processes, or the same array in each; "
-                "jax.make_array_from_process_local_data makes one of the parts"
+                f"differ: {remedy}"
             )
 
 

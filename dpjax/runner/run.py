@@ -39,6 +39,17 @@ FITTED_STREAM = 2**95
 
 NOTHING_SPENT = ledgers.Spent(None, [], Counter())
 
+SAME_CALL = (
+    "all processes must make the same call, on records that are one array of all "
+    "processes, or the same array in each; jax.make_array_from_process_local_data "
+    "makes one of the parts"
+)
+SAME_MACHINE = (
+    "every process computes the public part of a step for itself, so the machines must "
+    "be of one kind, with the same software. Do not use the draws, and delete the "
+    "checkpoint; what the run was charged stays spent"
+)
+
 SEEDED = "unsafe_key: whoever knows this key can undo the privacy"
 
 
@@ -136,6 +147,8 @@ def run(
     LedgerError
         If `ledger` is damaged, of other data, or cannot be written, before the first
         step.
+    RuntimeError
+        If another of several processes has ended: `dpjax.runner.processes.Lost`.
 
     Notes
     -----
@@ -143,6 +156,9 @@ def run(
     differentially private, for the neighbouring relation that its statement names. The
     steps at which a lazy kernel does nothing are skipped; which ones they were stays
     secret.
+
+    Processes that `jax.distributed` has joined make the same call, and one run of it:
+    see `dpjax.runner.processes`.
     """
     verbose = verbose and processes.is_first()
     check_key(unsafe_key)
@@ -217,7 +233,7 @@ def run(
         if processes.are_many():
             names = dict(parameters=parameters, data=records())
             names = {name: keyed(secret, value).hex() for name, value in names.items()}
-            processes.check_same(settings | names)
+            processes.check_same(settings | names, SAME_CALL)
         if stored is not None:
             key, reservation = stored.key, stored.reservation
         elif budget is None:
@@ -259,9 +275,10 @@ def run(
         if stored is None:
             stored = loop.begin(key, reservation, length, layout, initial)
             save(stored)
-    positions, acceptance_rate, infos = loop.sample(
-        program, stored, layout, save, verbose
-    )
+    drawn = loop.sample(program, stored, layout, save, verbose)
+    if processes.are_many():
+        processes.check_same(dict(draws=digest(drawn).hex()), SAME_MACHINE)
+    positions, acceptance_rate, infos = drawn
     if algorithm.sample is not None:
         positions = _fitted_draws(key, algorithm.sample, infos)
     return Run(posterior.constrain(positions), acceptance_rate, statement, infos)

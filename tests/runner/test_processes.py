@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,7 @@ import dpjax
 import dpjax.numpyro
 from dpjax import cli, guides
 from dpjax.runner import ledger as ledgers
+from dpjax.runner import loop
 
 ROOT = Path(dpjax.__file__).parents[1]
 BUDGET = dpjax.Budget(20.0, 1e-5)
@@ -54,6 +56,9 @@ KERNELS = {
         sampling_prob=0.25,
     ),
 }
+
+
+sample = loop.sample
 
 
 def logprior(position):
@@ -117,6 +122,12 @@ def refused(call):
     return f"{info.typename}: {info.value}"
 
 
+def parted(*arguments):
+    """`loop.sample` on machines that round otherwise."""
+    positions, *others = sample(*arguments)
+    return positions + jax.process_index(), *others
+
+
 def spread(array):
     """Half of an array on each of two processes."""
     sharding = jax.NamedSharding(Mesh(jax.devices(), "data"), jax.P("data"))
@@ -140,6 +151,15 @@ def main(folder):
         refused(lambda: private(10**6)),
         refused(lambda: run(KERNELS["barker"], parts[process], budget=None)),
     ]
+    with mock.patch.object(loop, "sample", parted):
+        refusals.append(refused(private))
+    planned = dpjax.Posterior(logprior, loglikelihood, spread(RECORDS))
+    dpjax.reserve(
+        [(KERNELS["barker"], 5, NUM_CHAINS)],
+        planned,
+        budget=BUDGET,
+        ledger=files / "plan",
+    )
     if process == 0:
         (files / "ledger").write_text("a line")
     refusals.append(refused(private))
@@ -236,9 +256,11 @@ def test_two_processes_draw_as_one(tmp_path):
         np.testing.assert_array_equal(first[name], second[name], name)
     np.testing.assert_array_equal(first["resumed"], first["private"])
     assert np.unique(first["private"]).size > 10
-    spent, parted, damaged = first["refusals"]
+    spent, split, apart, damaged = first["refusals"]
+    assert len(ledgers.entries(tmp_path / "plan")[1]) == 1
     assert f"BudgetError: earlier runs in {tmp_path}/ledger and this run" in spent
-    assert "ValueError: data of process 1 and process 0 differ" in parted
+    assert "ValueError: data of process 1 and process 0 differ" in split
+    assert "ValueError: draws of process 1 and process 0 differ" in apart
     assert f"LedgerError: {tmp_path}/ledger is not what {tmp_path}" in damaged
 
 
