@@ -38,7 +38,7 @@ WORDS_PER_COORDINATE = 3
 FAILURE_PROB = 2.5e-25
 """Probability of noise from the uniform law, and of what rounding to 95 bits adds."""
 
-RELATIVE_ERROR = 1e-13
+RELATIVE_ERROR = 1.2e-13
 """Bound on the error in nats of the log probability of a lattice cell, otherwise."""
 
 REACH = 40.0
