@@ -126,6 +126,7 @@ def plan(
     if num_steps is not None:
         num_steps = check_count("num_steps", num_steps)
     is_steady = len(algorithm.privacy(MANY_STEPS, relation)) == len(step)
+    is_left_out = epsilons is None and not is_steady
     if epsilons is None:
         epsilons = EPSILONS if is_steady else ()
     every = budgets(budget, epsilons)
@@ -173,6 +174,11 @@ def plan(
         lines.append(
             "time: an estimate for this machine, without compiling; memory: about "
             f"{tried.num_bytes / 1e6:.2g} MB"
+        )
+    if is_left_out:
+        lines.append(
+            "other budgets are compared if they are named, by epsilons= or --epsilons: "
+            "steps differ in what they release, so each takes the accountant seconds"
         )
     if num_steps is not None:
         lines.append(_cost(algorithm, num_steps, num_chains, budget))

@@ -97,7 +97,9 @@ def test_steps_under_a_schedule_are_all_counted():
     (row,) = most.to_dataframe().itertuples()
     assert row.steps == 20 and cost(schedule, 20) <= 0.01 and np.isnan(row.reach)
     assert "20 steps of 3 chains release" in repr(most)
-    (row,) = planned(schedule, 200, **options).to_dataframe().itertuples()
+    found = planned(schedule, 200, **options)
+    assert "--epsilons" in repr(found)
+    (row,) = found.to_dataframe().itertuples()
     assert cost(schedule, row.steps) <= 0.01 < cost(schedule, row.steps + 1)
 
 
