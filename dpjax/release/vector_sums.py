@@ -154,7 +154,8 @@ def vector_sum(
     else:
         rows = None, *sample
     block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)
-    block_size = min(block_size, MAX_PRODUCTS // jax.device_count())
+    # Half of the products, as blocks are rounded up to whole groups.
+    block_size = min(block_size, MAX_PRODUCTS // (2 * jax.device_count()))
     if jax.device_count() == 1 and not is_fused:
         # Chains that read the same records share their directions.
         own = sum(sum(part) if sample else part[0] for part in sizes)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dpjax.models import logistic_regression
 from dpjax.posterior import Posterior
 from dpjax.random.batches import Sample
-from dpjax.release import vector_sums
+from dpjax.release import exact_sums, vector_sums
 from dpjax.release.exact_sums import GRID, VECTOR_GRID
 from dpjax.release.gradient_parts import Outer, gradient_parts
 from dpjax.release.vector_sums import vector_sum
@@ -97,6 +97,17 @@ def test_blocks_change_nothing(monkeypatch, block, contribution):
     total.clear_cache()
     monkeypatch.setattr(vector_sums, "BLOCK", block)
     found = total(data, whole(40), 0.5, contribution)
+    np.testing.assert_array_equal(found, expected)
+    total.clear_cache()
+
+
+def test_a_block_has_no_more_products_than_are_added_exactly(monkeypatch):
+    data = jnp.asarray(np.random.default_rng(1).normal(size=(200, 2)))
+    expected = total(data, whole(200), 0.5, with_product)
+    total.clear_cache()
+    for module in (vector_sums, exact_sums):
+        monkeypatch.setattr(module, "MAX_PRODUCTS", 64)
+    found = total(data, whole(200), 0.5, with_product)
     np.testing.assert_array_equal(found, expected)
     total.clear_cache()
 
