@@ -139,10 +139,9 @@ def draws(
     bend = CURVATURE * apart / np.sqrt(np.sum(is_measured) * released.num_records)
     evidence = evidence._replace(score_sds=np.hypot(evidence.score_sds, bend))
     first, second = jax.random.split(rng_key)
-    whole = PriorLaw(np.asarray(released.prior_mean), np.diag(1 - data_share))
     found = slopes(
         evidence,
-        whole.mean[is_measured],
+        np.asarray(released.prior_mean)[is_measured],
         np.diag(1 / (1 - evidence.data_share)),
         first,
         min(num_draws, NUM_SLOPES),
