@@ -126,7 +126,7 @@ def test_every_step_is_charged_for_its_rounding(name):
         if "sampling_prob" in KERNELS[name].keywords:
             failure += batches.FAILURE_PROB * (5 if num_bits else 1)
         assert found.failure_prob == pytest.approx(num_steps * failure, rel=1e-9)
-        relative = num_steps * 1e-13 * num_coordinates
+        relative = num_steps * 1.2e-13 * num_coordinates
         assert found.relative_error == pytest.approx(relative, rel=1e-9)
 
 
