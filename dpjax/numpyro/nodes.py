@@ -90,18 +90,20 @@ def _scores_fn(model: Model) -> tuple[Callable, bool]:
     with jax.ensure_compile_time_eval():
         laws = _laws(model, _origin(model), model.one_example)
         everything = _everything(laws, reads)
-    pairs = zip(jax.tree.leaves(reads), jax.tree.leaves(laws), strict=True)
-    is_varied = [
-        "" in names and jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-        for names, leaf in pairs
+    names, leaves = _leaf_names(laws), jax.tree.leaves(laws)
+    varied = [
+        i
+        for i, read in enumerate(jax.tree.leaves(reads))
+        if "" in read and jnp.issubdtype(jnp.result_type(leaves[i]), jnp.inexact)
     ]
+    varied.sort(key=names.__getitem__)
     if everything is not None:
         nodes_fn = functools.partial(_enumerated, everything)
     elif _has_nodes(laws):
         nodes_fn = _one_scalar
     else:
         nodes_fn = _drawn
-    by_chain_rule = functools.partial(_by_chain_rule, model, is_varied, nodes_fn)
+    by_chain_rule = functools.partial(_by_chain_rule, model, varied, nodes_fn)
     return by_chain_rule, nodes_fn is _drawn
 
 
@@ -116,11 +118,12 @@ def _redrawn(model, position, record, rng_key) -> Scores:
     return scores_of(model.loglikelihood, position, record, others)
 
 
-def _by_chain_rule(model, is_varied, nodes_fn, position, record, rng_key) -> Scores:
+def _by_chain_rule(model, varied, nodes_fn, position, record, rng_key) -> Scores:
     """Scores at the nodes of the laws of all sites.
 
-    is_varied
-        Which leaves of the laws are parameters that depend on a latent: phi.
+    varied
+        Which leaves of the laws are parameters that depend on a latent, in the order in
+        which they make up phi.
     nodes_fn
         ``(laws, rng_key) -> (values, weights)``, the values by site, ``(K, ...)``.
     """
@@ -129,7 +132,7 @@ def _by_chain_rule(model, is_varied, nodes_fn, position, record, rng_key) -> Sco
 
     def parameters(laws):
         leaves = jax.tree.leaves(laws)
-        return [leaf for leaf, varied in zip(leaves, is_varied, strict=True) if varied]
+        return [leaves[i] for i in varied]
 
     def predictor(x):
         laws = _laws(model, unravel(x), rows)
@@ -142,9 +145,9 @@ def _by_chain_rule(model, is_varied, nodes_fn, position, record, rng_key) -> Sco
     phi, unravel_phi = ravel_pytree(parameters(laws))
 
     def log_prob(phi, values):
-        moved = iter(unravel_phi(phi))
-        pairs = zip(leaves, is_varied, strict=True)
-        replaced = [next(moved) if varied else leaf for leaf, varied in pairs]
+        replaced = list(leaves)
+        for i, leaf in zip(varied, unravel_phi(phi), strict=True):
+            replaced[i] = leaf
         return _log_prob(jax.tree.unflatten(treedef, replaced), values)
 
     values, weights = nodes_fn(laws, rng_key)
@@ -200,6 +203,29 @@ def _laws(model: Model, position, rows) -> dict[str, _Law]:
         )
         for name, site in chosen.items()
     }
+
+
+def _leaf_names(tree, name: str = "") -> list[str]:
+    """Names of `jax.tree.leaves`, among which are parameters of distributions.
+
+    NumPyro lists these in an order that differs between processes. The program of a fit
+    must not, or a run could not go on in another process.
+    """
+    if isinstance(tree, dist.Distribution):
+        children, _ = jax.tree_util.default_registry.flatten_one_level(tree)
+        fields = map(str, range(len(children)))
+        if type(tree).tree_flatten is dist.Distribution.tree_flatten:
+            fields = type(tree).gather_pytree_data_fields()
+        named = zip(fields, children, strict=True)
+        parts = [(f"{name}.{field}", child) for field, child in named]
+    else:
+        pairs = jax.tree_util.tree_leaves_with_path(
+            tree, is_leaf=lambda node: isinstance(node, dist.Distribution)
+        )
+        parts = [(name + jax.tree_util.keystr(path), node) for path, node in pairs]
+        if [path for path, _ in pairs] == [()]:
+            return [name]
+    return [leaf for part, node in parts for leaf in _leaf_names(node, part)]
 
 
 def _log_prob(laws, values, is_scaled=True):

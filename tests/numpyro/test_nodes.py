@@ -1,6 +1,7 @@
 """Scores with other observations have mean zero, and the information as variance."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -559,3 +560,33 @@ def test_covariates_in_large_units_are_named_as_the_cause():
             with pytest.raises(ValueError, match="such as years in an exponential"):
                 scores(largest)
         assert callable(scores(1.0))
+
+
+@pytest.mark.thorough
+def test_a_program_does_not_depend_on_the_order_of_numpyros_fields(monkeypatch):
+    """That is the order of a set of strings, which differs between processes."""
+
+    def text():
+        def model(x, y):
+            b = numpyro.sample("b", dist.Normal(0, 0.3).expand([4]).to_event(1))
+            scale = exp(b[2])
+            with numpyro.plate("data", len(x)):
+                law = dist.StudentT(4 + exp(b[3]), line(b, x), scale)
+                numpyro.sample("obs", law, obs=y)
+
+        data = dict(x=COVARIATES, y=observed(0.5))
+        target = posterior(model, data, plate="data", example=data)
+        scores_fn = conditional_scores(target.model)
+        record = jax.tree.map(lambda leaf: leaf[0], data)
+        given = {"b": jnp.zeros(4)}, record, jax.random.key(0)
+        return re.sub("0x[0-9a-f]+", "", str(jax.make_jaxpr(scores_fn)(*given)))
+
+    one = text()
+    gather = dist.Distribution.gather_pytree_data_fields.__func__
+    for reordered in (sorted, lambda fields: sorted(fields, reverse=True)):
+        monkeypatch.setattr(
+            dist.Distribution,
+            "gather_pytree_data_fields",
+            classmethod(lambda cls, order=reordered: tuple(order(gather(cls)))),
+        )
+        assert text() == one
