@@ -16,8 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 import shtab
+from jax.experimental.compilation_cache import compilation_cache
 
 from dpjax import config, privacy, report
+from dpjax.datasets.files import user_cache
 from dpjax.records import template
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import processes
@@ -57,6 +59,10 @@ exit status:
            the claim does not hold
   2        the command line is wrong
   128 + n  stopped by signal n; dpjax run then says how to go on without another charge
+
+Compiled programs are kept in ~/.cache/dpjax/programs for later commands.
+JAX_COMPILATION_CACHE_DIR names another folder; JAX_ENABLE_COMPILATION_CACHE=false keeps
+none.
 """
 
 SHOWN_DELTA = 1e-6
@@ -66,6 +72,8 @@ SHOWN_DELTA = 1e-6
 def main(arguments=None) -> int:
     """Entry point; returns the exit status."""
     options = _parser().parse_args(arguments)
+    if arguments is None:
+        _keep_programs()
     out = None
     try:
         with raised():
@@ -109,6 +117,20 @@ def main(arguments=None) -> int:
             print(_left(out, _again(options, out)), file=sys.stderr)
         return processes.leave(128 + number, stop)
     return 0
+
+
+def _keep_programs() -> None:
+    """Have JAX keep what it compiles in the user's cache, if it was told no folder."""
+    if jax.config.values["jax_compilation_cache_dir"] is not None:
+        return
+    folder = user_cache() / "programs"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # BlackJAX computes when it is imported, and JAX looks for its cache only once.
+    compilation_cache.reset_cache()
 
 
 def _parser() -> argparse.ArgumentParser:

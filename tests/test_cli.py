@@ -664,3 +664,18 @@ def test_the_version_is_that_of_the_package(capsys):
         cli.main(["--version"])
     assert stopped.value.code == 0
     assert capsys.readouterr().out == f"dpjax {dpjax.__version__}\n"
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_programs_are_kept_unless_the_user_wants_none(tmp_path, is_kept):
+    job, folder = tmp_path / "job.toml", tmp_path / "dpjax" / "programs"
+    job.write_text(TOML)
+    drop = "JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+    env = {name: value for name, value in os.environ.items() if name not in drop}
+    env |= {"XDG_CACHE_HOME": str(tmp_path), drop[1]: "0"}
+    env["JAX_ENABLE_COMPILATION_CACHE"] = str(is_kept).lower()
+    command = [sys.executable, "-m", "dpjax", "plan", str(job)]
+    subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True)
+    assert bool(list(folder.iterdir())) == is_kept
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["arrays", "check", "load", "readable"]
+__all__ = ["arrays", "check", "load", "readable", "user_cache"]
+
+
+def user_cache() -> Path:
+    """``$XDG_CACHE_HOME/dpjax`` or ``~/.cache/dpjax``."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpjax"
 
 
 def load(
@@ -22,8 +27,8 @@ def load(
 ):
     """The parsed content of a file, which is downloaded if it is not on this machine.
 
-    The file is looked up in ``$DPJAX_DATA``, if set, and then in the user's cache,
-    ``$XDG_CACHE_HOME/dpjax`` or ``~/.cache/dpjax``, where a download is stored.
+    The file is looked up in ``$DPJAX_DATA``, if set, and then in the `user_cache`,
+    where a download is stored.
 
     Parameters
     ----------
@@ -45,8 +50,7 @@ def load(
         If what is found or downloaded is not the published content.
     """
     given = os.environ.get("DPJAX_DATA")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    cache = Path(base) / "dpjax"
+    cache = user_cache()
     folders = [Path(given), cache] if given else [cache]
     for folder in folders:
         path = folder / name

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections import OrderedDict
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,10 @@ import pytest
 
 import dpjax
 from dpjax import privacy
+from dpjax.fit import compiled
 from dpjax.numpyro import MCMCKernel, clip_per_step, posterior, sample
 from dpjax.runner import ledger as ledgers
-from dpjax.runner import loop
+from dpjax.runner import loop, program
 
 NUM_RECORDS = 4000
 
@@ -204,9 +206,13 @@ def observations(kind, seed):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:the model captured")
 @pytest.mark.parametrize("kind", ["counts", "whole records"])
-def test_a_second_call_compiles_next_to_nothing(kind):
+def test_a_second_call_compiles_next_to_nothing(kind, monkeypatch):
     """What is left are the units of the draws, and single operations."""
     requests = []
+    # What other tests have compiled is forgotten.
+    monkeypatch.setattr(compiled, "_programs", OrderedDict())
+    monkeypatch.setattr(program, "_loops", OrderedDict())
+    jax.clear_caches()
 
     def listen(event, seconds, **_):
         if event.endswith("backend_compile_duration"):
