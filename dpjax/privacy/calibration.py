@@ -82,13 +82,17 @@ def calibrate(
         return math.log(min(max(found, 1e-300), 1e300)) - math.log(epsilon)
 
     @cache
-    def excess(log_value: float, names=composition.METHODS) -> float:
-        """Negative if `num_steps` steps fit the budget."""
+    def fast(log_value: float, names=composition.FAST_METHODS) -> float:
+        """Negative if `num_steps` steps fit the budget by one of these methods."""
         found = accountant.least_delta(events(log_value), epsilon, method, names)
         return math.log(max(found, 1e-300)) - math.log(delta) or 1e-300
 
-    def fast(log_value: float) -> float:
-        return excess(log_value, composition.FAST_METHODS)
+    def excess(log_value: float) -> float:
+        """The same by any method."""
+        names = composition.choose(events(log_value), method)
+        if set(names) <= set(composition.FAST_METHODS):
+            return fast(log_value)
+        return fast(log_value, composition.METHODS)
 
     near = ends = math.log(low), math.log(high)
     if "rdp" in composition.choose(events(ends[0]), method):
