@@ -23,10 +23,14 @@ def seconds():
 
 @pytest.mark.thorough
 def test_from_a_csv_to_a_report(tmp_path):
-    """Without a warning. Cells are commands, files, or Python, which is one session."""
+    """Without a warning. Cells are commands, files, or Python, which is one session.
+
+    ArviZ warns once a day and user, so this user is new.
+    """
     environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment |= {"PYTHONPATH": str(ROOT), "PATH": path}
+    environment["XDG_CACHE_HOME"] = str(tmp_path / "cache")
     printed, session, began = "", "", seconds()
 
     def call(*arguments, **options):

@@ -34,6 +34,13 @@ DRAWS = "draws.nc"
 
 
 @functools.cache
+def _import_arviz() -> Any:
+    """ArviZ, without the notice of its next version that it shows once a day."""
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):
+        import arviz
+    return arviz
+
+
 def _versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
@@ -92,8 +99,7 @@ class Run:
         versions are in the attributes as well, as JSON. A slash in the name of a site,
         which netCDF does not allow, is a dot.
         """
-        import arviz
-
+        arviz = _import_arviz()
         sites, infos, released = dict(_by_site(self.positions)), {}, {}
         attributes = self.statement._asdict() | {
             "versions": json.dumps(self.versions),
@@ -229,8 +235,7 @@ class Run:
 
     def table(self, names: list[str], draws: np.ndarray):
         """The summary of some of the `components`, without a warning."""
-        import arviz
-
+        arviz = _import_arviz()
         kind = "all" if self._has_chains else "stats"
         # ArviZ divides by zero where a component stands still.
         with warnings.catch_warnings(action="ignore"):
@@ -314,12 +319,10 @@ def load(path) -> Run:
     OSError
         If there is no such file, or it is damaged.
     """
-    import arviz
-    from arviz.rcparams import rc_context
-
+    arviz = _import_arviz()
     path = Path(path)
     path = path / DRAWS if path.is_dir() else path
-    with rc_context({"data.load": "eager"}):
+    with arviz.rc_context({"data.load": "eager"}):
         found: Any = arviz.from_netcdf(str(path))
     attributes = found.attrs
     if not {*PrivacyStatement._fields, "sites"} <= attributes.keys():

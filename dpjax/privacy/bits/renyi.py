@@ -24,6 +24,7 @@ Source: this project.
 import math
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -134,10 +135,10 @@ def is_searched(
 
 def check_orders(orders) -> np.ndarray:
     """Return Renyi orders as floats in (1, `MAX_ORDER`], ``(m,)``."""
-    orders = np.atleast_1d(orders)
-    return np.array(
-        [check_real("order", float(o), low=1 + 1e-6, high=MAX_ORDER) for o in orders]
-    )
+    orders = np.array(orders, np.float64, ndmin=1)
+    for end in (orders.min(), orders.max()):
+        check_real("order", float(end), low=1 + 1e-6, high=MAX_ORDER)
+    return orders
 
 
 def drop_slight_laziness(event):
@@ -229,32 +230,41 @@ def divergence(logit, gap, order) -> np.ndarray:
     quadratic = (order / 2) * gap**2
     quadratic *= np.exp(np.minimum(order * gap - np.abs(logit), 500.0))
     quadratic /= (1 + np.exp(-np.abs(logit))) ** 2
-    forward = _second_difference(logit, logit + gap, logit + order * gap, order)
-    back = _second_difference(logit + gap, logit, logit - (order - 1) * gap, order)
+    near, middle = _Node.of(logit), _Node.of(logit + gap)
+    forward = _second_difference(near, middle, _Node.of(logit + order * gap), order)
+    far = _Node.of(logit - (order - 1) * gap)
+    back = _second_difference(middle, near, far, order)
     return np.minimum(np.maximum(forward, back), quadratic)
 
 
-def _second_difference(near, middle, far, order):
+class _Node(NamedTuple):
+    """A place t and log(1 + exp(-|t|)), from which A(t) and A(-t) follow."""
+
+    place: np.ndarray
+    log1p_exp: np.ndarray
+
+    @classmethod
+    def of(cls, place) -> "_Node":
+        """To two units in the last place, much faster than `np.logaddexp`."""
+        return cls(place, np.log1p(np.exp(-np.abs(place))))
+
+
+def _second_difference(near: _Node, middle: _Node, far: _Node, order):
     """[A(far) - alpha A(middle) + (alpha - 1) A(near)] / (alpha - 1), rounded up.
 
     The difference is the same with the signs of all three nodes changed, because
     A(t) - A(-t) is linear in t. The signs are chosen such that the middle node is not
     positive: A is small at negative nodes, so less is lost to cancellation.
     """
-    sign = np.where(middle > 0, -1.0, 1.0)
+    sign = np.where(middle.place > 0, -1.0, 1.0)
     total = np.zeros_like(sign)
     error = np.zeros_like(sign)
     for node, weight in ((far, 1.0), (near, order - 1), (middle, -order)):
-        node = sign * node
-        value = weight * _log1p_exp(node)
+        place = sign * node.place
+        value = weight * (np.maximum(place, 0.0) + node.log1p_exp)
         total += value
-        error += np.abs(value) * (1 + np.maximum(-node, 0.0))
+        error += np.abs(value) * (1 + np.maximum(-place, 0.0))
     return (np.maximum(total, 0.0) + 1e-15 * error) / (order - 1)
-
-
-def _log1p_exp(t):
-    """A(t) to two units in the last place, much faster than `np.logaddexp`."""
-    return np.maximum(t, 0.0) + np.log1p(np.exp(-np.abs(t)))
 
 
 def one_bit_delta(event: AcceptBit, epsilon: float) -> float:
