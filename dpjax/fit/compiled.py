@@ -15,8 +15,9 @@ import jax
 __all__ = ["QUICKLY", "compiled", "evaluated"]
 
 QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 1}
-"""Options of XLA for programs that read no records, and so take longer to compile than
-to run. Compilation takes a third less time, and the programs are about as fast."""
+"""Options of XLA for programs that run once or seldom. Compilation takes a third less
+time. On a CPU the programs are about as fast: a fit of 24 parameters to 100,000 records
+took .8 and .9 of the time in two comparisons."""
 
 MAX_PROGRAMS = 64
 """Programs that a process keeps."""

@@ -24,6 +24,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
 from dpjax.algorithm import Transition
+from dpjax.fit.compiled import QUICKLY
 from dpjax.posterior import Posterior
 from dpjax.release.captured import constants
 from dpjax.release.self_test import check_arithmetic
@@ -169,13 +170,15 @@ class _Retraced(Exception):
 class _Loop:
     """A jitted loop that is traced once, so that what runs is what was traced."""
 
-    def __init__(self, algorithm_fn: Callable, posterior: Posterior, outline_fn, mesh):
+    def __init__(self, algorithm_fn, posterior, outline_fn, mesh, options=None):
         self.number = next(_traces)
         self.outline = None
         self._sources = algorithm_fn, posterior, outline_fn
         # What a run stores of its chains is whole in every process.
         whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
-        self._jitted = jax.jit(self._steps, out_shardings=whole)
+        self._jitted = jax.jit(
+            self._steps, out_shardings=whole, compiler_options=options
+        )
 
     def _steps(self, arrays, data, chains, words, active):
         if self._sources is None:
@@ -244,7 +247,9 @@ def trace(
     arrays = arrays_of(algorithm_fn)
     data = posterior.data
     mesh = _mesh(data)
-    loop = _Loop(algorithm_fn, posterior, outline_fn, mesh)
+    # A fit is one step, which takes longer to compile well than to run.
+    options = QUICKLY if chunk_size == 1 else None
+    loop = _Loop(algorithm_fn, posterior, outline_fn, mesh, options)
     traced = loop.trace(arrays, data, _beside(data, chains), words, active)
     if is_private:
         check_arithmetic()
