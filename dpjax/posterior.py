@@ -32,7 +32,10 @@ class Posterior:
         Pytree of arrays with the records along the leading axis, ``(n, ...)``. Values
         are not looked at before they are clipped. A record whose log-likelihood or
         gradient is not finite, such as one with a NaN, counts as one that says nothing:
-        encode missing values by a public rule.
+        encode missing values by a public rule. A `numpy.memmap`, such as
+        ``np.load(path, mmap_mode="r")``, stays on disk in `dpjax.run` and in a step: it
+        is read block by block (`dpjax.release.on_disk`). As an argument of `jax.jit` it
+        is read whole.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
     constrain_fn

@@ -36,14 +36,15 @@ SHARED = {
     "ep/shared_site",
     "ep/sites",
 }
-# Where the runner passes records on: to a program as its argument, to JAX for their
-# shapes, and to a hash, which other processes take part in. An attack asks
-# made-up records for their shapes.
+# Where the runner passes records on: to a program as its argument, or to be read from
+# disk, to JAX for their shapes, and to a hash, which other processes take part in. An
+# attack asks made-up records for their shapes.
 HANDED_ON = {
     "numpyro/kernel": [
         "read = arrays_of(self._algorithm_fn), self._posterior.data",
     ],
     "runner/attack": ["shapes = jax.eval_shape(lambda: outline.data)"],
+    "runner/check": ["inputs += [True] * len(on_disk.in_memory(posterior.data))"],
     "runner/hashes": ["found.update(block.data)"],
     "runner/processes": [
         "data = jax.tree.map(part, jax.tree.map(np.asarray, posterior.data))",
@@ -51,7 +52,9 @@ HANDED_ON = {
     ],
     "runner/program": [
         "data = jax.tree.map(moved, posterior.data)",
-        "data = posterior.data",
+        "data = on_disk.in_memory(posterior.data)",
+        "data = on_disk.joined(posterior.data, data)",
+        "if mesh is not None and on_disk.is_any(posterior.data):",
     ],
     "runner/reserve": ["records = functools.cache(lambda: digest(posterior.data))"],
     "runner/run": [

@@ -56,11 +56,6 @@ class Records:
         self._leaves = jax.tree.leaves(posterior.data)
         self._public = jax.tree.leaves(posterior.public)
 
-    @property
-    def num_arrays(self) -> int:
-        """Number of arrays that the data consist of."""
-        return len(self._leaves)
-
     def why_secret(self, value) -> str:
         """What gives a value away as records; empty if nothing does."""
         return dict(self.secrets([("", value)])).get("", "")
@@ -126,7 +121,7 @@ class Records:
             if is_rounded and not jnp.issubdtype(block.dtype, jnp.floating):
                 continue
             columns = block.reshape(len(block), -1).T
-            if any(_occurs(run, line) for line in (block.ravel(), *columns)):
+            if any(_occurs(run, line) for line in (block.flat, *columns)):
                 return True
         return False
 
@@ -326,16 +321,17 @@ def _are_found(numbers: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:
     """Which of the sorted numbers are entries of the blocks."""
     are_found = np.zeros(len(numbers), bool)
     for block in blocks:
-        for part in np.array_split(block.ravel(), 1 + block.size // 2**20):
+        for rows in np.array_split(np.atleast_1d(block), 1 + block.size // 2**20):
+            part = rows.ravel()
             where = np.searchsorted(numbers, part).clip(max=len(numbers) - 1)
             are_found[where[numbers[where] == part]] = True
     return are_found
 
 
-def _occurs(run: np.ndarray, line: np.ndarray) -> bool:
+def _occurs(run: np.ndarray, line) -> bool:
     """Whether the entries of `run` follow each other in `line`."""
     size = 2**20
     return any(
         run.tobytes() in line[start : start + size + run.size].tobytes()
-        for start in range(0, line.size, size)
+        for start in range(0, len(line), size)
     )

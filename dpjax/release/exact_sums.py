@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dpjax.release import on_disk
+
 __all__ = [
     "GRID",
     "MAX_PRODUCTS",
@@ -60,20 +62,35 @@ def sum_over_records(
         ``(block, is_new) -> array``; a block is a pytree like `data` with fewer
         records. Blocks may overlap, and only the new records count.
     data
-        Pytree of arrays with the records along the leading axis.
+        Pytree of arrays with the records along the leading axis. Of those on disk
+        (`dpjax.release.on_disk`), one larger block is in memory at a time.
     block_size
         About the most records of a block, on each of the devices that `data` are spread
         over. A block takes as many records from every device, so that none moves.
     shape, dtype
         Of the arrays.
     """
-    leaf = jax.tree.leaves(data)[0]
-    mesh = jax.typeof(leaf).sharding.mesh
-    num_devices = 1 if mesh.empty or len(leaf) % mesh.size else mesh.size
-    size = len(leaf) // num_devices
+    if not on_disk.is_any(data):
+        leaf = jax.tree.leaves(data)[0]
+        mesh = jax.typeof(leaf).sharding.mesh
+        num_devices = 1 if mesh.empty or len(leaf) % mesh.size else mesh.size
+        if len(leaf) // num_devices <= block_size:
+            return sums(data, jnp.ones(len(leaf), bool))
+        return _add_blocks(sums, data, block_size, num_devices, shape, dtype)
+
+    def sums_in_memory(block, is_new):
+        def new_sums(rows, is_first):
+            records, is_new = rows
+            return sums(records, is_new & is_first)
+
+        return sum_over_records(new_sums, (block, is_new), block_size, shape, dtype)
+
+    return _add_blocks(sums_in_memory, data, on_disk.block_size(data), 1, shape, dtype)
+
+
+def _add_blocks(sums, data, block_size, num_devices, shape, dtype) -> jax.Array:
+    size = len(jax.tree.leaves(data)[0]) // num_devices
     num_blocks = -(-size // block_size)
-    if num_blocks == 1:
-        return sums(data, jnp.ones(len(leaf), bool))
     length = -(-size // num_blocks)
     if length > GROUP:
         length = min(length + -length % GROUP, size)
@@ -84,7 +101,7 @@ def sum_over_records(
 
         def taken(leaf):
             if num_devices == 1:
-                return lax.dynamic_slice_in_dim(leaf, start, length)
+                return on_disk.block(leaf, start, length)
             rows = leaf.reshape(num_devices, size, *leaf.shape[1:])
             rows = lax.dynamic_slice_in_dim(rows, start, length, axis=1)
             return rows.reshape(num_devices * length, *leaf.shape[1:])

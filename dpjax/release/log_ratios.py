@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax.posterior import Posterior
+from dpjax.release import on_disk
 from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import GRID, exact_sum, sum_over_records, wide
 
@@ -42,11 +43,13 @@ def remember(posterior: Posterior, position) -> jax.Array | None:
 
     With them a step evaluates one position instead of two. Records of less than
     `MIN_REMEMBERED_SIZE` numbers are faster evaluated again than read back, and more
-    than `MAX_REMEMBERED` records would fill the memory: there is nothing to remember.
+    than `MAX_REMEMBERED` records, or records on disk, would fill the memory: there is
+    nothing to remember.
     """
     leaves = jax.tree.leaves(posterior.data)
     record_size = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
-    if record_size < MIN_REMEMBERED_SIZE or posterior.num_records > MAX_REMEMBERED:
+    is_large = posterior.num_records > MAX_REMEMBERED or on_disk.is_any(leaves)
+    if record_size < MIN_REMEMBERED_SIZE or is_large:
         return None
     return _evaluate(posterior, position, posterior.data)
 
@@ -143,7 +146,7 @@ def batch_moments(
         raise ValueError(
             f"a batch of {size} records has no exact sum of squares; the most is 2^20"
         )
-    batch = jax.tree.map(lambda leaf: leaf[indices], posterior.data)
+    batch = on_disk.rows(posterior.data, indices)
     new = _evaluate(posterior, proposed, batch)
     cells = _cells(new - _evaluate(posterior, position, batch), clip_bound)
     with jax.enable_x64(True):

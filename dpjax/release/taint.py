@@ -4,7 +4,8 @@
 the records through a traced program. A value that is computed from a tainted value is
 tainted, unless it is marked; nothing else clears it. If a tainted value decides a loop
 or a branch, everything that comes out of it is tainted. How long a loop takes is not
-looked at. `dpjax.run` checks the loop that it runs.
+looked at. `dpjax.run` checks the loop that it runs. Records that are read from disk
+(`dpjax.release.on_disk`) are tainted where they come in.
 
 The check says where the data go. Whether enough noise is added where a mark stands is a
 matter of the accounting and its tests.
@@ -17,6 +18,8 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from dpjax.release.on_disk import Reader
 
 __all__ = ["is_one_of", "is_program", "released", "tainted"]
 
@@ -75,6 +78,8 @@ def tainted(
         name, params = eqn.primitive.name, eqn.params
         if name == "name" and params["name"] == RELEASED:
             return [False]
+        if name == "pure_callback" and type(params["callback"].callback_func) is Reader:
+            return [True] * len(eqn.outvars)
         if name in CALLS_OUT:
             raise ValueError(
                 f"the program makes a {name}, which may see records or bring them in: "

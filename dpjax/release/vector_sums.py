@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from dpjax.posterior import Posterior
 from dpjax.random.batches import Sample
+from dpjax.release import on_disk
 from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import (
     GRID,
@@ -127,14 +128,15 @@ def vector_sum(
     def sums(block, is_new):
         records, indices, is_drawn = block
         if sample is not None:
-            records = jax.tree.map(lambda leaf: leaf[indices], posterior.data)
+            records = on_disk.rows(posterior.data, indices)
+            is_new &= is_drawn
         arguments = [records]
         if rng_key is not None:
             arguments.append(jax.vmap(jax.random.fold_in, (None, 0))(rng_key, indices))
         parts = _leaves(jax.vmap(contribution_fn)(*arguments))
         vectors, units = zip(*(_clipped(part) for part in parts), strict=True)
         vectors = [vector.T if axis == 0 else vector for vector in vectors]
-        cells = clip_to_grid(vectors, is_drawn & is_new, l2_clip_norm, axis)
+        cells = clip_to_grid(vectors, is_new, l2_clip_norm, axis)
         totals = []
         for piece, part, unit in zip(cells, parts, units, strict=True):
             if unit is None:
@@ -149,8 +151,8 @@ def vector_sum(
             return jnp.concatenate(totals)
 
     if sample is None:
-        every = jnp.arange(num_rows, dtype=jnp.uint32)
-        rows = posterior.data, every, jnp.ones(num_rows, bool)
+        every = None if rng_key is None else jnp.arange(num_rows, dtype=jnp.uint32)
+        rows = posterior.data, every, None
     else:
         rows = None, *sample
     block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)

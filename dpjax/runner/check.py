@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
-from dpjax.release import captured, taint
+from dpjax.release import captured, on_disk, taint
 from dpjax.runner import processes
 
 __all__ = ["check_arguments", "check_key", "check_loop", "check_start", "made"]
@@ -89,7 +89,7 @@ def check_loop(traced, arrays, posterior: Posterior) -> None:
     ----------
     traced
         JAX's `Traced` of the loop that a run compiles. Its first arguments are `arrays`
-        and the data; the others are not secret, or are not to be followed.
+        and the data in memory; the others are not secret, or are not to be followed.
     arrays
         Of the algorithm's parameters.
     posterior
@@ -104,7 +104,7 @@ def check_loop(traced, arrays, posterior: Posterior) -> None:
     """
     records = captured.Records(posterior)
     inputs = [bool(records.why_secret(array)) for array in arrays]
-    inputs += [True] * records.num_arrays
+    inputs += [True] * len(on_disk.in_memory(posterior.data))
     inputs += [False] * (len(traced.jaxpr.in_avals) - len(inputs))
     depends = taint.tainted(
         traced.jaxpr, inputs, lambda value: bool(records.why_secret(value))

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 BLOCK_BYTES = 2**24
-"""Of the records that pass from one process to the others at a time."""
+"""Of the records that are hashed, or pass from one process to the others, at a time."""
 
 SHARED = "all processes of the run ended with this error"
 
@@ -183,7 +183,10 @@ def blocks(array) -> Iterator[np.ndarray]:
         If it is spread along other axes.
     """
     if not is_spread(array):
-        yield _bytes(np.asarray(array))
+        rows = np.atleast_1d(np.asarray(array))
+        count = max(BLOCK_BYTES * len(rows) // max(rows.nbytes, 1), 1)
+        for start in range(0, len(rows), count):
+            yield _bytes(rows[start : start + count])
         return
     owners = {}
     for device, (rows, *others) in array.sharding.devices_indices_map(

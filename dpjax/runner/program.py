@@ -26,6 +26,7 @@ from jax.sharding import Mesh
 from dpjax.algorithm import Transition
 from dpjax.fit.compiled import QUICKLY
 from dpjax.posterior import Posterior
+from dpjax.release import on_disk
 from dpjax.release.captured import constants
 from dpjax.release.self_test import check_arithmetic
 from dpjax.runner.check import check_loop, check_start
@@ -184,6 +185,7 @@ class _Loop:
         if self._sources is None:
             raise _Retraced
         algorithm_fn, posterior, outline_fn = self._sources
+        data = on_disk.joined(posterior.data, data)
         posterior = dataclasses.replace(posterior, data=data)
         algorithm = with_arrays(algorithm_fn, arrays)(posterior)
         with jax.ensure_compile_time_eval():
@@ -245,8 +247,14 @@ def trace(
     words = jax.ShapeDtypeStruct((chunk_size, num_chains, num_words), jnp.uint32)
     active = jax.ShapeDtypeStruct((chunk_size, num_chains), bool)
     arrays = arrays_of(algorithm_fn)
-    data = posterior.data
+    data = on_disk.in_memory(posterior.data)
     mesh = _mesh(data)
+    if mesh is not None and on_disk.is_any(posterior.data):
+        raise ValueError(
+            "some arrays of data are spread over devices and others are on disk, which "
+            "one device reads: leave all on disk, or spread all, as "
+            "jax.make_array_from_callback does from parts of a file"
+        )
     # A fit is one step, which takes longer to compile well than to run.
     options = QUICKLY if chunk_size == 1 else None
     loop = _Loop(algorithm_fn, posterior, outline_fn, mesh, options)

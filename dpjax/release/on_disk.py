@@ -1,0 +1,175 @@
+"""Records that stay on disk: arrays of `numpy.memmap`.
+
+A program that needs them calls the host for their rows. Chains that need the same rows
+share one reading, and the rows after those are fetched from the disk while the program
+computes. The file is mapped into memory: what was read stays in the page cache of the
+operating system, which drops it when memory is short.
+"""
+
+import mmap
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+
+__all__ = [
+    "OnDisk",
+    "Reader",
+    "block",
+    "block_size",
+    "in_memory",
+    "is_any",
+    "joined",
+    "rows",
+]
+
+BLOCK_BYTES = 2**26
+"""Of the records that a program reads at a time."""
+
+NUM_THREADS = 16
+"""Scattered rows that are awaited from the disk at a time."""
+
+_threads = ThreadPoolExecutor(NUM_THREADS, "dpjax-reader")
+
+
+class OnDisk:
+    """An array on disk, as a program sees it.
+
+    Parameters
+    ----------
+    array
+        The file, mapped into memory, ``(n, ...)``.
+
+    Attributes
+    ----------
+    shape, dtype
+        Of the `jax.Array` that it would be in memory, of 64 or 32 bits as JAX is set
+        now.
+    """
+
+    def __init__(self, array: np.memmap):
+        self.array = array
+        self.shape = array.shape
+        self.dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+
+class Reader:
+    """Reads rows for a program. What it returns is secret (`dpjax.release.taint`).
+
+    Parameters
+    ----------
+    leaf
+        The array on disk.
+    length
+        A call for row i then returns that many rows from i on, and fetches those that
+        follow. None if calls are for the numbers of all rows, ``(...)``.
+    """
+
+    def __init__(self, leaf: OnDisk, length: int | None = None):
+        self._array, self._dtype = np.asarray(leaf.array), leaf.dtype
+        self._length = length
+        self._fetched: Future | None = None
+        # The system reads ahead of a row, or else one page for it.
+        advice = mmap.MADV_RANDOM if length is None else mmap.MADV_NORMAL
+        _mapping(leaf.array).madvise(advice)
+
+    def __call__(self, where) -> np.ndarray:
+        where = np.asarray(where)
+        read = self._scattered if self._length is None else self._block
+        return read(where).astype(self._dtype, copy=False)
+
+    def _block(self, start):
+        length, size = self._length, len(self._array)
+        assert length is not None
+        if self._fetched is not None:
+            self._fetched.result()
+        stop = int(start) + length
+        # After the last rows, the next sum begins with the first.
+        following = min(stop, size - length) if stop < size else 0
+        self._fetched = _threads.submit(self._fetch, following, length)
+        return self._array[stop - length : stop]
+
+    def _fetch(self, start: int, length: int) -> None:
+        """Bring rows into memory: one number of every page is enough."""
+        step = max(mmap.PAGESIZE // max(abs(self._array.strides[0]), 1), 1)
+        self._array[start : start + length : step].copy()
+
+    def _scattered(self, indices):
+        def read(part):
+            return np.take(self._array, part, axis=0, mode="clip")
+
+        parts = np.array_split(indices.ravel(), NUM_THREADS)
+        found = np.concatenate(list(_threads.map(read, parts)))
+        return found.reshape(*indices.shape, *self._array.shape[1:])
+
+
+def is_any(data) -> bool:
+    """Whether a pytree has an array on disk."""
+    return any(map(_is_on_disk, jax.tree.leaves(data)))
+
+
+def in_memory(data) -> list:
+    """The arrays of a pytree that are not on disk."""
+    return [leaf for leaf in jax.tree.leaves(data) if not _is_on_disk(leaf)]
+
+
+def joined(data, arrays: list) -> Any:
+    """`data` with other arrays in the place of those `in_memory`."""
+    rest = iter(arrays)
+    return jax.tree.map(
+        lambda leaf: OnDisk(leaf) if _is_on_disk(leaf) else next(rest), data
+    )
+
+
+def block_size(data) -> int:
+    """Records that are read at a time, if some of their arrays are on disk."""
+    leaves = [leaf for leaf in jax.tree.leaves(data) if _is_on_disk(leaf)]
+    num_bytes = sum(
+        leaf.dtype.itemsize * int(np.prod(leaf.shape[1:], dtype=int)) for leaf in leaves
+    )
+    return max(BLOCK_BYTES // max(num_bytes, 1), 1)
+
+
+def block(leaf, start, length: int) -> jax.Array:
+    """`length` rows of an array, on disk or not, from `start` on."""
+    if not _is_on_disk(leaf):
+        return lax.dynamic_slice_in_dim(leaf, start, length)
+    return _read(leaf, length, (length,), start)
+
+
+def rows(data, indices: jax.Array) -> Any:
+    """Rows of every array of a pytree, on disk or not, ``(*indices.shape, ...)``."""
+
+    def of(leaf):
+        if not _is_on_disk(leaf):
+            return leaf[indices]
+        return _read(leaf, None, indices.shape, indices)
+
+    return jax.tree.map(of, data)
+
+
+def _read(leaf, length: int | None, shape: tuple[int, ...], where) -> jax.Array:
+    leaf = leaf if isinstance(leaf, OnDisk) else OnDisk(leaf)
+    result = jax.ShapeDtypeStruct((*shape, *leaf.shape[1:]), leaf.dtype)
+    # Blocks are the same for all chains, so only the rows of samples have a batch.
+    return jax.pure_callback(
+        Reader(leaf, length), result, where, vmap_method="expand_dims"
+    )
+
+
+def _is_on_disk(leaf) -> bool:
+    if isinstance(leaf, OnDisk):
+        return True
+    return isinstance(leaf, np.memmap) and _mapping(leaf) is not None
+
+
+def _mapping(array) -> Any:
+    """The file in memory that an array views; None if it views none."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    return array if isinstance(array, mmap.mmap) else None
