@@ -22,6 +22,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
 from dpjax.release.clip_bounds import Lipschitz, Range
 from dpjax.report import compare
+from dpjax.runner.batch import batch
 from dpjax.runner.plan import plan
 from dpjax.runner.plan_fit import plan_sample
 from dpjax.runner.reserve import reserve
@@ -46,6 +47,7 @@ __all__ = [
     "adaptation",
     "barker",
     "baselines",
+    "batch",
     "compare",
     "dp_em",
     "dp_sep",

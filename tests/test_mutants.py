@@ -224,8 +224,8 @@ def untainted(program, inputs, is_secret=None):
     return [False] * len(program.jaxpr.outvars)
 
 
-def but_constrain_fn(posterior, positions, check=captured.check_functions):
-    check(dataclasses.replace(posterior, constrain_fn=None), positions)
+def but_constrain_fn(posterior, *rest, check=captured.check_functions):
+    check(dataclasses.replace(posterior, constrain_fn=None), *rest)
 
 
 def by_no_content(records, arrays):

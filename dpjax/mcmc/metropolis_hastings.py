@@ -111,7 +111,7 @@ def check_posterior(posterior) -> None:
 def check_step_size(step_size) -> None:
     """Refuse step sizes that are not positive; traced ones cannot be checked."""
     leaves = jax.tree.leaves(step_size)
-    sizes = [leaf for leaf in leaves if not isinstance(leaf, Tracer)]
+    sizes = [np.asarray(leaf) for leaf in leaves if not isinstance(leaf, Tracer)]
     if not all(np.all(np.isfinite(size)) and np.all(size > 0) for size in sizes):
         raise ValueError(f"step_size must be positive and finite, got {step_size}")
 

@@ -13,7 +13,7 @@ import functools
 import math
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -47,14 +47,16 @@ MAX_CHANCE = 1e-3
 
 
 class Records:
-    """What tells the records of a posterior from public constants.
+    """What tells the records of posteriors from public constants.
 
-    What the posterior names as `public` is not taken for records.
+    The posteriors have the same functions. What they name as `public` is not taken for
+    records.
     """
 
-    def __init__(self, posterior: Posterior):
-        self._leaves = jax.tree.leaves(posterior.data)
-        self._public = jax.tree.leaves(posterior.public)
+    def __init__(self, posterior: Posterior, *others: Posterior):
+        together = posterior, *others
+        self._leaves = jax.tree.leaves([each.data for each in together])
+        self._public = jax.tree.leaves([each.public for each in together])
 
     def why_secret(self, value) -> str:
         """What gives a value away as records; empty if nothing does."""
@@ -126,7 +128,9 @@ class Records:
         return False
 
 
-def check_functions(posterior: Posterior, positions) -> None:
+def check_functions(
+    posterior: Posterior, positions, others: Sequence[Posterior] = ()
+) -> None:
     """Refuse functions of a posterior that hold records.
 
     The functions are traced, not executed.
@@ -137,6 +141,8 @@ def check_functions(posterior: Posterior, positions) -> None:
         Its data are compared with what its functions hold, apart from `public`.
     positions
         Where chains start, ``(chains, ...)``. Only shapes are used.
+    others
+        Posteriors with the same functions, whose data they must not hold either.
 
     Raises
     ------
@@ -144,7 +150,7 @@ def check_functions(posterior: Posterior, positions) -> None:
         If a function holds an array of the data, an array with one entry for each
         record, or entries of the data.
     """
-    records = Records(posterior)
+    records = Records(posterior, *others)
     first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
     position, record = jax.eval_shape(first, (positions, posterior.data))
     functions: dict[str, tuple] = dict(

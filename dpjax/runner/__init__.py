@@ -1,5 +1,6 @@
 """Runs within a budget: steps, ledger, checkpoint, results."""
 
+from dpjax.runner.batch import Batch, BatchStatement, batch
 from dpjax.runner.checkpoint import CheckpointError
 from dpjax.runner.ledger import LedgerError
 from dpjax.runner.plan import Plan, plan
@@ -10,6 +11,8 @@ from dpjax.runner.run import run
 from dpjax.runner.statement import PrivacyStatement
 
 __all__ = [
+    "Batch",
+    "BatchStatement",
     "CheckpointError",
     "Fit",
     "LedgerError",
@@ -17,6 +20,7 @@ __all__ = [
     "PrivacyStatement",
     "Reserved",
     "Run",
+    "batch",
     "load",
     "plan",
     "plan_sample",

@@ -1,6 +1,7 @@
 """What a run's arguments must be, and that its program leaks nothing."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -82,7 +83,7 @@ def check_key(unsafe_key) -> None:
 
 
 @processes.agreed()
-def check_loop(traced, arrays, posterior: Posterior) -> None:
+def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None:
     """Refuse a loop whose results depend on records other than by a release.
 
     Parameters
@@ -95,6 +96,9 @@ def check_loop(traced, arrays, posterior: Posterior) -> None:
     posterior
         What is sampled. Its data are compared with the arrays and constants of the
         loop.
+    others
+        Posteriors with the same functions, whose data the loop reads beside those of
+        `posterior`.
 
     Raises
     ------
@@ -102,7 +106,7 @@ def check_loop(traced, arrays, posterior: Posterior) -> None:
         If states, draws, infos or accept bits depend on the data by more than the
         kernel releases, or there is a callback (`dpjax.release.taint`).
     """
-    records = captured.Records(posterior)
+    records = captured.Records(posterior, *others)
     inputs = [bool(records.why_secret(array)) for array in arrays]
     inputs += [True] * len(on_disk.in_memory(posterior.data))
     inputs += [False] * (len(traced.jaxpr.in_avals) - len(inputs))
@@ -115,14 +119,16 @@ def check_loop(traced, arrays, posterior: Posterior) -> None:
 
 
 @processes.agreed()
-def check_start(algorithm_fn, posterior: Posterior, positions) -> None:
+def check_start(
+    algorithm_fn, posterior: Posterior, positions, others: Sequence[Posterior] = ()
+) -> None:
     """Refuse an initial state, a prior or a `constrain_fn` that reads records.
 
     Functions of the posterior that hold records are refused as well, whatever they do
-    with them (`dpjax.release.captured`). All are traced, not executed. Errors are those
-    of `check_loop`.
+    with them (`dpjax.release.captured`). All are traced, not executed. Arguments and
+    errors are those of `check_loop`.
     """
-    captured.check_functions(posterior, positions)
+    captured.check_functions(posterior, positions, others)
 
     def results(posterior, positions):
         functions = dict(

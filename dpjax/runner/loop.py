@@ -14,6 +14,9 @@ from dpjax.runner.program import Draw, Program
 
 __all__ = ["advance", "begin", "sample"]
 
+KEY_BYTES = 32
+"""Of the secret key of a run."""
+
 
 def advance(program: Program, chains, words, active):
     """One chunk of the loop: what `program.scan_steps` returns."""
@@ -93,9 +96,14 @@ def sample(
 
 
 def _inputs(key: bytes, layout: Layout, start: int, num_words: int):
-    """Words of the chunk after `start` active steps, and which chains still move."""
-    shape = layout.chunk_size, layout.num_active.size, num_words
-    words = chacha.tape(key, COINS_STREAM + 1 + start, shape)
+    """Words of the chunk after `start` active steps, and which chains still move.
+
+    Runs in one loop have their keys, and as many chains each, one after another.
+    """
+    keys = [key[i : i + KEY_BYTES] for i in range(0, len(key), KEY_BYTES)]
+    shape = layout.chunk_size, layout.num_active.size // len(keys), num_words
+    tapes = [chacha.tape(key, COINS_STREAM + 1 + start, shape) for key in keys]
+    words = tapes[0] if len(tapes) == 1 else np.concatenate(tapes, axis=1)
     steps = np.arange(start, start + layout.chunk_size)
     return words, steps[:, None] < layout.num_active
 

@@ -13,7 +13,7 @@ import hashlib
 import itertools
 import re
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -171,10 +171,10 @@ class _Retraced(Exception):
 class _Loop:
     """A jitted loop that is traced once, so that what runs is what was traced."""
 
-    def __init__(self, algorithm_fn, posterior, outline_fn, mesh, options=None):
+    def __init__(self, sources, mesh, options=None):
         self.number = next(_traces)
         self.outline = None
-        self._sources = algorithm_fn, posterior, outline_fn
+        self._sources = sources
         # What a run stores of its chains is whole in every process.
         whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
         self._jitted = jax.jit(
@@ -184,13 +184,17 @@ class _Loop:
     def _steps(self, arrays, data, chains, words, active):
         if self._sources is None:
             raise _Retraced
-        algorithm_fn, posterior, outline_fn = self._sources
-        data = on_disk.joined(posterior.data, data)
-        posterior = dataclasses.replace(posterior, data=data)
-        algorithm = with_arrays(algorithm_fn, arrays)(posterior)
-        with jax.ensure_compile_time_eval():
-            self.outline = outline_fn(algorithm)
-        return scan_steps(algorithm.transition, chains, words, active)
+        algorithm_fn, posterior, outline_fn, over_data_sets = self._sources
+
+        def steps(data, *arguments):
+            data = on_disk.joined(posterior.data, data)
+            each = dataclasses.replace(posterior, data=data)
+            algorithm = with_arrays(algorithm_fn, arrays)(each)
+            with jax.ensure_compile_time_eval():
+                self.outline = outline_fn(algorithm)
+            return scan_steps(algorithm.transition, *arguments)
+
+        return over_data_sets(steps)(data, chains, words, active)
 
     def trace(self, *arguments):
         """JAX's `Traced` of the loop."""
@@ -213,6 +217,8 @@ def trace(
     chunk_size: int,
     is_private: bool,
     outline_fn: Callable = lambda algorithm: None,
+    over_data_sets: Callable = lambda steps: steps,
+    posteriors: Sequence[Posterior] = (),
 ) -> Program:
     """Trace the loop of `chunk_size` steps; the data are not read.
 
@@ -234,6 +240,11 @@ def trace(
     outline_fn
         ``Algorithm -> anything``: what the caller wants to know of the algorithm that
         is traced, such as its cost.
+    over_data_sets
+        Makes the loop of `scan_steps` with the data for its first argument; by default
+        it is that.
+    posteriors
+        Those whose data `posterior` holds together; by default it is one alone.
 
     Raises
     ------
@@ -257,11 +268,12 @@ def trace(
         )
     # A fit is one step, which takes longer to compile well than to run.
     options = QUICKLY if chunk_size == 1 else None
-    loop = _Loop(algorithm_fn, posterior, outline_fn, mesh, options)
+    sources = algorithm_fn, posterior, outline_fn, over_data_sets
+    loop = _Loop(sources, mesh, options)
     traced = loop.trace(arrays, data, _beside(data, chains), words, active)
     if is_private:
         check_arithmetic()
-        check_loop(traced, arrays, posterior)
+        check_loop(traced, arrays, *(posteriors or [posterior]))
     text = traced.lower().as_text()
     if "callback" in text:
         # The text of a callback names an object of this process, and no more.
@@ -282,7 +294,7 @@ def trace(
 
     if mesh is not None:
         # JAX adds operations that move arrays between devices.
-        loop_on_one = _Loop(algorithm_fn, posterior, outline_fn, None)
+        loop_on_one = _Loop(sources, None)
         shapes = jax.eval_shape(lambda *given: given, data, chains)
         traced = loop_on_one.trace(arrays, *shapes, words, active)
     return Program(loop.outline, num_words, _identity(traced.jaxpr), advance)

@@ -7,7 +7,7 @@ import os
 import secrets
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +32,21 @@ from dpjax.runner.messages import say
 from dpjax.runner.results import Run
 from dpjax.runner.statement import PrivacyStatement
 
-__all__ = ["cost_of", "run", "total_epsilon"]
+__all__ = [
+    "SEEDED",
+    "affordable",
+    "approve",
+    "begin",
+    "check_length",
+    "cost_of",
+    "fitted_draws",
+    "nonce_of",
+    "run",
+    "secret_of",
+    "settings_of",
+    "total_epsilon",
+    "trace",
+]
 
 FITTED_STREAM = 2**95
 """Stream of the tape for draws from a fitted distribution; the steps' are below it."""
@@ -168,68 +182,38 @@ def run(
     thinning = check_count("thinning", thinning)
     if num_steps is not None:
         num_steps = check_count("num_steps", num_steps)
-    _check_length(num_steps, warmup_fraction, budget)
-    positions = _check_positions(initial_position, num_chains)
-    _check_densities(posterior, positions)
-    algorithm = made(algorithm_fn, posterior)
-    states = jax.vmap(algorithm.init)(positions)
-    if budget is not None:
-        check_start(algorithm_fn, posterior, positions)
-        _warn_of_large_delta(budget, posterior)
-
+    check_length(num_steps, warmup_fraction, budget)
+    algorithm, states, cost_fn = begin(
+        algorithm_fn, [posterior], initial_position, num_chains, budget
+    )
     initial = programs.initial(algorithm.transition, states)
-    cost_fn = functools.partial(cost_of, algorithm, num_chains, budget)
     stored = checkpoints.load(checkpoint, initial)
     if stored is not None:
         length = stored.num_steps
     elif num_steps is not None:
         length = num_steps
     else:
-        length = _affordable(cost_fn, num_chains, budget, ledger)
+        length = affordable(cost_fn, num_chains, budget, ledger)
     num_discarded = math.floor(length * warmup_fraction)
-    num_words = programs.num_words_of(algorithm.transition, initial[0])
-    check_size(
-        length,
-        num_chains,
-        num_words * algorithm.transition.laziness,
-        sum(leaf.size for leaf in jax.tree.leaves(initial[1])),
-        (length - num_discarded) / thinning,
-    )
-    outline_fn = functools.partial(_outline, num_chains, budget, length)
-    outline = outline_fn(algorithm)
-    _check_tuning(outline.num_warmup, num_discarded, length)
-    program = programs.trace(
+    outline, program = trace(
         algorithm_fn,
         posterior,
-        initial[0],
-        num_words,
-        chunk_size=chunk_size(length, outline.laziness),
-        is_private=budget is not None,
-        outline_fn=outline_fn,
+        algorithm,
+        initial,
+        num_chains,
+        budget,
+        (length, num_discarded, thinning),
     )
-    if program.outline != outline:
-        raise ValueError(
-            "algorithm_fn made two different algorithms of one posterior, so what "
-            "would run is not what would be charged: it must depend on its argument "
-            "alone"
-        )
 
     # The data are read once, and not before the run is paid for.
     records = functools.cache(lambda: digest(posterior.data))
     parameters = digest((programs.arrays_of(algorithm_fn), states))
-    settings = dict(
-        num_steps=num_steps,
-        num_chains=num_chains,
-        thinning=thinning,
-        warmup_fraction=warmup_fraction,
-        budget=budget and [budget.epsilon, budget.delta],
-        neighboring_relation=budget and budget.neighboring_relation.name,
-        cost=[[event.to_json(), count] for event, count in outline.events],
-        program=program.identity,
+    settings = settings_of(
+        num_steps, num_chains, thinning, warmup_fraction, budget, outline, program
     )
     # A run that is charged has a checkpoint, from which it goes on.
     with signals.deferred():
-        secret = processes.first(lambda: _secret(unsafe_key))
+        secret = processes.first(lambda: secret_of(unsafe_key))
         if processes.are_many():
             names = dict(parameters=parameters, data=records())
             names = {name: keyed(secret, value).hex() for name, value in names.items()}
@@ -280,11 +264,125 @@ def run(
         processes.check_same(dict(draws=digest(drawn).hex()), SAME_MACHINE)
     positions, acceptance_rate, infos = drawn
     if algorithm.sample is not None:
-        positions = _fitted_draws(key, algorithm.sample, infos)
+        positions = fitted_draws(key, algorithm.sample, infos)
     return Run(posterior.constrain(positions), acceptance_rate, statement, infos)
 
 
-def _check_length(num_steps, warmup_fraction, budget) -> None:
+def begin(
+    algorithm_fn,
+    posteriors: Sequence[Posterior],
+    initial_position,
+    num_chains: int,
+    budget,
+):
+    """Check what a run on any of these posteriors begins with.
+
+    Parameters
+    ----------
+    posteriors
+        Posteriors with the same functions.
+    algorithm_fn, initial_position, num_chains, budget
+        As in `run`.
+
+    Returns
+    -------
+    algorithm
+        Of the first posterior.
+    states
+        Of the chains before the first step.
+    cost_fn
+        ``num_steps -> events`` of all chains of one run.
+    """
+    posterior, *others = posteriors
+    positions = _check_positions(initial_position, num_chains)
+    _check_densities(posterior, positions)
+    algorithm = made(algorithm_fn, posterior)
+    states = jax.vmap(algorithm.init)(positions)
+    if budget is not None:
+        check_start(algorithm_fn, posterior, positions, others)
+        _warn_of_large_delta(budget, posterior)
+    return algorithm, states, functools.partial(cost_of, algorithm, num_chains, budget)
+
+
+def trace(
+    algorithm_fn,
+    posterior: Posterior,
+    algorithm: Algorithm,
+    initial,
+    num_chains: int,
+    budget,
+    steps: tuple[int, int, int],
+    **options,
+) -> "tuple[_Outline, programs.Program]":
+    """Trace the loop of a run; its outline is what it is charged for.
+
+    Parameters
+    ----------
+    algorithm
+        What `begin` returned.
+    initial
+        `programs.initial` of the states of all chains that the loop moves.
+    num_chains
+        Chains that are charged.
+    steps
+        Steps of every chain, how many are left out of the draws, and thinning.
+    options
+        Of `programs.trace`.
+
+    Raises
+    ------
+    ValueError
+        If `algorithm_fn` returns another algorithm than before, draws are from steps
+        that tune, or the loop does not fit in memory.
+    """
+    num_steps, num_discarded, thinning = steps
+    num_words = programs.num_words_of(algorithm.transition, initial[0])
+    check_size(
+        num_steps,
+        len(jax.tree.leaves(initial[0])[0]),
+        num_words * algorithm.transition.laziness,
+        sum(leaf.size for leaf in jax.tree.leaves(initial[1])),
+        (num_steps - num_discarded) / thinning,
+    )
+    outline_fn = functools.partial(_outline, num_chains, budget, num_steps)
+    outline = outline_fn(algorithm)
+    _check_tuning(outline.num_warmup, num_discarded, num_steps)
+    program = programs.trace(
+        algorithm_fn,
+        posterior,
+        initial[0],
+        num_words,
+        chunk_size=chunk_size(num_steps, outline.laziness),
+        is_private=budget is not None,
+        outline_fn=outline_fn,
+        **options,
+    )
+    if program.outline != outline:
+        raise ValueError(
+            "algorithm_fn made two different algorithms of one posterior, so what "
+            "would run is not what would be charged: it must depend on its argument "
+            "alone"
+        )
+    return outline, program
+
+
+def settings_of(
+    num_steps, num_chains, thinning, warmup_fraction, budget, outline, program
+) -> dict:
+    """What tells a run from others, but for its arrays and its records, for JSON."""
+    return dict(
+        num_steps=num_steps,
+        num_chains=num_chains,
+        thinning=thinning,
+        warmup_fraction=warmup_fraction,
+        budget=budget and [budget.epsilon, budget.delta],
+        neighboring_relation=budget and budget.neighboring_relation.name,
+        cost=[[event.to_json(), count] for event, count in outline.events],
+        program=program.identity,
+    )
+
+
+def check_length(num_steps, warmup_fraction, budget) -> None:
     if not (budget is None or isinstance(budget, privacy.Budget)):
         raise TypeError(f"expected a dpjax.Budget, got {type(budget).__name__}")
     if num_steps is None and budget is None:
@@ -345,7 +443,7 @@ def _warn_of_large_delta(budget, posterior) -> None:
         warnings.warn(
             f"delta = {budget.delta} is not below 1/n = {1 / posterior.num_records:.2g}"
             ": publishing one record outright would satisfy it",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -373,7 +471,7 @@ def cost_of(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> li
     return [(event, count * num_chains) for event, count in one_chain]
 
 
-def _affordable(cost_fn, num_chains: int, budget, ledger) -> int:
+def affordable(cost_fn, num_chains: int, budget, ledger) -> int:
     """As many steps as can be made after what `ledger` says was spent."""
     spent = NOTHING_SPENT
     if ledger is not None:
@@ -424,28 +522,13 @@ def _pay(
     Returns the run's 32 secret bytes, and the nonce of its reservation. Of runs with
     one unsafe key only those with equal settings, records and ledgers have equal ones.
     """
-    text = json.dumps(settings).encode()
 
     def nonce_fn(ledger_state: str) -> str:
-        return keyed(secret, text, records(), ledger_state.encode()).hex()
+        return nonce_of(secret, settings, records(), ledger_state)
 
-    def approve(spent):
-        total = total_epsilon(spent, events, budget.delta)
-        if total > budget.epsilon:
-            before = again = ""
-            if spent.runs:
-                before = f"earlier runs in {ledger} and "
-                again = f"; `dpjax ledger show {ledger}` lists what was spent"
-            shown = "more than 500" if total == math.inf else f"{total:.4g}"
-            most = _max_steps(cost_fn, budget, spent)
-            raise privacy.BudgetError(
-                f"{before}this run would spend epsilon = {shown} of {budget.epsilon} "
-                f"at delta = {budget.delta}, which pays for {most} steps of as many "
-                f"chains: take no more steps, or a larger budget{again}"
-            )
-
+    approve_fn = functools.partial(approve, events, cost_fn, budget, ledger)
     if ledger is None:
-        approve(NOTHING_SPENT)
+        approve_fn()
         nonce = nonce_fn("")
     else:
         append = functools.partial(
@@ -453,7 +536,7 @@ def _pay(
             ledger,
             events,
             budget.neighboring_relation.name,
-            approve,
+            approve_fn,
             rule=ledger_rule or privacy.AdaptiveRule.of(events, budget),
             data_fn=records,
             nonce_fn=nonce_fn,
@@ -461,6 +544,31 @@ def _pay(
         )
         nonce = processes.first(lambda: append().encode()).decode()
     return keyed(secret, bytes.fromhex(nonce)), nonce
+
+
+def nonce_of(secret: bytes, settings: dict, records: bytes, ledger_state="") -> str:
+    """What sets a charged run apart from others with its secret: see `_pay`."""
+    text = json.dumps(settings).encode()
+    return keyed(secret, text, records, ledger_state.encode()).hex()
+
+
+def approve(
+    events, cost_fn, budget, ledger=None, spent: ledgers.Spent = NOTHING_SPENT
+) -> None:
+    """Refuse a run that the budget does not pay for, after what `ledger` says."""
+    total = total_epsilon(spent, events, budget.delta)
+    if total > budget.epsilon:
+        before = again = ""
+        if spent.runs:
+            before = f"earlier runs in {ledger} and "
+            again = f"; `dpjax ledger show {ledger}` lists what was spent"
+        shown = "more than 500" if total == math.inf else f"{total:.4g}"
+        most = _max_steps(cost_fn, budget, spent)
+        raise privacy.BudgetError(
+            f"{before}this run would spend epsilon = {shown} of {budget.epsilon} "
+            f"at delta = {budget.delta}, which pays for {most} steps of as many "
+            f"chains: take no more steps, or a larger budget{again}"
+        )
 
 
 def total_epsilon(spent: ledgers.Spent, events, delta: float) -> float:
@@ -487,14 +595,14 @@ def _statement(events, budget, num_chains: int, num_steps: int, unsafe_key):
     return statement if unsafe_key is None else statement._replace(randomness=SEEDED)
 
 
-def _secret(unsafe_key) -> bytes:
+def secret_of(unsafe_key) -> bytes:
     """32 bytes of the operating system's entropy, or of the key in its place."""
     if unsafe_key is None:
         return secrets.token_bytes(32)
     return np.asarray(jax.random.bits(unsafe_key, (8,), jnp.uint32)).tobytes()
 
 
-def _fitted_draws(key: bytes, sample, infos):
+def fitted_draws(key: bytes, sample, infos):
     """Draws from every chain's mean fit, as many as steps were kept."""
     num_chains, num_draws = jax.tree.leaves(infos.parameters)[0].shape[:2]
     seed = chacha.tape(key, FITTED_STREAM, (num_chains, 2))
