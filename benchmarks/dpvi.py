@@ -68,17 +68,19 @@ def score(positions, features, labels):
     return np.mean((chance > 0.5) == labels), np.mean(loglikelihood)
 
 
-def fit(posterior, dim, **options):
-    run = dpjax.run(
-        functools.partial(dpjax.dpvi, optimizer=OPTIMIZER, **options),
-        posterior,
+def fits(posterior, dim, repetitions=1, **options):
+    """Draws of every repetition."""
+    algorithm_fn = functools.partial(dpjax.dpvi, optimizer=OPTIMIZER, **options)
+    found = dpjax.batch(
+        {"dpvi": (algorithm_fn, None)},
+        [posterior],
         NUM_STEPS,
         initial_position=jnp.zeros((1, dim)),
         num_chains=1,
-        budget=None,
+        num_repetitions=repetitions,
         verbose=False,
     )
-    return run.positions
+    return found.positions["dpvi"][0]
 
 
 def noise_multiplier(posterior, epsilon, **options):
@@ -114,7 +116,7 @@ def accuracy(columns, repetitions):
     for name, (guide, aligned) in FITS.items():
         guide = guide(dim)
         if aligned:
-            plain = fit(posterior, dim, guide=guide, **NOT_PRIVATE)
+            (plain,) = fits(posterior, dim, guide=guide, **NOT_PRIVATE)
             line(f"{name}, not private", [score(plain, *test)])
         for epsilon in EPSILONS:
             options = dict(
@@ -128,10 +130,8 @@ def accuracy(columns, repetitions):
             except privacy.BudgetError:
                 print(f"  {name}, epsilon {epsilon:g}: numerical error exceeds delta")
                 continue
-            scores = [
-                score(fit(posterior, dim, noise_multiplier=noise, **options), *test)
-                for _ in range(repetitions)
-            ]
+            found = fits(posterior, dim, repetitions, noise_multiplier=noise, **options)
+            scores = [score(draws, *test) for draws in found]
             line(f"{name}, epsilon {epsilon:g}, noise {noise:.2f}", scores)
 
 
