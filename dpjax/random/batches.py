@@ -61,6 +61,9 @@ of arrivals from their ideal law. `dpjax.acceptance.FAILURE_PROB` has room for i
 MAX_BLOCKS = 10**5
 """Blocks of factors in the bound of `num_words`, of one factor for smaller batches."""
 
+MAX_RECORDS = 2**31 - 1
+"""Records that can be numbered: JAX counts in 32 bits with a sign."""
+
 KEY_WORDS = 8
 """Number of uniform uint32 words that make a ChaCha20 key."""
 
@@ -75,7 +78,8 @@ def num_words(batch_size: int, num_records: int) -> int:
     Raises
     ------
     ValueError
-        If the batch is empty or more than half of the records.
+        If the batch is empty or more than half of the records, or there are 2^31
+        records or more.
 
     Notes
     -----
@@ -90,6 +94,7 @@ def num_words(batch_size: int, num_records: int) -> int:
             f"batch_size must be from 1 to half of the {num_records} records, got "
             f"{batch_size}; a kernel on all records is exact and costs little more"
         )
+    _check_numbered(num_records)
     discarded = (2**32 % num_records + 1) / 2**32
     # Factors of Chernoff's bound grow with i. So the last one of a block bounds all.
     num_blocks = min(batch_size, MAX_BLOCKS)
@@ -163,10 +168,12 @@ def num_poisson_words(sampling_prob: float, num_records: int) -> int:
     Raises
     ------
     ValueError
-        If `sampling_prob` is not a multiple of 2^-32 in (0, 1].
+        If `sampling_prob` is not a multiple of 2^-32 in (0, 1], or there are 2^31
+        records or more.
     """
     if sampling_prob == 1:
         return 0
+    _check_numbered(num_records)
     capacity = _counts(sampling_prob, num_records).largest
     if _is_large(capacity, num_records):
         return KEY_WORDS
@@ -291,14 +298,21 @@ def capacity(rate: float, num_records: int) -> int:
     Raises
     ------
     ValueError
-        If no arrivals are expected, or more than 2^22.
+        If no arrivals are expected, or more than 2^22, or there are 2^31 records
+        or more.
     """
     return _arrivals(rate, num_records)[0].largest
+
+
+def _check_numbered(num_records: int) -> None:
+    if num_records > MAX_RECORDS:
+        raise ValueError("samples are drawn of fewer than 2^31 records")
 
 
 @functools.lru_cache
 def _arrivals(rate: float, num_records: int) -> tuple[counts.Table, int]:
     """The law of the number of arrivals, without tails, and w."""
+    _check_numbered(num_records)
     width = 2**32 // num_records
     mean = rate * 2**32 / width
     if not 0 < mean <= 2**22:

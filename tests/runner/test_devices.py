@@ -3,7 +3,6 @@
 import functools
 import itertools
 import os
-import re
 import subprocess
 import sys
 from unittest import mock
@@ -15,9 +14,9 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import dpjax
+from benchmarks.scale import exchanged
 from dpjax.models import logistic_regression
 from dpjax.release import log_ratios, vector_sums
-from dpjax.runner import program
 
 BUDGET = dpjax.Budget(100.0, 1e-5)
 STARTS = np.zeros((4, 3), np.float32)
@@ -68,27 +67,6 @@ def draws(kernel, data, budget=None, target=target):
     return run.positions
 
 
-def sent(kernel, posterior) -> list[int]:
-    """Bytes in each exchange between the devices, of one step of all chains."""
-
-    @jax.jit
-    def advance(posterior, chains, words):
-        active = jnp.ones((1, len(STARTS)), bool)
-        return program.scan_steps(kernel(posterior).transition, chains, words, active)
-
-    transition = kernel(posterior).transition
-    states = jax.vmap(kernel(posterior).init)(STARTS)
-    chains, _ = program.initial(transition, states)
-    width = program.num_words_of(transition, chains)
-    words = np.zeros((1, len(STARTS), width), np.uint32)
-    lowered = advance.lower(posterior, chains, words)
-    moves = r"= [a-z]+(\d+)\[([\d,]*)\]\S* (?:all-|reduce-scatter|collective-)"
-    return [
-        int(bits) // 8 * int(np.prod([int(n) for n in shape.split(",") if n]))
-        for bits, shape in re.findall(moves, lowered.compile().as_text())
-    ]
-
-
 def compare():
     """With eight devices."""
     assert len(jax.devices()) == 8
@@ -120,8 +98,9 @@ def compare():
             np.testing.assert_array_equal(draws(kernel, data), draws(kernel, apart))
             for model, num_groups in itertools.product((target, regression), (3, 36)):
                 some = np.tile(data, (4, 1))[: 8 * 256 * num_groups]
-                exchanged = sent(kernel, model(jax.device_put(some, spread)))
-                assert sum(exchanged) == 8 * size * len(STARTS), exchanged
+                target_of_some = model(jax.device_put(some, spread))
+                sent = exchanged(kernel, target_of_some, STARTS)
+                assert sum(sent) == 8 * size * len(STARTS), sent
 
 
 @pytest.mark.thorough
