@@ -45,8 +45,8 @@ HANDED_ON = {
     ],
     "runner/attack": ["shapes = jax.eval_shape(lambda: outline.data)"],
     "runner/batch": [
-        "if on_disk.is_any([each.data for each in posteriors]):",
         "data = jax.tree.map(together, *(each.data for each in posteriors))",
+        "if on_disk.is_any([each.data for each in posteriors]):",
         "records = [digest(posterior.data) for posterior in posteriors]",
     ],
     "runner/check": ["inputs += [True] * len(on_disk.in_memory(posterior.data))"],

@@ -78,8 +78,7 @@ def num_words(batch_size: int, num_records: int) -> int:
     Raises
     ------
     ValueError
-        If the batch is empty or more than half of the records, or there are 2^31
-        records or more.
+        If the batch is empty or more than half of the records.
 
     Notes
     -----
@@ -94,7 +93,6 @@ def num_words(batch_size: int, num_records: int) -> int:
             f"batch_size must be from 1 to half of the {num_records} records, got "
             f"{batch_size}; a kernel on all records is exact and costs little more"
         )
-    _check_numbered(num_records)
     discarded = (2**32 % num_records + 1) / 2**32
     # Factors of Chernoff's bound grow with i. So the last one of a block bounds all.
     num_blocks = min(batch_size, MAX_BLOCKS)

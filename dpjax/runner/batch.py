@@ -373,8 +373,8 @@ def _check_posteriors(posteriors) -> list[Posterior]:
         raise ValueError("posteriors must hold at least one data set")
     if on_disk.is_any([each.data for each in posteriors]):
         raise ValueError(
-            "a batch holds all of its data sets in memory: np.array reads an array that "
-            "is mapped from a file"
+            "a batch holds its data sets in memory: np.array reads an array from its "
+            "file"
         )
     kinds = set()
     for each in posteriors:
