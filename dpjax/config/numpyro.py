@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from dpjax.config.keys import (
@@ -30,6 +29,7 @@ from dpjax.config.model import Model
 from dpjax.datasets import files
 from dpjax.posterior import check_numbers
 from dpjax.records.schema import COMPLETE, Schema
+from dpjax.release import on_disk
 from dpjax.runner.ledger import beside
 
 __all__ = ["FILE", "FORMULA_FILE", "FUNCTION", "formula_keys", "keys", "read"]
@@ -58,7 +58,7 @@ FUNCTION = NUM_RECORDS | {
     "function": Key(
         TEXT,
         'As in ``"my_model.py:records"``. It takes the number of records and returns a '
-        "dict of the model's arrays.",
+        "dict of the model's arrays. Those of `numpy.memmap` stay on disk.",
     ),
     "example": Key(
         TEXT,
@@ -138,7 +138,7 @@ def read(model, source, folder: Path) -> Model:
             )
         for name, values in records.items():
             check_numbers(f"the array {name!r} of [data]", values)
-        arrays = jax.tree.map(jnp.asarray, records)
+        arrays = jax.tree.map(on_disk.array, records)
         return dataclasses.replace(made_up, data=arrays), None, None
 
     return Model(
@@ -217,7 +217,7 @@ def _source(source, folder: Path):
     )
 
     def read():
-        return {name: np.asarray(value) for name, value in load(num_records).items()}
+        return {name: np.asanyarray(rows) for name, rows in load(num_records).items()}
 
     outline = _outline(example, num_records)
     return lambda: files.readable("[data] function", read), outline, example

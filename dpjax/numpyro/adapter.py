@@ -15,6 +15,7 @@ from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores
 from dpjax.posterior import Posterior, check_numbers
+from dpjax.release import on_disk
 from dpjax.release.captured import check_functions
 
 __all__ = ["ModelPosterior", "model_of", "posterior"]
@@ -62,7 +63,8 @@ def posterior(
     data
         Arrays of shape ``(n, ...)`` by the names of the model's arguments, with the
         records along the leading axis, or a pandas data frame. One record is the unit
-        of privacy.
+        of privacy. A `numpy.memmap` of a type that JAX has stays on disk, as in
+        `dpjax.Posterior`; float64 is none unless x64 is on, and is read into memory.
     plate
         Name of the plate whose sites are the likelihood. All other sites are the prior.
     public
@@ -162,11 +164,12 @@ def posterior(
     return posterior
 
 
-def _as_array(name: str, value) -> jax.Array:
+def _as_array(name: str, value) -> jax.Array | np.memmap:
     # JAX's own messages quote the values of lists.
-    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    is_array = isinstance(value, jax.Array | np.memmap)
+    array = value if is_array else np.asarray(value)
     check_numbers(f"data[{name!r}]", array)
-    return jnp.asarray(array)
+    return on_disk.array(array)
 
 
 def model_of(posterior: Posterior) -> Model:

@@ -11,12 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 __all__ = [
     "OnDisk",
     "Reader",
+    "array",
     "block",
     "block_size",
     "in_memory",
@@ -25,8 +27,11 @@ __all__ = [
     "rows",
 ]
 
-BLOCK_BYTES = 2**26
-"""Of the records that a program reads at a time."""
+BLOCK_BYTES = 2**22
+"""Of the records that a program reads at a time: few enough to stay in a cache."""
+
+NUM_AHEAD = 4
+"""Blocks that are fetched while one is computed with."""
 
 NUM_THREADS = 16
 """Scattered rows that are awaited from the disk at a time."""
@@ -72,32 +77,34 @@ class Reader:
 
     def __init__(self, leaf: OnDisk, length: int | None = None):
         self._array, self._dtype = np.asarray(leaf.array), leaf.dtype
-        self._length = length
-        self._fetched: Future | None = None
-        # The system reads ahead of a row, or else one page for it.
-        advice = mmap.MADV_RANDOM if length is None else mmap.MADV_NORMAL
+        self._length = length or 0
+        self._fetched: dict[int, Future] = {}
+        # The system reads far ahead of a row, or one page for it alone.
+        advice = mmap.MADV_RANDOM if length is None else mmap.MADV_SEQUENTIAL
         _mapping(leaf.array).madvise(advice)
 
     def __call__(self, where) -> np.ndarray:
         where = np.asarray(where)
-        read = self._scattered if self._length is None else self._block
+        read = self._block if self._length else self._scattered
         return read(where).astype(self._dtype, copy=False)
 
     def _block(self, start):
-        length, size = self._length, len(self._array)
-        assert length is not None
-        if self._fetched is not None:
-            self._fetched.result()
-        stop = int(start) + length
-        # After the last rows, the next sum begins with the first.
-        following = min(stop, size - length) if stop < size else 0
-        self._fetched = _threads.submit(self._fetch, following, length)
-        return self._array[stop - length : stop]
+        length, last = self._length, len(self._array) - self._length
+        following = start = int(start)
+        for _ in range(1 + NUM_AHEAD):
+            if following not in self._fetched:
+                self._fetched[following] = _threads.submit(self._fetch, following)
+            # After the last rows, the next sum begins with the first.
+            following = min(following + length, last) if following < last else 0
+        # A second execution of the program may have awaited it.
+        if fetched := self._fetched.pop(start, None):
+            fetched.result()
+        return self._array[start : start + length]
 
-    def _fetch(self, start: int, length: int) -> None:
+    def _fetch(self, start: int) -> None:
         """Bring rows into memory: one number of every page is enough."""
         step = max(mmap.PAGESIZE // max(abs(self._array.strides[0]), 1), 1)
-        self._array[start : start + length : step].copy()
+        self._array[start : start + self._length : step].copy()
 
     def _scattered(self, indices):
         def read(part):
@@ -106,6 +113,17 @@ class Reader:
         parts = np.array_split(indices.ravel(), NUM_THREADS)
         found = np.concatenate(list(_threads.map(read, parts)))
         return found.reshape(*indices.shape, *self._array.shape[1:])
+
+
+def array(values) -> Any:
+    """An array for a `Posterior`, on disk still if it is, or of JAX.
+
+    One on disk is read into memory if its type is none of JAX: float64 is none unless
+    x64 is on.
+    """
+    if _is_on_disk(values) and OnDisk(values).dtype == values.dtype:
+        return values
+    return jnp.asarray(values)
 
 
 def is_any(data) -> bool:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpjax import cli, config
+from dpjax.release import on_disk
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[2]
@@ -137,6 +138,26 @@ def test_functions_stand_in_for_a_file(folder):
     assert names is None and posterior.num_records == job.outline.num_records == 3000
     assert job.run["ledger"] is None
     assert jax.tree.structure(posterior) == jax.tree.structure(job.outline)
+
+
+def test_a_function_may_leave_arrays_on_disk(folder):
+    """An array of a type that JAX has; JAX has no 64 bits in a process of 32."""
+    source = TOML[TOML.index("file =") : TOML.index("[privacy]")]
+    functions = 'function = "data.py:mapped"\nexample = "model.py:example"\n'
+    (folder / "job.toml").write_text(TOML.replace(source, functions))
+    arrays = dict(x=np.zeros((3000, 2), np.float32), y=np.zeros(3000))
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values)
+    mapped = f"""
+def mapped(num_records):
+    x, y = (np.load({str(folder)!r} + f"/{{k}}.npy", mmap_mode="r") for k in "xy")
+    return dict(x=x, group=np.zeros(num_records, int), y=y)
+"""
+    (folder / "data.py").write_text(f"{MODEL}\n{mapped}")
+    posterior, *_ = config.load(folder / "job.toml").load()
+    is_on_disk = {k: on_disk.is_any(leaf) for k, leaf in posterior.data.items()}
+    is_wide = jax.config.jax_enable_x64
+    assert is_on_disk == dict(x=True, group=False, y=is_wide)
 
 
 def test_a_function_that_returns_other_shapes_is_refused(folder):

@@ -6,10 +6,13 @@ from unittest import mock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import optax
 import pytest
 
 import dpjax
+import dpjax.numpyro
 from dpjax.fit.simulated import simulated_fit
 from dpjax.models import logistic_regression
 from dpjax.release import log_ratios, on_disk, vector_sums
@@ -190,6 +193,39 @@ def test_some_arrays_may_be_in_memory(stored):
         for features in (stored, RECORDS)
     )
     np.testing.assert_array_equal(apart, together)
+
+
+def regression(x, y):
+    weights = numpyro.sample("b", dist.Normal(jnp.zeros(2), 1).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("obs", dist.Normal(x @ weights, 1.0), obs=y)
+
+
+@pytest.mark.thorough
+def test_a_fit_of_a_numpyro_model_reads_from_disk(stored, monkeypatch):
+    # The program differs, and the randomness of a charged run depends on it.
+    monkeypatch.setattr(program, "_identity", lambda traced: "")
+    # NumPyro promotes ranks.
+    with jax.numpy_rank_promotion("allow"):
+        apart, together = (
+            dpjax.numpyro.sample(
+                dpjax.numpyro.posterior(
+                    regression,
+                    dict(x=records[:, 1:], y=records[:, 0]),
+                    plate="data",
+                    example=dict(x=RECORDS[:100, 1:] + 1),
+                ),
+                budget=dpjax.Budget(3.0, 1e-6),
+                verbose=False,
+                unsafe_key=jax.random.key(0),
+            )
+            for records in (stored, RECORDS)
+        )
+    jax.tree.map(
+        np.testing.assert_array_equal,
+        (apart.positions, apart.released),
+        (together.positions, together.released),
+    )
 
 
 def test_memory_does_not_grow_with_the_records(tmp_path):
