@@ -13,6 +13,7 @@ of whole jobs in `tests/runner/test_attack.py`.
 import dataclasses
 import hashlib
 import inspect
+import itertools
 import math
 import os
 import types
@@ -56,6 +57,7 @@ from tests.release import (
     test_vector_sums,
 )
 from tests.runner import (
+    test_batch,
     test_ledger,
     test_program,
     test_randomness,
@@ -66,6 +68,7 @@ from tests.runner import (
 pytestmark = pytest.mark.thorough
 
 run_module = inspect.getmodule(dpjax.run)
+batch_module = inspect.getmodule(dpjax.batch)
 REPLACE = NeighboringRelation.REPLACE_ONE
 
 
@@ -184,6 +187,13 @@ def charged_as_anything(*arguments, trace=program.trace, **keywords):
 
 def of_the_secret_alone(secret, *parts):
     return hashlib.sha256(secret).digest()
+
+
+numbers = itertools.count()
+
+
+def another_digest(tree):
+    return next(numbers).to_bytes(32)
 
 
 def one_digest(tree):
@@ -306,6 +316,10 @@ MUTANTS = {
     "one chain of many is charged": (
         run_module, "cost_of", of_one_chain,
         test_run.test_budget_is_for_all_chains_together, {},
+    ),
+    "copies of a data set are charged apart": (
+        batch_module, "digest", another_digest,
+        test_batch.test_the_runs_on_a_data_set_add_up, {},
     ),
     "what is beyond a plan is free": (
         ledger.Spent, "after", of_the_plan_alone,
