@@ -3,7 +3,7 @@
     python -m benchmarks.scale
 
 Kernels on logistic regression with ten coefficients and 20 chains, in float32. Measured
-are the time of a step at two numbers of records, the memory that XLA plans for, the
+are the time of a step at three numbers of records, the memory that XLA plans for, the
 bytes that eight virtual devices exchange in a step according to the compiled program,
 and how fast records are hashed. `Estimate` extrapolates from these. How many records a
 kernel takes is found by tracing it on shapes. Results are written to
@@ -37,7 +37,7 @@ from dpjax.runner import program
 __all__ = ["KERNELS", "Estimate", "epsilon", "estimate", "exchanged", "largest"]
 
 DIM, NUM_CHAINS = 10, 20
-SIZES = 2**17, 2**20
+SIZES = 2**12, 2**17, 2**20
 PLANNED = 2**24
 """Records for which XLA plans memory; nothing is computed on them."""
 NUM_DEVICES = 8
@@ -101,21 +101,20 @@ class Estimate(NamedTuple):
 def estimate(measured: dict, num_records: float, num_devices: int) -> Estimate:
     """From what was measured of a kernel; a device is the machine that measured.
 
-    Of kernels that read all records the time is a line through the two that were
-    measured, at the records of a device, and of others the larger one. A sum of all
-    devices takes two messages along each level of a tree, one after another.
+    The time is that of the records of a device: between those that were measured on a
+    line, above them in proportion to the largest, and below them no less than there. Of
+    kernels that do not read all records it is the longest that was measured. A sum of
+    all devices takes two messages along each level of a tree, one after another.
     """
-    small, large = SIZES
-    first, second = measured["seconds"]
-    slope, fixed = 0.0, max(first, second)
-    if measured["reads_all_records"]:
-        slope = (second - first) / (large - small)
-        fixed = max(first - slope * small, 0.0)
     share = num_records / num_devices
+    taken = max(measured["seconds"])
+    if measured["reads_all_records"]:
+        taken = float(np.interp(share, SIZES, measured["seconds"]))
+        taken *= max(share / SIZES[-1], 1.0)
     sent = measured["exchanged"] if num_devices > 1 else []
     levels = 2 * math.ceil(math.log2(num_devices))
     return Estimate(
-        fixed + slope * share + levels * sum(HOP + size / BANDWIDTH for size in sent),
+        taken + levels * sum(HOP + size / BANDWIDTH for size in sent),
         measured["bytes_per_record"] * share + measured["temporary_bytes"],
         sum(sent),
     )
@@ -198,7 +197,7 @@ def largest(name: str) -> int:
 
 
 def seconds(name: str, num_records: int) -> float:
-    """Of a step, the least of several; it is half of what three steps take over one."""
+    """Half of what three steps take more than one, each in its fastest call."""
     posterior, starts = simulated(num_records), jnp.zeros((NUM_CHAINS, DIM))
     calls = []
     for num_steps in (1, 3):
@@ -207,7 +206,8 @@ def seconds(name: str, num_records: int) -> float:
         )
         calls.append(functools.partial(loop, posterior, *arguments))
     times = []
-    for _ in range(5):
+    begin = time.perf_counter()
+    while len(times) < 5 or time.perf_counter() - begin < 5:
         pair = []
         for call in calls:
             start = time.perf_counter()
@@ -234,7 +234,7 @@ def measure(name: str) -> dict:
 
 
 def measure_exchanged() -> dict:
-    """In a process with several devices: bytes at both sizes, by kernel."""
+    """In a process with several devices: bytes at all `SIZES`, by kernel."""
     mesh = Mesh(jax.devices(), "data")
     sharding = jax.NamedSharding(mesh, jax.P("data"))
     found = {}
@@ -264,8 +264,9 @@ def main():
     sent = json.loads(found.stdout)
     rows = {}
     for name in KERNELS:
-        small, large = sent[name]
-        rows[name] = measure(name) | dict(exchanged=small, exchanged_large=large)
+        first, *others = sent[name]
+        assert all(sizes == first for sizes in others)
+        rows[name] = measure(name) | dict(exchanged=first)
         print(name, json.dumps(rows[name]), flush=True)
     content, times = bytes(2**26), []
     for _ in range(5):
