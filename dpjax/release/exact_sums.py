@@ -48,7 +48,7 @@ more pieces are stored."""
 
 
 def sum_over_records(
-    sums: Callable[[Any, jax.Array], jax.Array],
+    sums: Callable[[Any, jax.Array, jax.Array], jax.Array],
     data,
     block_size: int,
     shape: tuple[int, ...] = (),
@@ -59,8 +59,9 @@ def sum_over_records(
     Parameters
     ----------
     sums
-        ``(block, is_new) -> array``; a block is a pytree like `data` with fewer
-        records. Blocks may overlap, and only the new records count.
+        ``(block, numbers, is_new) -> array``; a block is a pytree like `data` with
+        fewer records, and they have these numbers, uint32, in `data`. Blocks may
+        overlap, and only the new records count.
     data
         Pytree of arrays with the records along the leading axis. Of those on disk
         (`dpjax.release.on_disk`), one larger block is in memory at a time.
@@ -75,15 +76,16 @@ def sum_over_records(
         mesh = jax.typeof(leaf).sharding.mesh
         num_devices = 1 if mesh.empty or len(leaf) % mesh.size else mesh.size
         if len(leaf) // num_devices <= block_size:
-            return sums(data, jnp.ones(len(leaf), bool))
+            numbers = jnp.arange(len(leaf), dtype=jnp.uint32)
+            return sums(data, numbers, jnp.ones(len(leaf), bool))
         return _add_blocks(sums, data, block_size, num_devices, shape, dtype)
 
-    def sums_in_memory(block, is_new):
-        def new_sums(rows, is_first):
-            records, is_new = rows
-            return sums(records, is_new & is_first)
+    def sums_in_memory(*block):
+        def new_sums(rows, _, is_first):
+            records, numbers, is_new = rows
+            return sums(records, numbers, is_new & is_first)
 
-        return sum_over_records(new_sums, (block, is_new), block_size, shape, dtype)
+        return sum_over_records(new_sums, block, block_size, shape, dtype)
 
     return _add_blocks(sums_in_memory, data, on_disk.block_size(data), 1, shape, dtype)
 
@@ -97,16 +99,20 @@ def _add_blocks(sums, data, block_size, num_devices, shape, dtype) -> jax.Array:
 
     def add(i, total):
         start = jnp.minimum(i * length, size - length)
-        is_new = start + jnp.arange(length) >= i * length
+        rows = start + jnp.arange(length)
+        # Of each device.
+        numbers = (size * jnp.arange(num_devices)[:, None] + rows[None]).ravel()
+        is_new = jnp.tile(rows >= i * length, num_devices)
 
         def taken(leaf):
             if num_devices == 1:
                 return on_disk.block(leaf, start, length)
-            rows = leaf.reshape(num_devices, size, *leaf.shape[1:])
-            rows = lax.dynamic_slice_in_dim(rows, start, length, axis=1)
-            return rows.reshape(num_devices * length, *leaf.shape[1:])
+            parts = leaf.reshape(num_devices, size, *leaf.shape[1:])
+            parts = lax.dynamic_slice_in_dim(parts, start, length, axis=1)
+            return parts.reshape(num_devices * length, *leaf.shape[1:])
 
-        found = sums(jax.tree.map(taken, data), jnp.tile(is_new, num_devices))
+        block = jax.tree.map(taken, data)
+        found = sums(block, numbers.astype(jnp.uint32), is_new)
         with jax.enable_x64(True):
             return total + found
 

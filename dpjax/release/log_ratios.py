@@ -98,7 +98,7 @@ def log_ratio_sum(
         )
     if memory is None:
 
-        def sums(records, is_new):
+        def sums(records, numbers, is_new):
             new = _evaluate(posterior, proposed, records)
             old = _evaluate(posterior, position, records)
             cells = _cells(new - old, clip_bound)

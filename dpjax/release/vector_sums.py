@@ -125,9 +125,9 @@ def vector_sum(
     is_fused = 1 < len(sizes) <= MAX_RECOMPUTED_PIECES and sizes == [[1]] * len(sizes)
     axis = 0 if all(first == 1 for first, *_ in sizes) else 1
 
-    def sums(block, is_new):
-        records, indices, is_drawn = block
+    def sums(records, indices, is_new):
         if sample is not None:
+            indices, is_drawn = records
             records = on_disk.rows(posterior.data, indices)
             is_new &= is_drawn
         arguments = [records]
@@ -150,11 +150,7 @@ def vector_sum(
         with jax.enable_x64(True):
             return jnp.concatenate(totals)
 
-    if sample is None:
-        every = None if rng_key is None else jnp.arange(num_rows, dtype=jnp.uint32)
-        rows = posterior.data, every, None
-    else:
-        rows = None, *sample
+    rows = posterior.data if sample is None else sample
     block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)
     # Half of the products, as blocks are rounded up to whole groups.
     block_size = min(block_size, MAX_PRODUCTS // (2 * jax.device_count()))

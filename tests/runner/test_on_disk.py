@@ -145,7 +145,9 @@ def test_any_view_of_a_file_is_read(stored_as, tmp_path):
     data, indices = OnDisk(view), np.array([[3, 4999], [0, 3]])
     np.testing.assert_array_equal(on_disk.rows(data, indices), records[indices])
     total = sum_over_records(
-        lambda block, is_new: jnp.sum(jnp.where(is_new[:, None], block, 0) > 0, axis=0),
+        lambda block, _, is_new: jnp.sum(
+            jnp.where(is_new[:, None], block, 0) > 0, axis=0
+        ),
         data,
         300,
         (DIM,),
@@ -237,7 +239,12 @@ def test_memory_does_not_grow_with_the_records(tmp_path):
     def total(position, proposed):
         found, _ = log_ratios.log_ratio_sum(target(large), position, proposed, 0.1)
         vector = vector_sums.vector_sum(
-            target(large), lambda record: record - position, 1.0
+            target(large),
+            lambda record, key: (
+                record - position + jax.random.normal(key, position.shape)
+            ),
+            1.0,
+            rng_key=jax.random.key(0),
         )
         return found, vector
 
