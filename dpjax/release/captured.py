@@ -277,16 +277,22 @@ def _is_of_library(value) -> bool:
     return (getattr(value, "__module__", None) or "").partition(".")[0] in LIBRARIES
 
 
-def constants(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
-    """Constants of a traced program and of the programs inside it."""
+def constants(
+    program: ClosedJaxpr | Jaxpr, with_literals: bool = True
+) -> Iterator[Any]:
+    """Constants of a traced program and of the programs inside it.
+
+    Literals are numbers, which are written into the program.
+    """
     if isinstance(program, ClosedJaxpr):
         yield from program.consts
         program = program.jaxpr
     for eqn in program.eqns:
-        yield from (atom.val for atom in eqn.invars if isinstance(atom, Literal))
+        if with_literals:
+            yield from (atom.val for atom in eqn.invars if isinstance(atom, Literal))
         for part in jax.tree.leaves(eqn.params, is_leaf=taint.is_program):
             if taint.is_program(part):
-                yield from constants(part)
+                yield from constants(part, with_literals)
 
 
 def _numbers(value) -> np.ndarray:

@@ -107,12 +107,15 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
         kernel releases, or there is a callback (`dpjax.release.taint`).
     """
     records = captured.Records(posterior, *others)
-    inputs = [bool(records.why_secret(array)) for array in arrays]
+    program = traced.jaxpr
+    # All at once, as each search reads all records.
+    values = [*arrays, *captured.constants(program, with_literals=False)]
+    found = dict(records.secrets((str(i), value) for i, value in enumerate(values)))
+    is_secret = {id(value): str(i) in found for i, value in enumerate(values)}
+    inputs = [is_secret[id(array)] for array in arrays]
     inputs += [True] * len(on_disk.in_memory(posterior.data))
-    inputs += [False] * (len(traced.jaxpr.in_avals) - len(inputs))
-    depends = taint.tainted(
-        traced.jaxpr, inputs, lambda value: bool(records.why_secret(value))
-    )
+    inputs += [False] * (len(program.in_avals) - len(inputs))
+    depends = taint.tainted(program, inputs, lambda value: is_secret[id(value)])
     structure = jax.tree.structure(traced.out_info)
     (state, bits), draws = jax.tree.unflatten(structure, depends)
     _refuse(dict(state=state, bits=bits, draws=draws.position, infos=draws.info))
