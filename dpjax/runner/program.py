@@ -24,7 +24,6 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
 from dpjax.algorithm import Transition
-from dpjax.fit.compiled import QUICKLY
 from dpjax.posterior import Posterior
 from dpjax.release import on_disk
 from dpjax.release.captured import constants
@@ -171,14 +170,14 @@ class _Retraced(Exception):
 class _Loop:
     """A jitted loop that is traced once, so that what runs is what was traced."""
 
-    def __init__(self, sources, mesh, options=None):
+    def __init__(self, sources, mesh, compiler_options=None):
         self.number = next(_traces)
         self.outline = None
         self._sources = sources
         # What a run stores of its chains is whole in every process.
         whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
         self._jitted = jax.jit(
-            self._steps, out_shardings=whole, compiler_options=options
+            self._steps, out_shardings=whole, compiler_options=compiler_options
         )
 
     def _steps(self, arrays, data, chains, words, active):
@@ -219,6 +218,7 @@ def trace(
     outline_fn: Callable = lambda algorithm: None,
     over_data_sets: Callable = lambda steps: steps,
     posteriors: Sequence[Posterior] = (),
+    compiler_options: dict[str, Any] | None = None,
 ) -> Program:
     """Trace the loop of `chunk_size` steps; the data are not read.
 
@@ -245,6 +245,8 @@ def trace(
         it is that.
     posteriors
         Those whose data `posterior` holds together; by default it is one alone.
+    compiler_options
+        Of XLA.
 
     Raises
     ------
@@ -266,15 +268,13 @@ def trace(
             "one device reads: leave all on disk, or spread all, as "
             "jax.make_array_from_callback does from parts of a file"
         )
-    # A fit is one step, which takes longer to compile well than to run.
-    options = QUICKLY if chunk_size == 1 else None
     sources = algorithm_fn, posterior, outline_fn, over_data_sets
-    loop = _Loop(sources, mesh, options)
+    loop = _Loop(sources, mesh, compiler_options)
     traced = loop.trace(arrays, data, _beside(data, chains), words, active)
     if is_private:
         check_arithmetic()
         check_loop(traced, arrays, *(posteriors or [posterior]))
-    text = traced.lower().as_text()
+    text = f"{compiler_options}{traced.lower().as_text()}"
     if "callback" in text:
         # The text of a callback names an object of this process, and no more.
         text += str(loop.number)

@@ -16,7 +16,7 @@ import numpy as np
 
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
-from dpjax.fit.compiled import evaluated
+from dpjax.fit.compiled import QUICKLY, evaluated
 from dpjax.posterior import Posterior
 from dpjax.privacy.accountant import largest
 from dpjax.privacy.validate import check_count
@@ -355,6 +355,8 @@ def trace(
         chunk_size=chunk_size(num_steps, outline.laziness),
         is_private=budget is not None,
         outline_fn=outline_fn,
+        # Such as a fit, which takes longer to compile well than to run.
+        compiler_options=QUICKLY if num_steps == 1 else None,
         **options,
     )
     if program.outline != outline:
