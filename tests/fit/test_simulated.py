@@ -17,6 +17,7 @@ from dpjax.models.banana import banana, exact_sample, simulate
 from dpjax.runner.program import check_algorithm
 
 NUM_RECORDS, CURVATURE = 4000, 5.0
+PRIOR_SDS = np.array([2.0, 2.0, 0.5, 1.0])
 
 
 def simulate_fn(rng_key, position):
@@ -154,3 +155,50 @@ def test_without_noise_to_speak_of_draws_are_exact(data, tempering):
     for column in scaled.T:
         assert stats.kstest(column, "norm").pvalue > 1e-8
     assert stats.kstest(scaled.sum(axis=1) / 2**0.5, "norm").pvalue > 1e-8
+
+
+def mixed(position):
+    """Chance of the first component, both means, and the scale."""
+    low, log_gap, log_scale, logit = position
+    means = low + jnp.array([0.0, 1.0]) * jnp.exp(log_gap)
+    return jax.nn.sigmoid(logit), means, jnp.exp(log_scale)
+
+
+def mixed_loglikelihood(position, record):
+    chance, means, scale = mixed(position)
+    terms = -0.5 * ((record - means) / scale) ** 2 - jnp.log(scale)
+    return jax.nn.logsumexp(terms + jnp.log(jnp.array([chance, 1 - chance])))
+
+
+def mixed_record(rng_key, position):
+    chance, means, scale = mixed(position)
+    first, second = jax.random.split(rng_key)
+    is_first = jax.random.uniform(first) < chance
+    return jnp.where(is_first, *means) + scale * jax.random.normal(second)
+
+
+@pytest.mark.thorough
+def test_components_that_are_alike_on_the_way_are_told_apart():
+    """Searches from the center alone fail in one of five fits."""
+    truth = jnp.array([-1.5, np.log(2.5), np.log(0.8), np.log(0.4 / 0.6)])
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    posterior = dpjax.Posterior(
+        lambda t: -0.5 * jnp.sum((t / PRIOR_SDS) ** 2),
+        mixed_loglikelihood,
+        jax.vmap(mixed_record, (0, None))(keys, truth),
+    )
+
+    @jax.jit
+    def fitted(rng_key, posterior):
+        algorithm = simulated_fit(
+            posterior,
+            mixed_record,
+            lambda key: PRIOR_SDS * jax.random.normal(key, (4,)),
+            noise_multiplier=8.4,
+        )
+        start = algorithm.init(jnp.array([0.1, -0.4, 0.0, 0.1]))
+        return algorithm.step(rng_key, start)[1].position
+
+    found = [fitted(key, posterior) for key in jax.random.split(jax.random.key(1), 16)]
+    # Over ten standard deviations of the release before the last.
+    np.testing.assert_allclose(found, np.tile(truth, (16, 1)), atol=0.5)
