@@ -234,6 +234,10 @@ def untainted(program, inputs, is_secret=None):
     return [False] * len(program.jaxpr.outvars)
 
 
+def without_literals(program, with_literals=True, constants=captured.constants):
+    return constants(program, with_literals=False)
+
+
 def but_constrain_fn(posterior, *rest, check=captured.check_functions):
     check(dataclasses.replace(posterior, constrain_fn=None), *rest)
 
@@ -472,7 +476,7 @@ MUTANTS = {
         test_captured.test_a_global_is_found, {},
     ),
     "literals are not searched": (
-        captured, "constants", lambda program: iter(()),
+        captured, "constants", without_literals,
         test_captured.test_a_number_of_the_data_that_became_a_literal_is_found, {},
     ),
     "views of the data are not known": (
