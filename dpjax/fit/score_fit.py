@@ -57,9 +57,19 @@ PHASES = ((20, 0.1, 0.3), (8, 0.05, 0.2), (6, 0.03, 0.2))
 posterior given one record; noise of the curvature's eigenvalues, in units of the
 frame."""
 
-MAX_STEP_SHARE, MAX_CURVATURE_SHARE = 0.004, 0.03
-HISTOGRAM_SHARE, SLOPE_SHARE, SCORE_SHARES = 0.003, 0.1, (0.1, 0.3, 0.6)
-"""Shares of the budget. Those of the scores are of what the other releases leave."""
+SLOPE_NOISE, PLACE_NOISE = 0.05, 0.35
+"""Noise of the slope's eigenvalues over their mean; and noise of the place where the
+last score is released, in standard deviations of the posterior."""
+
+MAX_STEP_SHARE, MAX_CURVATURE_SHARE, MAX_SLOPE_SHARE = 0.004, 0.03, 0.1
+"""Shares of the budget that a release takes at most for these noises."""
+
+HISTOGRAM_SHARE = 0.003
+
+FIRST_SCORES, LEAST_FIRST, MAX_FIRST = (0.25, 0.75), 0.1, 0.4
+"""Of what the other releases leave to the scores, the share of those before the last
+one is that which `PLACE_NOISE` asks for, between two bounds; and how they divide it. The
+last score takes the rest, where K-norm noise is least."""
 
 CHECK_SHARE = 0.01
 """Of the fit check. It makes the noise of the scores half a per cent larger. At epsilon
@@ -224,14 +234,17 @@ class Noises(NamedTuple):
         least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
         steps = np.clip(steps, least, MAX_STEP_SHARE)
         curvatures = np.clip(curvatures, least, MAX_CURVATURE_SHARE)
-        rest = 1 - counts @ steps - sum(curvatures)
-        rest -= HISTOGRAM_SHARE + SLOPE_SHARE + CHECK_SHARE
+        slope = _slope_noise(dim, effective, noise_multiplier)
+        rest = 1 - counts @ steps - sum(curvatures) - (noise_multiplier / slope) ** 2
+        rest -= HISTOGRAM_SHARE + CHECK_SHARE
         rest -= robust * (VARIANCE_SHARE + LOST_SHARE)
 
         def noise(share):
             return noise_multiplier / np.sqrt(share)
 
-        scores = noise(rest * np.array(SCORE_SHARES))
+        first = dim / effective * (noise_multiplier / PLACE_NOISE) ** 2
+        first = np.clip(first, LEAST_FIRST * rest, MAX_FIRST * rest)
+        scores = noise([*(first * np.array(FIRST_SCORES)), rest - first])
         if last is not None:
             assert last.noise_multiplier is not None
             scores[-1] = last.noise_multiplier
@@ -239,7 +252,7 @@ class Noises(NamedTuple):
             [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
             noise(curvatures),
             noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
-            noise(SLOPE_SHARE),
+            slope,
             noise(CHECK_SHARE),
             noise(VARIANCE_SHARE) if robust else None,
             noise(LOST_SHARE) if robust else None,
@@ -267,8 +280,17 @@ def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -
     noise_multiplier
         As in `score_fit`.
     """
-    noise = SLOPE_CLIP * dim / num_records * noise_multiplier / math.sqrt(SLOPE_SHARE)
+    noise = _slope_noise(dim, num_records, noise_multiplier)
+    noise *= SLOPE_CLIP * dim / num_records
     return expected_slope(1.0) / largest_noise(noise, dim)
+
+
+def _slope_noise(dim: int, effective: float, noise_multiplier: float) -> float:
+    """Noise multiplier of the slope; arguments as in `Noises.of`."""
+    unit = SLOPE_CLIP * dim / effective
+    share = (largest_noise(unit, dim) * noise_multiplier / SLOPE_NOISE) ** 2
+    least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
+    return noise_multiplier / math.sqrt(np.clip(share, least, MAX_SLOPE_SHARE))
 
 
 def score_fit(
@@ -358,9 +380,9 @@ def score_fit(
     def stay(state):
         position, _ = ravel_pytree(state.position)
         with jax.enable_x64(True):
-            number, count = jnp.zeros(()), jnp.zeros(len(SCORE_SHARES))
+            number, count = jnp.zeros(()), jnp.zeros(len(noises.scores))
             vector, matrix = jnp.zeros(dim), jnp.zeros((dim, dim))
-            vectors = jnp.zeros((len(SCORE_SHARES), dim))
+            vectors = jnp.zeros((len(noises.scores), dim))
         nothing = matrix, vector, vector, vectors, vectors, matrix, count, *3 * [number]
         nothing += number, matrix, *7 * [number]
         return Released(jnp.zeros_like(position), *nothing)
