@@ -35,6 +35,16 @@ def test_extreme_logits_are_finite(logit, label, expected):
     assert np.all(np.isfinite(slope))
 
 
+@pytest.mark.parametrize("logit", [-30.0, -1.0, 0.0, 1.0, 30.0])
+def test_derivatives_are_those_of_the_bernoulli_law(logit):
+    posterior = logistic_regression(jnp.ones((1, 1)), jnp.ones(1))
+    record = jax.tree.map(lambda leaf: leaf[0], posterior.data)
+    slope_fn = jax.grad(lambda at: posterior.loglikelihood_fn(at[None], record))
+    mean, other = special.expit(logit), special.expit(-logit)
+    np.testing.assert_allclose(slope_fn(logit), other, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(jax.grad(slope_fn)(logit), -mean * other, rtol=1e-5)
+
+
 def test_lipschitz_in_the_coefficients():
     posterior = logistic_regression(jnp.asarray(FEATURES), jnp.asarray(LABELS))
     one, other = jnp.asarray(10 * RNG.normal(size=(2, 3)))
