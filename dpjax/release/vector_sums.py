@@ -36,7 +36,8 @@ memory that a sum needs."""
 
 STORED = 2**16
 """Numbers of a block that one chain stores, where it stores any, of eight a record or
-more. What is computed on the way to the sum then fits into a cache. Blocks of records
+more; a quarter of the directions, if the chains share them. What is computed on the way
+to the sum then fits into a cache. Blocks of records
 that lie on several devices would have to be gathered, so this is for processes with one
 device."""
 
@@ -155,8 +156,9 @@ def vector_sum(
     # Half of the products, as blocks are rounded up to whole groups.
     block_size = min(block_size, MAX_PRODUCTS // (2 * jax.device_count()))
     if jax.device_count() == 1 and not is_fused:
-        # Chains that read the same records share their directions.
-        own = sum(sum(part) if sample else part[0] for part in sizes)
+        # Directions count in full if every chain has its own, of its own sample.
+        share = 1 if sample else 4
+        own = sum(first + sum(rest) // share for first, *rest in sizes)
         block_size = min(block_size, max(STORED // max(own, 8), MIN_RECORDS))
     size = sum(map(math.prod, sizes))
     return sum_over_records(sums, rows, block_size, (size,), jnp.int64)
