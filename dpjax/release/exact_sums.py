@@ -111,10 +111,16 @@ def _add_blocks(sums, data, block_size, num_devices, shape, dtype) -> jax.Array:
             parts = lax.dynamic_slice_in_dim(parts, start, length, axis=1)
             return parts.reshape(num_devices * length, *leaf.shape[1:])
 
-        block = jax.tree.map(taken, data)
-        found = sums(block, numbers.astype(jnp.uint32), is_new)
-        with jax.enable_x64(True):
-            return total + found
+        def added(total, *block):
+            found = sums(*block)
+            with jax.enable_x64(True):
+                return total + found
+
+        # Every block has new records. What a branch reads is stored: else XLA's CPU
+        # compiler slices the block again for every use, number by number.
+        is_any = start + length > i * length
+        block = jax.tree.map(taken, data), numbers.astype(jnp.uint32), is_new
+        return lax.cond(is_any, added, lambda total, *_: total, total, *block)
 
     with jax.enable_x64(True):
         zero = jnp.zeros(shape, dtype)

@@ -31,8 +31,11 @@ MAX_REMEMBERED = 2**20
 """Records up to which log-likelihoods are remembered, one float a record and chain."""
 
 BLOCK = 2**20
-"""Records that are evaluated together. Log ratios are fused with their sum, so few of
-them are stored at a time, and smaller blocks are slower."""
+"""Records that are evaluated together. Every chain stores their log ratios."""
+
+CACHED = 2**20
+"""Numbers of a block, of eight a record or more, where one CPU device has more records
+than `BLOCK`: then the records and the log ratios of several chains fit into a cache."""
 
 MAX_BATCH_SIZE = 2**20
 """Records of a batch whose squared cells float64 adds exactly."""
@@ -46,12 +49,22 @@ def remember(posterior: Posterior, position) -> jax.Array | None:
     than `MAX_REMEMBERED` records, or records on disk, would fill the memory: there is
     nothing to remember.
     """
-    leaves = jax.tree.leaves(posterior.data)
-    record_size = sum(math.prod(leaf.shape[1:]) for leaf in leaves)
-    is_large = posterior.num_records > MAX_REMEMBERED or on_disk.is_any(leaves)
-    if record_size < MIN_REMEMBERED_SIZE or is_large:
+    is_large = posterior.num_records > MAX_REMEMBERED or on_disk.is_any(posterior.data)
+    if _record_size(posterior) < MIN_REMEMBERED_SIZE or is_large:
         return None
     return _evaluate(posterior, position, posterior.data)
+
+
+def _record_size(posterior) -> int:
+    leaves = jax.tree.leaves(posterior.data)
+    return sum(math.prod(leaf.shape[1:]) for leaf in leaves)
+
+
+def _block_size(posterior) -> int:
+    is_one_cpu = jax.default_backend() == "cpu" and jax.device_count() == 1
+    if posterior.num_records <= BLOCK or not is_one_cpu:
+        return BLOCK
+    return min(BLOCK, max(CACHED // max(_record_size(posterior), 8), 1))
 
 
 def _evaluate(posterior, position, records):
@@ -104,7 +117,7 @@ def log_ratio_sum(
             cells = _cells(new - old, clip_bound)
             return exact_sum(jnp.where(is_new, cells, 0.0))
 
-        total = sum_over_records(sums, posterior.data, BLOCK)
+        total = sum_over_records(sums, posterior.data, _block_size(posterior))
     else:
         new = _evaluate(posterior, proposed, posterior.data)
         total, memory = exact_sum(_cells(new - memory, clip_bound)), new

@@ -1,6 +1,7 @@
 """Sensitivity in exact integers, on adversarial data; mutants must fail the checks."""
 
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -211,6 +212,18 @@ def test_blocks_do_not_change_the_sums(monkeypatch, block, size):
     blocked = both_sums(data)
     assert whole[0] == blocked[0]
     np.testing.assert_array_equal(whole[1], blocked[1])
+
+
+def test_many_records_are_summed_in_blocks_that_fit_a_cache(monkeypatch):
+    data = dyadic(np.random.default_rng(3), (300, 3))
+    whole, _ = both_sums(data)
+    monkeypatch.setattr(log_ratios, "BLOCK", 299)
+    monkeypatch.setattr(log_ratios, "CACHED", 8 * 32)
+    with mock.patch.object(
+        log_ratios, "sum_over_records", wraps=exact_sums.sum_over_records
+    ) as spy:
+        assert whole == both_sums(data)[0]
+    assert [call.args[2] for call in spy.call_args_list] == [32]
 
 
 def test_order_does_not_change_the_sums():
