@@ -67,9 +67,9 @@ MAX_STEP_SHARE, MAX_CURVATURE_SHARE, MAX_SLOPE_SHARE = 0.004, 0.03, 0.1
 HISTOGRAM_SHARE = 0.003
 
 FIRST_SCORES, LEAST_FIRST, MAX_FIRST = (0.25, 0.75), 0.1, 0.4
-"""Of what the other releases leave to the scores, the share of those before the last
-one is that which `PLACE_NOISE` asks for, between two bounds; and how they divide it. The
-last score takes the rest, where K-norm noise is least."""
+"""How the scores before the last one divide their share, and bounds on this share of
+what the other releases leave. Between them it is what `PLACE_NOISE` asks for. The last
+score takes the rest, as K-norm noise is least on one large share."""
 
 CHECK_SHARE = 0.01
 """Of the fit check. It makes the noise of the scores half a per cent larger. At epsilon
