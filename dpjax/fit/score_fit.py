@@ -35,6 +35,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import contrast
 from dpjax.fit.frame import Frame, frame
+from dpjax.fit.precision import is_wide
 from dpjax.fit.slopes import expected_slope, largest_noise
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
@@ -228,15 +229,14 @@ class Noises(NamedTuple):
         release which spends all of it.
         """
         counts, step_noise, eigenvalue_noise = np.transpose(PHASES)
-        steps = (dim * noise_multiplier / (effective * step_noise)) ** 2
-        size = CURVATURE_CLIP * dim * (math.sqrt(2 * dim) + 1) * noise_multiplier
-        curvatures = (size / (effective * eigenvalue_noise)) ** 2
-        least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
-        steps = np.clip(steps, least, MAX_STEP_SHARE)
-        curvatures = np.clip(curvatures, least, MAX_CURVATURE_SHARE)
-        slope = _slope_noise(dim, effective, noise_multiplier)
-        rest = 1 - counts @ steps - sum(curvatures) - (noise_multiplier / slope) ** 2
-        rest -= HISTOGRAM_SHARE + CHECK_SHARE
+        step = dim / effective / step_noise
+        steps = _share(step, noise_multiplier, MAX_STEP_SHARE)
+        curvature = largest_noise(CURVATURE_CLIP * dim / effective, dim)
+        curvature = curvature / eigenvalue_noise
+        curvatures = _share(curvature, noise_multiplier, MAX_CURVATURE_SHARE)
+        slope = _slope_share(dim, effective, noise_multiplier)
+        rest = 1 - counts @ steps - sum(curvatures)
+        rest -= HISTOGRAM_SHARE + slope + CHECK_SHARE
         rest -= robust * (VARIANCE_SHARE + LOST_SHARE)
 
         def noise(share):
@@ -252,7 +252,7 @@ class Noises(NamedTuple):
             [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
             noise(curvatures),
             noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
-            slope,
+            noise(slope),
             noise(CHECK_SHARE),
             noise(VARIANCE_SHARE) if robust else None,
             noise(LOST_SHARE) if robust else None,
@@ -280,17 +280,34 @@ def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -
     noise_multiplier
         As in `score_fit`.
     """
-    noise = _slope_noise(dim, num_records, noise_multiplier)
+    noise = noise_multiplier / math.sqrt(
+        _slope_share(dim, num_records, noise_multiplier)
+    )
     noise *= SLOPE_CLIP * dim / num_records
     return expected_slope(1.0) / largest_noise(noise, dim)
 
 
-def _slope_noise(dim: int, effective: float, noise_multiplier: float) -> float:
-    """Noise multiplier of the slope; arguments as in `Noises.of`."""
-    unit = SLOPE_CLIP * dim / effective
-    share = (largest_noise(unit, dim) * noise_multiplier / SLOPE_NOISE) ** 2
+def _slope_share(dim: int, effective: float, noise_multiplier: float):
+    """Share of the budget that the slope takes; arguments as in `Noises.of`."""
+    unit = largest_noise(SLOPE_CLIP * dim / effective, dim) / SLOPE_NOISE
+    return _share(unit, noise_multiplier, MAX_SLOPE_SHARE)
+
+
+def _share(unit, noise_multiplier: float, most: float):
+    """Share of the budget with which a release has the noise that is wanted of it.
+
+    Parameters
+    ----------
+    unit
+        The noise that a noise multiplier of one causes, over the noise that is wanted.
+    noise_multiplier
+        Of a release that spends the whole budget.
+    most
+        The largest share. The smallest one has the largest noise multiplier that a
+        release can have.
+    """
     least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
-    return noise_multiplier / math.sqrt(np.clip(share, least, MAX_SLOPE_SHARE))
+    return np.clip((unit * noise_multiplier) ** 2, least, most)
 
 
 def score_fit(
@@ -407,7 +424,7 @@ class _Fit:
         self.start, self.unravel = ravel_pytree(position)
         self.dim, self.dtype = self.start.size, self.start.dtype
         self.tempering = posterior.tempering
-        self.is_wide = jnp.result_type(float) == jnp.float64
+        self.is_wide = is_wide()
         self.effective = posterior.tempering * num_records
         # Functions of the model are traced once, wherever they are called.
         self.scores_fn = jax.jit(model.scores_fn)

@@ -119,8 +119,9 @@ def _add_blocks(sums, data, block_size, num_devices, shape, dtype) -> jax.Array:
         block = jax.tree.map(taken, data), numbers.astype(jnp.uint32), is_new
         if jax.default_backend() != "cpu":
             return added(total, *block)
-        # Every block has new records. What a branch reads is stored: else XLA's CPU
-        # compiler slices the block again for every use, number by number.
+        # This is always true, as every block has new records, but XLA does not know it
+        # and stores the block that the branch reads. Otherwise its CPU compiler slices
+        # the block again wherever it is used, and one number at a time.
         is_any = start + length > i * length
         return lax.cond(is_any, added, lambda total, *_: total, total, *block)
 

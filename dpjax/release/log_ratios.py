@@ -34,8 +34,9 @@ BLOCK = 2**20
 """Records that are evaluated together. Every chain stores their log ratios."""
 
 CACHED = 2**20
-"""Numbers of a block, of eight a record or more, where one CPU device has more records
-than `BLOCK`: then the records and the log ratios of several chains fit into a cache."""
+"""Numbers in a block where one CPU has more records than `BLOCK`. A record counts for
+eight numbers at least, so that the log ratios of several chains fit into a cache
+too."""
 
 MAX_BATCH_SIZE = 2**20
 """Records of a batch whose squared cells float64 adds exactly."""

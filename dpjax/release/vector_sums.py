@@ -35,10 +35,11 @@ BLOCK = 2**17
 memory that a sum needs."""
 
 STORED = 2**16
-"""Numbers of a block that one chain stores, where it stores any, of eight a record or
-more; a quarter of the directions, if the chains share them. What is computed on the way
-to the sum then fits into a cache. Blocks of records that lie on several devices would
-have to be gathered, so this is for processes with one device."""
+"""Numbers of a block that one chain stores, if it stores any, so that what is computed
+on the way to the sum fits into a cache. A record counts for eight numbers at least. The
+directions of products, where the chains share them, count for a quarter of theirs. Such
+blocks of records on several devices would have to be gathered, so this holds for
+processes with one device."""
 
 MIN_RECORDS = 64
 """Records of a block on which a turn of the loop is worth its own time."""

@@ -1,0 +1,51 @@
+"""The precision of the user's functions, where all else is float64.
+
+A model may read NumPy arrays of float64. Where x64 is off, JAX 0.10 makes them float32
+when it first traces the model, and keeps that form: traced again under
+``jax.enable_x64(True)``, the model would mix both types. Nor can JAX draw random
+float64 there. So functions of the user are called in the precision that the process has
+by default.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+__all__ = ["is_wide", "own_precision", "unraveled"]
+
+
+def is_wide() -> bool:
+    """Whether numbers are float64 by default where this is called."""
+    return jnp.result_type(float) == jnp.float64
+
+
+def unraveled(like: Any, is_wide: bool) -> Callable[[jax.Array], Any]:
+    """``t -> position``: from a flat position to one with the structure of `like`."""
+    with jax.enable_x64(is_wide):
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
+        return ravel_pytree(zeros)[1]
+
+
+def own_precision(function: Callable, like: Any, is_wide: bool) -> Callable:
+    """A function of a position as a function of flat float64, with a float64 value.
+
+    Parameters
+    ----------
+    function
+        ``position -> scalar``.
+    like
+        A position, for its structure.
+    is_wide
+        Whether the function computes in float64.
+    """
+    unravel = unraveled(like, is_wide)
+
+    def of_flat(t):
+        with jax.enable_x64(is_wide):
+            found = function(unravel(t.astype(float)))
+        return found.astype(jnp.float64)
+
+    return of_flat
