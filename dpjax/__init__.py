@@ -1,6 +1,7 @@
 """Posterior samples under differential privacy, in JAX."""
 
 import typing as _typing
+from importlib import import_module as _import_module
 from importlib.metadata import version as _version
 
 from dpjax import acceptance, adaptation, fisher, privacy, proposals
@@ -63,6 +64,7 @@ __all__ = [
     "minibatch_barker",
     "minibatch_penalty",
     "noise_aware",
+    "numpyro",
     "penalty",
     "plan",
     "plan_sample",
@@ -82,13 +84,13 @@ __all__ = [
 __version__ = _version("dpjax")
 
 if _typing.TYPE_CHECKING:
+    from dpjax import numpyro
     from dpjax.numpyro.glm import glm
 
 
 def __getattr__(name: str):
     # NumPyro is not imported by those who do not need it.
-    if name == "glm":
-        from dpjax.numpyro import glm
-
-        return glm
+    if name in ("glm", "numpyro"):
+        package = _import_module("dpjax.numpyro")
+        return package if name == "numpyro" else package.glm
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

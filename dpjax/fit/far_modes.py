@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
+from dpjax.fit.precision import own_precision
 from dpjax.fit.record_model import RecordModel, Window
 
 __all__ = ["Law", "Prior"]
@@ -33,8 +34,9 @@ NUM_STARTS = 16
 prior."""
 
 MAX_EXCESS = 5.0
-"""How much smaller the log density may be at a mode than that of the prior at its mean
-over draws: with a release of noise and chance alone, it is about as large."""
+"""A mode explains the release if the log density there is at least the mean of the
+prior's log density over draws of the prior, less this. The two are about equal where
+only noise and chance keep the release from its mean."""
 
 NUM_SPREAD = 32
 """Approximate draws of what a release implies."""
@@ -65,16 +67,15 @@ class Prior(NamedTuple):
     root: jax.Array
 
     @classmethod
-    def of(cls, logprior_fn, prior_sample_fn, like) -> "Prior":
-        """The prior of positions like `like`."""
+    def of(cls, logprior_fn, prior_sample_fn, like, is_wide: bool) -> "Prior":
+        """The prior of positions like `like`; see `own_precision`."""
         keys = jax.random.split(jax.random.key(0), NUM_DRAWS)
         draws = jax.vmap(lambda key: ravel_pytree(prior_sample_fn(key))[0])(keys)
         with jax.enable_x64(True):
-            _, unravel = ravel_pytree(jax.tree.map(lambda x: x.astype(float), like))
             draws = draws.astype(float)
             covariance = jnp.cov(draws, rowvar=False).reshape(2 * draws.shape[1:])
             root = jnp.linalg.cholesky(jnp.linalg.inv(covariance))
-        return cls(lambda t: logprior_fn(unravel(t)), draws, root)
+        return cls(own_precision(logprior_fn, like, is_wide), draws, root)
 
 
 class _Fit(NamedTuple):

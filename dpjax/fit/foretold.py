@@ -28,6 +28,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.frame import frame
+from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import RecordModel
 from dpjax.fit.score_fit import CLIP_NORMS, MIN_EIGENVALUE, SLOPE_CLIP
 
@@ -157,7 +158,7 @@ def made_up(
     not finite are zero, as in a release.
     """
     first = jax.tree.map(lambda leaf: leaf[0], positions)
-    model = RecordModel.of(loglikelihood_fn, simulate_fn, first)
+    model = RecordModel.of(loglikelihood_fn, simulate_fn, first, is_wide())
     flat = jax.vmap(lambda position: ravel_pytree(position)[0])(positions)
 
     def scores_at(flat):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
+from dpjax.fit.precision import unraveled
 from dpjax.release.gradient_parts import gradient_parts, whole
 
 __all__ = ["Moments", "RecordModel", "Window", "clip"]
@@ -96,8 +96,7 @@ class RecordModel:
     simulate_fn
         ``(rng_key, t) -> record``.
     is_wide
-        Whether the model computes in float64. JAX cannot draw random float64 in a
-        program of a process where x64 is off, though all else here is float64.
+        Whether functions of the model compute in float64: see `own_precision`.
     """
 
     loglikelihood_fn: Callable[[jax.Array, Any], jax.Array]
@@ -105,14 +104,13 @@ class RecordModel:
     is_wide: bool
 
     @classmethod
-    def of(cls, loglikelihood_fn: Callable, simulate_fn: Callable, like):
+    def of(cls, loglikelihood_fn: Callable, simulate_fn: Callable, like, is_wide: bool):
         """The model of positions like `like`."""
-        wide = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
-        _, unravel = ravel_pytree(wide)
+        unravel = unraveled(like, is_wide)
         return cls(
             lambda t, record: loglikelihood_fn(unravel(t), record),
             lambda rng_key, t: simulate_fn(rng_key, unravel(t)),
-            jnp.result_type(float) == jnp.float64,
+            is_wide,
         )
 
     def simulate(self, positions: jax.Array, count: int | None = None, block=0):
@@ -127,6 +125,13 @@ class RecordModel:
             keys = jax.random.split(key, count or len(positions))
             positions = positions.astype(float)
             return jax.vmap(self.simulate_fn, (0, axis))(keys, positions)
+
+    def loglikelihoods(self, position: jax.Array, records) -> jax.Array:
+        """Of the records at one position, ``(count,)``."""
+        with jax.enable_x64(self.is_wide):
+            position = position.astype(float)
+            found = jax.vmap(self.loglikelihood_fn, (None, 0))(position, records)
+        return found.astype(jnp.float64)
 
     def scores(self, position: jax.Array, records) -> jax.Array:
         """Scores of the records at one position, ``(count, d)``."""

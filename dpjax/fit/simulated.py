@@ -33,6 +33,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit.far_modes import Law, Prior
+from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import BLOCK, MAX_PARTS, RecordModel, Window
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
@@ -187,8 +188,9 @@ def simulated_fit(
 
     def move(words, state, memory):
         start, unravel = ravel_pytree(state.position)
-        model = RecordModel.of(posterior.loglikelihood_fn, simulate_fn, state.position)
-        prior = Prior.of(posterior.logprior_fn, prior_sample_fn, state.position)
+        like, wide = state.position, is_wide()
+        model = RecordModel.of(posterior.loglikelihood_fn, simulate_fn, like, wide)
+        prior = Prior.of(posterior.logprior_fn, prior_sample_fn, like, wide)
 
         def whitened(window):
             """``record -> g / C``."""
@@ -199,8 +201,11 @@ def simulated_fit(
                 return posterior.loglikelihood_fn(unravel(position), record)
 
             def score_fn(record):
-                score = gradient_parts(loglikelihood_fn, position, record, MAX_PARTS)
-                score = jnp.concatenate([whole(part) for part in score])
+                with jax.enable_x64(wide):
+                    parts = gradient_parts(
+                        loglikelihood_fn, position, record, MAX_PARTS
+                    )
+                    score = jnp.concatenate([whole(part) for part in parts])
                 return jnp.matmul(score, scale.astype(score.dtype), precision="highest")
 
             return score_fn

@@ -27,11 +27,11 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from jax.scipy.linalg import solve_triangular
 
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.fit_check import FitCheck
+from dpjax.fit.precision import is_wide, own_precision, unraveled
 from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel, Window
 from dpjax.fit.simulated import Released
 from dpjax.posterior import Posterior
@@ -130,36 +130,34 @@ def draws(
     UserWarning
         If the model does not fit the records.
     """
+    wide = is_wide()
     functions = _Functions(
-        posterior.logprior_fn,
-        posterior.loglikelihood_fn,
-        simulate_fn,
+        own_precision(posterior.logprior_fn, like, wide),
+        RecordModel.of(posterior.loglikelihood_fn, simulate_fn, like, wide),
         nominal_size(posterior, nominal_num_records),
         posterior.tempering,
     )
     is_measured = np.any(np.asarray(released.whitening) != 0, axis=0)
     with jax.enable_x64(True):
-        wide = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), released)
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
-        _, unravel = ravel_pytree(zeros)
+        released = jax.tree.map(lambda leaf: jnp.asarray(leaf, float), released)
         solve_key, chain_key = jax.random.split(rng_key)
         found = None
         if is_measured.all():
-            found = _solutions(functions, num_draws, solve_key, wide, zeros)
+            found = _solutions(functions, num_draws, solve_key, released)
         are_independent = found is not None
         if not are_independent:
             chains = functools.partial(_chains, functions, num_draws)
-            found = evaluated(chains, chain_key, wide, zeros)
-        fit_check, clipped = _checks(functions, wide, zeros, np.asarray(found))
+            found = evaluated(chains, chain_key, released)
+        fit_check, clipped = _checks(functions, released, np.asarray(found))
         known = Known(
-            _position_error(wide, functions.num_records / posterior.tempering),
+            _position_error(released, functions.num_records / posterior.tempering),
             int(is_measured.sum()),
             are_independent,
             fit_check,
             clipped,
         )
         known.fit_check.warn()
-        positions = jax.vmap(unravel)(jnp.asarray(found))
+        positions = jax.vmap(unraveled(like, True))(jnp.asarray(found))
     return jax.tree.map(
         lambda leaf, one: np.asarray(leaf, jnp.result_type(one)), positions, like
     ), known
@@ -173,7 +171,7 @@ def _position_error(released: Released, effective: float) -> float:
     return math.sqrt(variance / np.linalg.matrix_rank(inverse, hermitian=True))
 
 
-def _checks(functions, released, like, found) -> tuple[FitCheck, float]:
+def _checks(functions, released, found) -> tuple[FitCheck, float]:
     """The fit check at draws `found`, ``(num_draws, d)``, and the share clipped.
 
     At each draw, the model expects another excess. How these differ is an error of the
@@ -182,7 +180,7 @@ def _checks(functions, released, like, found) -> tuple[FitCheck, float]:
     chosen = np.linspace(0, len(found) - 1, NUM_CHECKED).astype(int)
     excesses_at = functools.partial(_excesses, functions)
     excesses, variance, clipped = map(
-        np.asarray, evaluated(excesses_at, released, like, found[chosen])
+        np.asarray, evaluated(excesses_at, released, found[chosen])
     )
     count = functions.num_records
     fit_check = FitCheck.of(
@@ -197,9 +195,8 @@ def _checks(functions, released, like, found) -> tuple[FitCheck, float]:
 class _Functions(NamedTuple):
     """What the compiled functions are specialised to."""
 
-    logprior_fn: Callable
-    loglikelihood_fn: Callable
-    simulate_fn: Callable
+    logprior_fn: Callable[[jax.Array], jax.Array]
+    model: RecordModel
     num_records: int
     tempering: float
 
@@ -212,11 +209,9 @@ class _Near(NamedTuple):
     logprior: Callable[[jax.Array], jax.Array]
 
     @classmethod
-    def of(cls, functions: _Functions, released: Released, like, count) -> "_Near":
+    def of(cls, functions: _Functions, released: Released, count) -> "_Near":
         """Residual (S - n m(t)) in sds of S, its negative derivative, and log prior."""
-        center = released.position
-        _, unravel = ravel_pytree(like)
-        model = RecordModel.of(functions.loglikelihood_fn, functions.simulate_fn, like)
+        center, model = released.position, functions.model
         window = Window(center, released.whitening, released.l2_clip_norm)
         records = model.simulate(center, count)
         scores = model.scores(center, records)
@@ -227,13 +222,12 @@ class _Near(NamedTuple):
         ridge = RANK_TOLERANCE * jnp.eye(len(center))
         fit = jnp.linalg.solve(scaled.T @ scaled + ridge, scaled.T) / scale[:, None]
         excess = (released.slope - centered.T @ scores / count) @ fit
-        loglikelihoods = jax.vmap(model.loglikelihood_fn, (None, 0))
-        base = loglikelihoods(center, records)
+        base = model.loglikelihoods(center, records)
         covariance = released.covariance(functions.num_records, functions.tempering)
         root = jnp.linalg.cholesky(covariance)
 
         def log_ratios(t):
-            return loglikelihoods(t, records) - base
+            return model.loglikelihoods(t, records) - base
 
         def residual(t):
             found = log_ratios(t)
@@ -247,16 +241,16 @@ class _Near(NamedTuple):
             found = functions.num_records * weights.T @ model.scores(t, records)
             return solve_triangular(root, found, lower=True)
 
-        return cls(residual, slope, lambda t: functions.logprior_fn(unravel(t)))
+        return cls(residual, slope, functions.logprior_fn)
 
 
-def _solutions(functions, num_draws, rng_key, released, like):
+def _solutions(functions, num_draws, rng_key, released):
     """Solutions, resampled; None if too few of them are of use."""
     solve_key, offset_key = jax.random.split(rng_key)
     count = int(EXCESS * num_draws)
     solve = functools.partial(_solve, functions, count)
     solutions, residuals, log_weights = map(
-        np.asarray, evaluated(solve, solve_key, released, like)
+        np.asarray, evaluated(solve, solve_key, released)
     )
     usable = (residuals < MAX_RESIDUAL) & np.isfinite(log_weights)
     if not np.any(usable):
@@ -272,9 +266,9 @@ def _solutions(functions, num_draws, rng_key, released, like):
     return solutions[chosen]
 
 
-def _solve(functions, count, rng_key, released, like):
+def _solve(functions, count, rng_key, released):
     """Solutions ``(count, d)``, their largest residuals, and their log weights."""
-    near = _Near.of(functions, released, like, NUM_NEAR)
+    near = _Near.of(functions, released, NUM_NEAR)
     center = released.position
     inverse = jnp.linalg.inv(near.slope(center))
     miss = near.residual(center)
@@ -322,30 +316,29 @@ def _solve(functions, count, rng_key, released, like):
     return jax.lax.map(solve, normals, batch_size=64)
 
 
-def _excesses(functions, released, like, positions):
+def _excesses(functions, released, positions):
     """E |clip(g)|^2 / C^2 at each position, less that at theta, and its variance.
 
     The third is the share of records with |g| > C at theta.
     """
-    model = RecordModel.of(functions.loglikelihood_fn, functions.simulate_fn, like)
+    model = functions.model
     window = Window(released.position, released.whitening, released.l2_clip_norm)
     records = model.simulate(window.center, NUM_NEAR)
     clipped = window(model.scores(window.center, records)) / window.l2_clip_norm
     squares = jnp.sum(clipped**2, axis=1) - released.square
-    loglikelihoods = jax.vmap(model.loglikelihood_fn, (None, 0))
-    base = loglikelihoods(window.center, records)
+    base = model.loglikelihoods(window.center, records)
 
     def excess(position):
-        ratios = jnp.exp(loglikelihoods(position, records) - base)
+        ratios = jnp.exp(model.loglikelihoods(position, records) - base)
         return jnp.mean((ratios - 1) * squares)
 
     is_clipped = jnp.sum(clipped**2, axis=1) > 1 - RANK_TOLERANCE
     return jax.lax.map(excess, positions), jnp.var(squares), jnp.mean(is_clipped)
 
 
-def _chains(functions, num_draws, rng_key, released, like):
+def _chains(functions, num_draws, rng_key, released):
     """States of NUTS, ``(num_draws, d)``; the chains take turns."""
-    near = _Near.of(functions, released, like, NUM_NEAR_CHAINS)
+    near = _Near.of(functions, released, NUM_NEAR_CHAINS)
     center = released.position
 
     def log_density(t):
