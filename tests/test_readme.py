@@ -23,10 +23,15 @@ def skeleton(text):
 
 @pytest.mark.thorough
 def test_the_example_prints_what_it_shows(tmp_path):
-    """In 32 bits, as users have them, and without a warning."""
+    """In 32 bits, as users have them, and without a warning.
+
+    JAX warns if another process is writing the compiled program that it reads, so this
+    one has a cache of its own.
+    """
     script = tmp_path / "readme.py"
     script.write_text(BLOCKS["python"])
     environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    environment["JAX_COMPILATION_CACHE_DIR"] = str(tmp_path / "cache")
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", str(script)],
         env=environment | {"PYTHONPATH": str(ROOT)},

@@ -228,7 +228,7 @@ def simulated_fit(
 
         def turn(carry, row):
             center, predicted = carry
-            words, multiplier, num_blocks = row
+            words, multiplier, num_blocks, is_last = row
             window = model.window(center, multiplier**2 / num_records, predicted)
             total = released(words, window, multiplier)
             moments = model.moments(window, num_blocks)
@@ -250,13 +250,18 @@ def simulated_fit(
             )
             covariance = found.covariance(num_records, posterior.tempering)
             law = Law(model, prior, window, total, covariance, num_records)
-            mode = law.mode().astype(start.dtype).astype(float)
-            return (mode, model.simulate(law.predicted(mode))), found
+
+            def ahead():
+                mode = law.mode().astype(start.dtype).astype(float)
+                return mode, model.simulate(law.predicted(mode))
+
+            return jax.lax.cond(is_last, lambda: carry, ahead), found
 
         with jax.enable_x64(True):
             count = check.num_words(1, posterior.num_records)
             firsts, words = words[:-count].reshape(len(SHARES), -1), words[-count:]
-            rows = firsts, jnp.asarray(multipliers), blocks
+            is_last = np.arange(len(SHARES)) == len(SHARES) - 1
+            rows = firsts, jnp.asarray(multipliers), blocks, is_last
             begin = start.astype(float), model.simulate(prior.draws)
             _, found = jax.lax.scan(turn, begin, rows)
             last: Released = jax.tree.map(lambda leaf: leaf[-1], found)

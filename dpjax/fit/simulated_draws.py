@@ -238,7 +238,7 @@ class _Near(NamedTuple):
         def slope(t):
             ratios = jnp.exp(log_ratios(t))
             weights = ratios[:, None] * centered / count + excess.T
-            found = functions.num_records * weights.T @ model.scores(t, records)
+            found = functions.num_records * model.score_sums(weights, t, records)
             return solve_triangular(root, found, lower=True)
 
         return cls(residual, slope, functions.logprior_fn)
