@@ -87,7 +87,9 @@ def logistic_data(num_records, dim):
     return logistic_regression(features, labels), jnp.zeros(dim)
 
 
-def random_walks(posterior, start, ratios, passes, length, constant, num_steps):
+def random_walks(
+    posterior, start, ratios, passes, length, constant, num_steps, repetitions=5
+):
     """Kernels that take one sum of log ratios, and BlackJAX's random walk."""
     bound = dpjax.Lipschitz(constant)
     barker = functools.partial(dpjax.barker, step_size=length, clip_bound=bound)
@@ -95,7 +97,7 @@ def random_walks(posterior, start, ratios, passes, length, constant, num_steps):
         posterior,
         start,
         num_steps,
-        repetitions=5,
+        repetitions,
         hand=by_hand.random_walk(ratios, length, constant * length),
         passes=[(passes, 1)],
         kernels={
@@ -137,7 +139,7 @@ def ratio_sum(positions, data):
     return jnp.sum(jnp.clip(ratios, -1, 1), axis=1)
 
 
-def logistic_walks(num_records, dim, num_steps):
+def logistic_walks(num_records, dim, **lengths):
     def one_position(positions, data):
         value = by_hand.logistic_loglikelihood(positions, data)
         return jnp.sum(jnp.clip(value, -1, 1), axis=1), value
@@ -148,7 +150,7 @@ def logistic_walks(num_records, dim, num_steps):
         one_position,
         length=0.05,
         constant=1.0,
-        num_steps=num_steps,
+        **lengths,
     )
 
 
@@ -220,8 +222,11 @@ def hamiltonian(num_records, dim, step_size, l2_clip_norm, block_size, **lengths
 
 TABLES = {
     "banana": banana_walks,
-    "logistic": functools.partial(logistic_walks, 48_842, 100, 200),
-    "logistic-1e6": functools.partial(logistic_walks, 1_000_000, 50, 5),
+    "logistic": functools.partial(logistic_walks, 48_842, 100, num_steps=200),
+    # A run of 20 steps or fewer makes one step at a time, and remembers nothing.
+    "logistic-1e6": functools.partial(
+        logistic_walks, 1_000_000, 50, num_steps=60, repetitions=2
+    ),
     "gradients": functools.partial(logistic_gradients, 48_842, 100, 50),
     "minibatch": minibatch,
     "hmc-2d": functools.partial(
