@@ -20,7 +20,7 @@ from dpjax.fit.simulated_draws import draws
 from dpjax.models.banana import simulate as simulate_banana
 from dpjax.models.gaussian import simulate as simulate_gaussian
 from dpjax.models.thesis import ThesisModel
-from dpjax.runner.fit import least_noise
+from dpjax.runner.fit import spending
 
 __all__ = ["START", "analyses", "model_of"]
 
@@ -93,11 +93,13 @@ def analyses(model: ThesisModel, posterior, epsilon: float, rng_key, count: int)
         simulated_fit, simulate_fn=simulate_fn, prior_sample_fn=prior_sample_fn
     )
     budget = dpjax.Budget(epsilon, model.delta)
-    noise_multiplier = least_noise(algorithm_fn, posterior, budget)
+    noise_multiplier, last = spending(algorithm_fn, posterior, model.dim, budget)
 
     @jax.jit
     def released(rng_key, posterior):
-        algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
+        algorithm = algorithm_fn(
+            posterior, noise_multiplier=noise_multiplier, last=last
+        )
         return algorithm.step(rng_key, algorithm.init(start))[1]
 
     start = jnp.full(model.dim, START)

@@ -136,7 +136,7 @@ def _fits(case, epsilon, identity, run_key, score_key):
         epsilon=epsilon,
         steps=1,
         budget_steps=1,
-        accountant="gdp",
+        accountant="pld",
         # Five releases read the data.
         passes=5,
         settings=identity,

@@ -18,7 +18,8 @@ information: clipping loss and noise are real.
 Four releases find the mode, each with a hundredth of the budget, and one with the rest
 is made there. Before each, simulated records give W, which whitens the score, and C,
 which minimises the covariance of what S leaves unknown. A last hundredth pays for a fit
-check: by how much the |clip(g_i)|^2 exceed those of simulated records.
+check: by how much the |clip(g_i)|^2 exceed those of simulated records. The release that
+takes the rest may have K-norm noise, which is taken to be normal with its covariance.
 """
 
 import math
@@ -39,6 +40,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts, whole
+from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = [
@@ -52,7 +54,8 @@ __all__ = [
 ]
 
 SHARES = (0.01, 0.01, 0.01, 0.01, 0.95)
-"""Of the budget, in squared inverse noise multipliers, for each release of scores."""
+"""Of the budget, in squared inverse noise multipliers, for each release of scores, if
+the last one is Gaussian."""
 
 CHECK_SHARE = 0.01
 """Of the fit check, if records are substituted."""
@@ -140,6 +143,7 @@ def simulated_fit(
     prior_sample_fn: Callable[[jax.Array], Any],
     *,
     noise_multiplier: float,
+    last: GaussianSum | KNormSum | None = None,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
     """A whole fit in one step, which starts at the position of the state.
@@ -159,6 +163,8 @@ def simulated_fit(
         Of all releases together: one Gaussian release with this ratio of noise sd to
         clip norm costs what the fit costs. `privacy.calibrate` finds the one that
         spends a budget.
+    last
+        As in `dpjax.fit.score_fit.score_fit`.
     nominal_num_records
         n, a public number. None is the number of records, which is public if records
         are substituted; if they are added or removed, `privacy` asks for a guess.
@@ -171,18 +177,21 @@ def simulated_fit(
 
     Notes
     -----
-    *Formal guarantees.* A step makes one Gaussian release for each of the `SHARES`, of
-    sums over all records of vectors with a norm of at most one. One more is of a sum of
-    numbers between -m and 1 - m, with a public m in [0, 1]. State and info follow from
-    what they released, and are public.
+    *Formal guarantees.* A step makes one release for each of the `SHARES`, of sums over
+    all records of vectors with a norm of at most one. One more is of a sum of numbers
+    between -m and 1 - m, with a public m in [0, 1]. All their noise is fixed. State and
+    info follow from what they released, and are public.
     """
     check_positive(noise_multiplier=noise_multiplier)
     num_records = nominal_size(posterior, nominal_num_records)
     # The error of the simulated mean then adds a quarter to the clipping loss.
     num_blocks = -(-min(max(4 * num_records, 100_000), 1_000_000) // BLOCK)
-    blocks = np.asarray([1] * (len(SHARES) - 1) + [num_blocks])
-    multipliers = [noise_multiplier / share**0.5 for share in SHARES]
-    release = GaussianSum(1.0, None)
+    *firsts, rest = [noise_multiplier / share**0.5 for share in SHARES]
+    first = GaussianSum(1.0, None)
+    if last is None:
+        last = GaussianSum(1.0, rest)
+    last_noise = last.noise_multiplier
+    assert last_noise is not None
     check_noise = noise_multiplier / (2 * CHECK_SHARE**0.5)
     check = GaussianSum(1.0, check_noise, diameter=1.0)
 
@@ -210,12 +219,6 @@ def simulated_fit(
 
             return score_fn
 
-        def released(words, window, multiplier):
-            """S, with noise of sd C times the multiplier."""
-            return window.l2_clip_norm * release(
-                words, posterior, whitened(window), noise_multiplier=multiplier
-            )
-
         def excess(words, window, square):
             """Sum of |clip(g)|^2 / C^2 - square."""
             score_fn = whitened(window)
@@ -226,18 +229,22 @@ def simulated_fit(
 
             return check(words, posterior, contribution_fn)
 
-        def turn(carry, row):
-            center, predicted = carry
-            words, multiplier, num_blocks, is_last = row
+        def released(release, words, multiplier, num_blocks, center, predicted):
+            """A release at a center, with noise of sd C times the multiplier.
+
+            What belongs to the fit check is zero.
+            """
             window = model.window(center, multiplier**2 / num_records, predicted)
-            total = released(words, window, multiplier)
+            total = window.l2_clip_norm * release(
+                words, posterior, whitened(window), noise_multiplier=multiplier
+            )
             moments = model.moments(window, num_blocks)
             # The simulated mean errs like that of so many more records.
             loss = moments.loss * (1 + num_records / (num_blocks * BLOCK))
             noise_variance = (multiplier * window.l2_clip_norm) ** 2
             error = num_records * loss + noise_variance * jnp.eye(start.size)
             nothing = jnp.zeros(())
-            found = Released(
+            return Released(
                 *window,
                 total,
                 moments.mean,
@@ -248,31 +255,31 @@ def simulated_fit(
                 nothing,
                 nothing,
             )
+
+        def turn(carry, row):
+            words, noise = row
+            found = released(first, words, noise, 1, *carry)
+            window = Window(found.position, found.whitening, found.l2_clip_norm)
             covariance = found.covariance(num_records, posterior.tempering)
-            law = Law(model, prior, window, total, covariance, num_records)
-
-            def ahead():
-                mode = law.mode().astype(start.dtype).astype(float)
-                return mode, model.simulate(law.predicted(mode))
-
-            return jax.lax.cond(is_last, lambda: carry, ahead), found
+            law = Law(model, prior, window, found.total, covariance, num_records)
+            mode = law.mode().astype(start.dtype).astype(float)
+            return (mode, model.simulate(law.predicted(mode))), None
 
         with jax.enable_x64(True):
-            count = check.num_words(1, posterior.num_records)
-            firsts, words = words[:-count].reshape(len(SHARES), -1), words[-count:]
-            is_last = np.arange(len(SHARES)) == len(SHARES) - 1
-            rows = firsts, jnp.asarray(multipliers), blocks, is_last
+            before, after = np.cumsum(words_of_releases(start.size))[:2]
+            of_firsts, of_last, of_check = jnp.split(words, [before, after])
             begin = start.astype(float), model.simulate(prior.draws)
-            _, found = jax.lax.scan(turn, begin, rows)
-            last: Released = jax.tree.map(lambda leaf: leaf[-1], found)
-            window = Window(last.position, last.whitening, last.l2_clip_norm)
-            spread = last.square * (1 - last.square) / (num_blocks * BLOCK)
-            last = last._replace(
-                excess=excess(words, window, last.square),
+            rows = of_firsts.reshape(len(firsts), -1), jnp.asarray(firsts)
+            there, _ = jax.lax.scan(turn, begin, rows)
+            found = released(last, of_last, last_noise, num_blocks, *there)
+            window = Window(found.position, found.whitening, found.l2_clip_norm)
+            spread = found.square * (1 - found.square) / (num_blocks * BLOCK)
+            found = found._replace(
+                excess=excess(of_check, window, found.square),
                 excess_noise_sd=jnp.sqrt(check_noise**2 + num_records**2 * spread),
             )
-            last = jax.tree.map(lambda leaf: leaf.astype(start.dtype), last)
-        return FitState(unravel(last.position)), last, memory
+            found = jax.tree.map(lambda leaf: leaf.astype(start.dtype), found)
+        return FitState(unravel(found.position)), found, memory
 
     def stay(state):
         flat, _ = ravel_pytree(state.position)
@@ -281,19 +288,23 @@ def simulated_fit(
         zero = jnp.zeros((), flat.dtype)
         return Released(flat, square, zero, vector, vector, *3 * [square], *3 * [zero])
 
-    def num_words(state):
-        dim = ravel_pytree(state.position)[0].size
+    def words_of_releases(dim):
+        """Of the first releases together, the last one and the check."""
         size = posterior.num_records
-        return len(SHARES) * release.num_words(dim, size) + check.num_words(1, size)
+        of_firsts = len(firsts) * first.num_words(dim, size)
+        return of_firsts, last.num_words(dim, size), check.num_words(1, size)
+
+    def num_words(state):
+        return sum(words_of_releases(ravel_pytree(state.position)[0].size))
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         check_nominal(nominal_num_records, neighboring_relation)
         dim = num_parameters(prior_sample_fn)
         events = [
-            release.event(dim, neighboring_relation, multiplier)
-            for multiplier in multipliers
+            *(first.event(dim, neighboring_relation, noise) for noise in firsts),
+            check.event(1, neighboring_relation),
+            last.event(dim, neighboring_relation),
         ]
-        events.append(check.event(1, neighboring_relation))
         return [(event, num_steps) for event in events]
 
     def init(position, rng_key=None):

@@ -24,14 +24,13 @@ from dpjax.numpyro.sample import (
     check_method,
     fit_algorithm,
     generates_all,
-    spending,
     walk_from,
     walk_length,
 )
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.nominal import nominal_size
-from dpjax.runner.fit import least_noise
+from dpjax.runner.fit import least_noise, spending
 from dpjax.runner.plan import EPSILONS, Plan
 from dpjax.runner.plan_fit import (
     NUM_POSITIONS,
@@ -138,7 +137,7 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
             share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
             noise_multiplier = least_noise(algorithm_fn, posterior, share)
             return noise_multiplier, noise(noise_multiplier, num_records)
-        noise_multiplier, last = spending(algorithm_fn, posterior, budget)
+        noise_multiplier, last = spending(algorithm_fn, posterior, model.dim, budget)
         return noise_multiplier, noise(noise_multiplier, num_records, last)
 
     def resolution(noise_multiplier, num_records):

@@ -54,10 +54,9 @@ from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import nominal_size
-from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner import sample as simulated
 from dpjax.runner.check import check_key
-from dpjax.runner.fit import fit, least_noise, spent_before, too_little
+from dpjax.runner.fit import fit, least_noise, spending, too_little
 from dpjax.runner.messages import say
 from dpjax.runner.results import Run
 from dpjax.runner.run import run
@@ -72,7 +71,6 @@ __all__ = [
     "fit_algorithm",
     "generates_all",
     "sample",
-    "spending",
     "walk_from",
     "walk_length",
 ]
@@ -211,7 +209,12 @@ def sample(
         fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
     noise_multiplier, last = spending(
-        algorithm_fn, posterior, budget, ledger=ledger, checkpoint=checkpoint
+        algorithm_fn,
+        posterior,
+        model.dim,
+        budget,
+        ledger=ledger,
+        checkpoint=checkpoint,
     )
     _check_resolution(posterior, budget, noise_multiplier, nominal_num_records)
     return fit(
@@ -250,26 +253,6 @@ def check_method(method: str, robust: bool, nominal_num_records: int | None) -> 
 def generates_all(model: Model) -> bool:
     """Whether the model generates whole records."""
     return generated(model) == frozenset(model.example)
-
-
-def spending(
-    algorithm_fn, posterior: Posterior, budget: privacy.Budget, **files
-) -> tuple[float, GaussianSum | KNormSum | None]:
-    """The noise multiplier and the last release of a fit that spends a budget.
-
-    The last release is None where it is Gaussian because of what was spent before.
-
-    Raises
-    ------
-    BudgetError
-        If too little is left.
-    """
-    noise_multiplier = least_noise(algorithm_fn, posterior, budget, **files)
-    if spent_before(budget, files.get("ledger"), files.get("checkpoint")) is not None:
-        return noise_multiplier, None
-    algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
-    *others, _ = algorithm.privacy(1, budget.neighboring_relation)
-    return noise_multiplier, quietest_sum(1.0, model_of(posterior).dim, others, budget)
 
 
 def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):

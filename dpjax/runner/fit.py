@@ -11,6 +11,9 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count
+from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.hashes import digest
@@ -18,7 +21,7 @@ from dpjax.runner.messages import say
 from dpjax.runner.results import Fit
 from dpjax.runner.run import run
 
-__all__ = ["fit", "least_noise", "spent_before", "too_little"]
+__all__ = ["fit", "least_noise", "spending", "too_little"]
 
 NOISE_MULTIPLIERS = 1e-2, 2.0**11
 """Between these lies the noise multiplier that spends a budget."""
@@ -141,6 +144,37 @@ def too_little(
         "says what several budgets would give"
     )
     return reason, remedy
+
+
+def spending(
+    algorithm_fn, posterior: Posterior, size: int, budget: privacy.Budget, **files
+) -> tuple[float, GaussianSum | KNormSum | None]:
+    """The noise multiplier of a fit that spends a budget, and its last release.
+
+    Parameters
+    ----------
+    algorithm_fn, posterior, budget, files
+        As in `least_noise`. The last of the events that the algorithm states is that of
+        its last release.
+    size
+        The numbers of that release.
+
+    Returns
+    -------
+    The noise multiplier, and the quietest last release. That is None where it is
+    Gaussian because of what was spent before.
+
+    Raises
+    ------
+    BudgetError
+        If too little is left.
+    """
+    noise_multiplier = least_noise(algorithm_fn, posterior, budget, **files)
+    if spent_before(budget, files.get("ledger"), files.get("checkpoint")) is not None:
+        return noise_multiplier, None
+    algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
+    *others, _ = algorithm.privacy(1, budget.neighboring_relation)
+    return noise_multiplier, quietest_sum(1.0, size, others, budget)
 
 
 def least_noise(

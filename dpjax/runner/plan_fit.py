@@ -22,7 +22,7 @@ from dpjax.fit.simulated import (
 )
 from dpjax.posterior import Posterior
 from dpjax.release.nominal import nominal_size
-from dpjax.runner.fit import least_noise
+from dpjax.runner.fit import spending
 from dpjax.runner.plan import EPSILONS, Plan, budgets, shown_time
 from dpjax.runner.sample import prior_draws
 
@@ -298,9 +298,8 @@ def simulated_cost(
     """Of `dpjax.fit.simulated.simulated_fit`, whose slope is computed without data."""
     algorithm_fn = functools.partial(
         simulated_fit,
-        posterior,
-        simulate_fn,
-        prior_sample_fn,
+        simulate_fn=simulate_fn,
+        prior_sample_fn=prior_sample_fn,
         nominal_num_records=nominal_num_records,
     )
     dim = num_parameters(prior_sample_fn)
@@ -308,18 +307,19 @@ def simulated_cost(
     def noise(noise_multiplier, num_records=None):
         return Noise(noise_multiplier / math.sqrt(SHARES[-1]))
 
-    def spending(budget):
-        noise_multiplier = least_noise(
-            lambda posterior, **options: algorithm_fn(**options), posterior, budget
-        )
-        return noise_multiplier, noise(noise_multiplier)
+    def spent(budget):
+        noise_multiplier, last = spending(algorithm_fn, posterior, dim, budget)
+        if last is None or last.noise_multiplier is None:
+            return noise_multiplier, noise(noise_multiplier)
+        return noise_multiplier, Noise(last.noise_multiplier)
 
     def events(relation, noise_multiplier):
-        return algorithm_fn(noise_multiplier=noise_multiplier).privacy(1, relation)
+        algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
+        return algorithm.privacy(1, relation)
 
     return FitCost(
         nominal_size(posterior, nominal_num_records),
-        spending,
+        spent,
         noise,
         lambda noise_multiplier, num_records: expected_resolution(
             dim, num_records, noise_multiplier

@@ -20,7 +20,7 @@ from dpjax.fit.simulated import (
 from dpjax.fit.simulated_draws import draws
 from dpjax.posterior import Posterior
 from dpjax.release.nominal import nominal_size
-from dpjax.runner.fit import fit, least_noise, too_little
+from dpjax.runner.fit import fit, spending, too_little
 from dpjax.runner.results import Fit
 
 __all__ = ["prior_draws", "sample"]
@@ -91,17 +91,18 @@ def sample(
     draws_fn = functools.partial(
         draws, simulate_fn=simulate_fn, nominal_num_records=nominal_num_records
     )
-    noise_multiplier = least_noise(
-        algorithm_fn, posterior, budget, ledger=ledger, checkpoint=checkpoint
+    dim = num_parameters(prior_sample_fn)
+    noise_multiplier, last = spending(
+        algorithm_fn, posterior, dim, budget, ledger=ledger, checkpoint=checkpoint
     )
     _check_resolution(
-        num_parameters(prior_sample_fn),
+        dim,
         nominal_size(posterior, nominal_num_records),
         noise_multiplier,
         budget,
     )
     return fit(
-        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier),
+        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
         draws_fn,
         posterior,
         initial_position=start,

@@ -14,6 +14,7 @@ from dpjax import privacy
 from dpjax.fit.simulated import CHECK_SHARE, SHARES, simulated_fit
 from dpjax.fit.simulated_draws import draws
 from dpjax.models.banana import banana, exact_sample, simulate
+from dpjax.release.k_norm_sum import KNormSum
 from dpjax.runner.program import check_algorithm
 
 NUM_RECORDS, CURVATURE = 4000, 5.0
@@ -74,12 +75,21 @@ def test_all_releases_cost_what_one_costs(data, relation, sensitivity):
     algorithm = algorithm_fn(posterior_of(data), 3.0, nominal_num_records=5000)
     found = algorithm.privacy(1, relation)
     assert [count for _, count in found] == [1] * (len(SHARES) + 1)
-    *noises, last = [event.noise_multiplier for event, _ in found]
+    *firsts, check, last = [event.noise_multiplier for event, _ in found]
     expected = 3.0 / np.sqrt(SHARES) / sensitivity
-    np.testing.assert_allclose(noises, expected, rtol=1e-12)
+    np.testing.assert_allclose([*firsts, last], expected, rtol=1e-12)
     # What two records add to the fit check differs by one at most.
-    np.testing.assert_allclose(last, 3.0 / CHECK_SHARE**0.5 / 2, rtol=1e-12)
+    np.testing.assert_allclose(check, 3.0 / CHECK_SHARE**0.5 / 2, rtol=1e-12)
     np.testing.assert_allclose(sum(SHARES) + CHECK_SHARE, 1)
+
+
+def test_the_last_release_may_have_k_norm_noise(data):
+    options = dict(nominal_num_records=5000)
+    gaussian = algorithm_fn(posterior_of(data), 3.0, **options).privacy(1)
+    last = KNormSum(1.0, 2.0)
+    found = algorithm_fn(posterior_of(data), 3.0, last=last, **options).privacy(1)
+    assert found[:-1] == gaussian[:-1]
+    assert found[-1] == (last.event(2, Relation.REPLACE_ONE), 1)
 
 
 def test_a_secret_number_of_records_is_refused(data):
@@ -231,6 +241,7 @@ def test_a_model_may_read_float64_arrays_where_x64_is_off():
             verbose=False,
             unsafe_key=jax.random.key(1),
         )
+    assert "K-norm release of 2 numbers" in str(found.statement)
     assert found.positions.dtype == np.float32
     error = np.mean(found.positions, axis=(0, 1)) - np.mean(np.asarray(records), axis=0)
     # Noise moves the centre, and 4000 draws have a mean; 6 sds are exceeded with 4e-9.
