@@ -105,6 +105,11 @@ class Released(NamedTuple):
     excess: jax.Array
     excess_noise_sd: jax.Array
 
+    @property
+    def window(self) -> Window:
+        """The release is of scores through this window."""
+        return Window(self.position, self.whitening, self.l2_clip_norm)
+
     def covariance(self, num_records: int, tempering: float) -> jax.Array:
         """Sigma."""
         return num_records / tempering * self.information + self.error
@@ -259,9 +264,8 @@ def simulated_fit(
         def turn(carry, row):
             words, noise = row
             found = released(first, words, noise, 1, *carry)
-            window = Window(found.position, found.whitening, found.l2_clip_norm)
             covariance = found.covariance(num_records, posterior.tempering)
-            law = Law(model, prior, window, found.total, covariance, num_records)
+            law = Law(model, prior, found.window, found.total, covariance, num_records)
             mode = law.mode().astype(start.dtype).astype(float)
             return (mode, model.simulate(law.predicted(mode))), None
 
@@ -272,10 +276,9 @@ def simulated_fit(
             rows = of_firsts.reshape(len(firsts), -1), jnp.asarray(firsts)
             there, _ = jax.lax.scan(turn, begin, rows)
             found = released(last, of_last, last_noise, num_blocks, *there)
-            window = Window(found.position, found.whitening, found.l2_clip_norm)
             spread = found.square * (1 - found.square) / (num_blocks * BLOCK)
             found = found._replace(
-                excess=excess(of_check, window, found.square),
+                excess=excess(of_check, found.window, found.square),
                 excess_noise_sd=jnp.sqrt(check_noise**2 + num_records**2 * spread),
             )
             found = jax.tree.map(lambda leaf: leaf.astype(start.dtype), found)

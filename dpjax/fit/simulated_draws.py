@@ -32,7 +32,7 @@ from jax.scipy.linalg import solve_triangular
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.precision import is_wide, own_precision, unraveled
-from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel, Window
+from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel
 from dpjax.fit.simulated import Released
 from dpjax.posterior import Posterior
 from dpjax.release.nominal import nominal_size
@@ -212,10 +212,9 @@ class _Near(NamedTuple):
     def of(cls, functions: _Functions, released: Released, count) -> "_Near":
         """Residual (S - n m(t)) in sds of S, its negative derivative, and log prior."""
         center, model = released.position, functions.model
-        window = Window(center, released.whitening, released.l2_clip_norm)
         records = model.simulate(center, count)
         scores = model.scores(center, records)
-        centered = window(scores) - released.mean[None]
+        centered = released.window(scores) - released.mean[None]
         # b = fit @ log w; a ridge stands for directions that scores leave out.
         scale = jnp.sqrt(jnp.diag(scores.T @ scores)) + 1e-300
         scaled = scores / scale[None]
@@ -322,7 +321,7 @@ def _excesses(functions, released, positions):
     The third is the share of records with |g| > C at theta.
     """
     model = functions.model
-    window = Window(released.position, released.whitening, released.l2_clip_norm)
+    window = released.window
     records = model.simulate(window.center, NUM_NEAR)
     clipped = window(model.scores(window.center, records)) / window.l2_clip_norm
     squares = jnp.sum(clipped**2, axis=1) - released.square
