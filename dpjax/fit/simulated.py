@@ -189,8 +189,9 @@ def simulated_fit(
     """
     check_positive(noise_multiplier=noise_multiplier)
     num_records = nominal_size(posterior, nominal_num_records)
-    # The error of the simulated mean then adds a quarter to the clipping loss.
-    num_blocks = -(-min(max(4 * num_records, 100_000), 1_000_000) // BLOCK)
+    # The simulated mean errs the same way in all fits of a model. Up to 2.5 million
+    # records, that adds at most a quarter to the clipping loss.
+    num_blocks = -(-min(max(4 * num_records, 1_000_000), 10_000_000) // BLOCK)
     *firsts, rest = [noise_multiplier / share**0.5 for share in SHARES]
     first = GaussianSum(1.0, None)
     if last is None:
