@@ -203,8 +203,13 @@ def rows(name, num_data_sets, num_records, with_nuts, epsilons, **options):
             error = np.abs(values.mean(0) - centre) / sd
             ratio, width = values.std(0) / sd, flat.std(0) / prior_sd
             found.append((error, ratio, width, covered(draws, truth), seconds))
+    return summaries(name, posterior.num_records, scores)
+
+
+def summaries(name, num_records, scores):
+    """A row for each epsilon, from `scores`: those of every data set, by epsilon."""
     return [
-        dict(model=name, records=posterior.num_records, epsilon=epsilon)
+        dict(model=name, records=num_records, epsilon=epsilon)
         | summary(*zip(*found, strict=True))
         for epsilon, found in scores.items()
     ]
@@ -243,33 +248,48 @@ LINE = (
 )
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=TRUTH, default=list(TRUTH))
+def parser_of(description, names, num_records=None) -> argparse.ArgumentParser:
+    """What a table of models may be asked for."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--only", nargs="+", choices=names, default=list(names))
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0])
-    parser.add_argument("--method", default="fit")
     parser.add_argument("--data-sets", type=int, default=20)
-    parser.add_argument("--records", type=int)
-    parser.add_argument("--nuts", action="store_true")
+    parser.add_argument("--records", type=int, default=num_records)
     parser.add_argument("--json", type=Path, help="a file that the rows are written to")
-    options = parser.parse_args()
+    return parser
+
+
+def print_table(options, rows_fn):
+    """Print the rows ``rows_fn(name)`` of every model, and write them to a file."""
     warnings.filterwarnings("ignore", message="(?s).*ArviZ is undergoing")
     print(HEADER)
     found = []
     for name in options.only:
-        found += rows(
+        of_model = rows_fn(name)
+        found += of_model
+        for row in of_model:
+            print(LINE.format(**row), flush=True)
+        if options.json:
+            lines = ",\n".join(json.dumps(row) for row in found)
+            options.json.write_text(f"[\n{lines}\n]\n")
+
+
+def main():
+    parser = parser_of(__doc__.splitlines()[0], TRUTH)
+    parser.add_argument("--method", default="fit")
+    parser.add_argument("--nuts", action="store_true")
+    options = parser.parse_args()
+    print_table(
+        options,
+        lambda name: rows(
             name,
             options.data_sets,
             options.records,
             options.nuts,
             options.epsilon,
             method=options.method,
-        )
-        for row in found[-len(options.epsilon) :]:
-            print(LINE.format(**row), flush=True)
-        if options.json:
-            lines = ",\n".join(json.dumps(row) for row in found)
-            options.json.write_text(f"[\n{lines}\n]\n")
+        ),
+    )
 
 
 if __name__ == "__main__":

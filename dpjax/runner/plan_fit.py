@@ -309,8 +309,8 @@ def simulated_cost(
 
     def spent(budget):
         noise_multiplier, last = spending(algorithm_fn, posterior, dim, budget)
-        if last is None or last.noise_multiplier is None:
-            return noise_multiplier, noise(noise_multiplier)
+        # A plan knows of no earlier runs.
+        assert last is not None and last.noise_multiplier is not None
         return noise_multiplier, Noise(last.noise_multiplier)
 
     def events(relation, noise_multiplier):
