@@ -2,16 +2,22 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import dpjax
+from dpjax.algorithm import Algorithm, Transition
+from dpjax.fit import score_fit as score_fits
+from dpjax.fit import simulated
+from dpjax.fit.record_model import Moments, Window
 from dpjax.fit.score_fit import Noises, ScoreModel, score_fit
 from dpjax.fit.scores import Scores
+from dpjax.fit.simulated import simulated_fit
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
-from tests.attacks import FAR, Attack, check
+from tests.attacks import FAR, Attack, check, claimed, data_sets, flat, found, linear
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quickly_compiled")]
 
@@ -48,15 +54,15 @@ MODEL = ScoreModel(
 )
 
 
-def neighbours():
-    """Posteriors whose first records are FAR off; the others say nothing."""
+def neighbours(low=(1.0, -FAR), high=(1.0, FAR)):
+    """Posteriors with these first records; the others say nothing."""
     return [
         dpjax.Posterior(
             logprior,
             loglikelihood,
-            jnp.asarray([[1.0, first], *np.zeros((NUM_RECORDS - 1, 2))], jnp.float32),
+            jnp.asarray([first, *np.zeros((NUM_RECORDS - 1, 2))], jnp.float32),
         )
-        for first in (-FAR, FAR)
+        for first in (low, high)
     ]
 
 
@@ -81,3 +87,192 @@ def test_claims_of_scores_survive(kind):
     told = dict(noise_multiplier=3 * NOISE, last=kind(1.0, 3 * noise))
     score = functools.partial(log_ratio, kind=kind)
     check(Attack(kernel, *neighbours(), score, told, num_steps=1))
+
+
+class OneRelease(score_fits._Fit):
+    """Part of a fit at zero that asks records once, and keeps what they released."""
+
+    def ask(self, *arguments):
+        found = super().ask(*arguments)
+        self.released = jnp.atleast_1d(found)
+        return found
+
+
+def step(fit, kinds, noise, *there):
+    words = fit.take(kinds.vector, 1)[0]
+    fit.step(kinds.vector, words, noise, fit.start, jnp.eye(1))
+
+
+def curvature(fit, kinds, noise, z, axes, *_):
+    fit.curvature(kinds.vector, fit.take(kinds.vector, 1)[0], noise, z, axes)
+
+
+def histogram(fit, kinds, noise, z, axes, *_):
+    noises = Noises.of(1, NUM_RECORDS, NOISE)._replace(histogram=noise)
+    fit.clip_norm(kinds.histogram, noises, z, axes)
+
+
+def slope(fit, kinds, noise, z, axes, *_):
+    fit.slope(kinds.vector, noise, z, axes, jnp.ones(()))
+
+
+def fit_check(fit, kinds, noise, *there):
+    fit.scalar(kinds.vector, noise, lambda found: found.excess, *there)
+
+
+def variance(fit, kinds, noise, *there):
+    fit.variance(kinds.vector, noise, *there)
+
+
+def lost(fit, kinds, noise, *there):
+    fit.scalar(kinds.vector, noise, lambda found: found.lost, *there)
+
+
+def one_release(posterior, part, size, diameter, noise):
+    """The kernel whose only release is that of a part of a fit."""
+    vector = GaussianSum(1.0, None)
+    charged = GaussianSum(1.0, None, diameter=diameter)
+    kinds = score_fits._Kinds(vector, charged, vector)
+    num_words = score_fits.KEY_WORDS + charged.num_words(size, posterior.num_records)
+
+    def move(words, state, memory):
+        fit = OneRelease(posterior, MODEL, NUM_RECORDS, words, state)
+        with jax.enable_x64(True):
+            axes = fit.frame(fit.information(fit.start), jnp.eye(1))
+            bound = jnp.asarray(score_fits.SLOPE_CLIP)
+            part(fit, kinds, noise, fit.start, axes, fit.unit(axes), bound)
+        return state, fit.released, memory
+
+    def privacy(num_steps, relation):
+        return [(charged.event(size, relation, noise), num_steps)]
+
+    return Algorithm.of(
+        lambda position, rng_key=None: position,
+        Transition(lambda state: num_words, move, lambda state: jnp.zeros(size)),
+        privacy,
+    )
+
+
+NUM_BINS = len(score_fits.LENGTH_EDGES) - 1
+SILENT = (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("part", "size", "diameter", "low", "high"),
+    [
+        (step, 1, 2.0, (1.0, -FAR), (1.0, FAR)),
+        (curvature, 1, 2.0, SILENT, (FAR, 0.0)),
+        (histogram, NUM_BINS, 2**0.5, SILENT, (FAR, 0.0)),
+        (slope, 1, 2.0, SILENT, (FAR, 0.0)),
+        (fit_check, 1, 2.0, (FAR, 0.0), (1e-3, FAR)),
+        (variance, 1, 2.0, SILENT, (1.0, FAR)),
+        (lost, 1, 2.0, (FAR, 0.0), (1.0, FAR)),
+    ],
+)
+def test_claims_of_the_other_releases_survive(part, size, diameter, low, high):
+    """What records add need not be as far apart as is charged: a matrix is positive.
+
+    So the claim is held against the data sets' distance for the strength of the attack,
+    and against what is charged for its truth.
+    """
+    kernel = functools.partial(one_release, part=part, size=size, diameter=diameter)
+    data = neighbours(low, high)
+    below, above = (
+        np.asarray(kernel(one, noise=1e-3).step(jax.random.key(0), jnp.zeros(1))[1])
+        for one in data
+    )
+    reach = np.linalg.norm(above - below) / diameter
+    assert reach > 0.45
+
+    def score(state, total):
+        return (total - (below + above) / 2) @ (above - below) / (NOISE * reach) ** 2
+
+    attack = Attack(
+        functools.partial(kernel, noise=NOISE * reach), *data, score, {}, num_steps=1
+    )
+    bound = found(attack)
+    assert attack.share * claimed(attack, noise=NOISE) < bound <= claimed(attack)
+    assert bound > claimed(attack, noise=3 * NOISE)
+
+
+class KnownModel:
+    """Scores in their own units, clipped to one, whatever the model is."""
+
+    @classmethod
+    def of(cls, *arguments):
+        return cls()
+
+    def simulate(self, positions):
+        return positions
+
+    def window(self, center, noise_variance, predicted):
+        return Window(center, jnp.eye(1), jnp.ones(()))
+
+    def moments(self, window, num_blocks):
+        nothing = jnp.zeros((1, 1))
+        return Moments(jnp.zeros(1), nothing, nothing, jnp.eye(1), jnp.array(SQUARE))
+
+
+class Told(simulated.Law):
+    """Positions add up the log ratios of the releases before."""
+
+    def mode(self):
+        return self.window.center + 2 * self.total / self.covariance[0]
+
+    def predicted(self, mode):
+        return jnp.tile(mode, (len(self.prior.draws), 1))
+
+
+SQUARE = 0.5
+
+
+@pytest.fixture
+def fit_of_simulated_records(monkeypatch):
+    """A fit whose choices between releases are replaced; they read no data."""
+    monkeypatch.setattr(simulated, "RecordModel", KnownModel)
+    monkeypatch.setattr(simulated, "Law", Told)
+
+    def fit(posterior, noise_multiplier, last=None):
+        return simulated_fit(
+            posterior,
+            lambda rng_key, position: jax.random.normal(rng_key),
+            lambda rng_key: jax.random.normal(rng_key, (1,)),
+            noise_multiplier=noise_multiplier,
+            last=last,
+        )
+
+    return fit
+
+
+@pytest.mark.parametrize("kind", [GaussianSum, KNormSum])
+def test_claims_of_fits_to_whole_records_survive(fit_of_simulated_records, kind):
+    noise = NOISE / simulated.SHARES[-1] ** 0.5
+
+    def score(state, info):
+        total = info.total[0]
+        gaussian = 2 * total / noise**2
+        laplace = (abs(total + 1) - abs(total - 1)) * 2**0.5 / noise
+        return info.position[0] + (laplace if kind is KNormSum else gaussian)
+
+    kernel = functools.partial(
+        fit_of_simulated_records, noise_multiplier=NOISE, last=kind(1.0, noise)
+    )
+    told = dict(noise_multiplier=3 * NOISE, last=kind(1.0, 3 * noise))
+    data = data_sets(*np.zeros(NUM_RECORDS - 1))
+    check(Attack(kernel, *data, score, told, num_steps=1))
+
+
+def test_claims_of_the_check_of_whole_records_survive(
+    fit_of_simulated_records, monkeypatch
+):
+    monkeypatch.setattr(simulated, "SHARES", (1e-4,) * 5)
+    monkeypatch.setattr(simulated, "CHECK_SHARE", 1.0)
+
+    def score(state, info):
+        return (info.excess + NUM_RECORDS * SQUARE - 0.5) / (NOISE / 2) ** 2
+
+    kernel = functools.partial(fit_of_simulated_records, noise_multiplier=NOISE)
+    silent = dpjax.Posterior(flat, linear, jnp.zeros(NUM_RECORDS, jnp.float32))
+    _, high = data_sets(*np.zeros(NUM_RECORDS - 1))
+    told = dict(noise_multiplier=3 * NOISE)
+    check(Attack(kernel, silent, high, score, told, num_steps=1))
