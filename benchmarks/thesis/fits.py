@@ -1,5 +1,7 @@
 """The row ``fit``: private analyses from releases of scores, without chains.
 
+The row ``exact`` is what as many draws of the posterior itself score.
+
 Every analysis spends a budget of its own. One public rule holds for all models and
 budgets: each fit starts at the same position, with the prior of its model. The records
 of the circle are squared first, as its likelihood is a density of the squared radius,
@@ -22,7 +24,7 @@ from dpjax.models.gaussian import simulate as simulate_gaussian
 from dpjax.models.thesis import ThesisModel
 from dpjax.runner.fit import spending
 
-__all__ = ["START", "analyses", "model_of"]
+__all__ = ["START", "analyses", "exact", "model_of"]
 
 START = 0.1
 """Every component of the position at which a fit starts."""
@@ -114,3 +116,10 @@ def analyses(model: ThesisModel, posterior, epsilon: float, rng_key, count: int)
         found.append(positions)
         seconds.append(time.perf_counter() - began)
     return np.stack(found), np.array(seconds)
+
+
+def exact(model: ThesisModel, posterior, rng_key, count: int):
+    """As `analyses`, without privacy."""
+    keys = jax.random.split(rng_key, count)
+    found = [model.exact_sample(key, posterior.data, NUM_DRAWS) for key in keys]
+    return np.stack(found), np.zeros(count)

@@ -34,13 +34,15 @@ _KEYS = {
         for step in ("step_size", "largest_step_size")
     ],
     "fit": [set()],
+    "exact": [set()],
 }
 """Keys of an algorithm's table: any one of the sets."""
 
 _INTEGERS = ("batch_size", "num_integration_steps", "num_passes")
 
 ALGORITHMS = tuple(_KEYS)
-"""The thesis's names, in its order, and ours: a walk, and a fit without settings."""
+"""The thesis's names, in its order; ours, a walk, and a fit without settings; and exact
+draws, which are not private."""
 
 
 @dataclass(frozen=True)

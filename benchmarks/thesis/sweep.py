@@ -83,8 +83,8 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
     identity = json.dumps({**settings, **dataclasses.asdict(options)})
     if (name, epsilon) in done and done[name, epsilon][0]["settings"] == identity:
         return None
-    if name == "fit":
-        return _fits(case, epsilon, identity, run_key, score_key)
+    if name in ("exact", "fit"):
+        return _fits(case, name, epsilon, identity, run_key, score_key)
     entry = entries.build(model, case.posterior, name, settings, epsilon)
     num_steps = min(entry.num_steps, int(options.most_passes / entry.laziness))
     start = time.perf_counter()
@@ -126,20 +126,18 @@ def cell(case: Problem, name: str, epsilon: float, done: dict) -> list[dict] | N
     ]
 
 
-def _fits(case, epsilon, identity, run_key, score_key):
-    """Rows of ``fit``, one for every analysis."""
+def _fits(case, name, epsilon, identity, run_key, score_key):
+    """Rows of ``fit`` or ``exact``, one for every analysis."""
     model, count = case.experiment.model, case.options.num_chains
-    found, seconds = fits.analyses(model, case.posterior, epsilon, run_key, count)
-    common = dict(
-        model=model.key,
-        algorithm="fit",
-        epsilon=epsilon,
-        steps=1,
-        budget_steps=1,
-        accountant="pld",
+    if name == "exact":
+        found, seconds = fits.exact(model, case.posterior, run_key, count)
+        cost = dict(steps=0, budget_steps=0, accountant="none", passes=0)
+    else:
+        found, seconds = fits.analyses(model, case.posterior, epsilon, run_key, count)
         # Five releases read the data.
-        passes=5,
-        settings=identity,
+        cost = dict(steps=1, budget_steps=1, accountant="pld", passes=5)
+    common = dict(
+        model=model.key, algorithm=name, epsilon=epsilon, settings=identity, **cost
     )
     rows = []
     for chain, key in enumerate(jax.random.split(score_key, count)):
