@@ -47,7 +47,7 @@ NUM_FAR_SPREAD = 256
 MAX_GAIN = 1e-4
 """Twice the gain in log density, expected of a step, below which none is made."""
 
-SPREAD_STEPS = 5
+SPREAD_STEPS = 10
 """Undamped, towards each draw."""
 
 
@@ -125,10 +125,7 @@ class Law(NamedTuple):
 
         def search(carry):
             best, count = carry
-            found = self._minimum(starts[count], NUM_FAR, UNDAMPED_STEPS, DAMPED_STEPS)
-            is_better = found.value < best.value
-            best = jax.tree.map(lambda a, b: jnp.where(is_better, a, b), found, best)
-            return best, count + 1
+            return _better(self._minimum(starts[count]), best), count + 1
 
         carry = self._unknown(starts[0]), 0
         return jax.lax.while_loop(is_sought, search, carry)[0].position
@@ -143,6 +140,8 @@ class Law(NamedTuple):
         """Positions at which to simulate records that may be in the data.
 
         They are modes, had S and the prior other noise: approximate draws of the law.
+        The slope of the mean is computed at the mode alone. On the way to the others
+        Broyden's (1965) first update keeps it.
         """
         with jax.enable_x64(self.model.is_wide):
             shape = NUM_SPREAD, 2, len(mode)
@@ -152,46 +151,56 @@ class Law(NamedTuple):
             self.total[None] + normals[:, 0] @ jnp.linalg.cholesky(self.covariance).T
         )
         pushes = normals[:, 1] @ self.prior.root.T
+        mean, slope = self.model.far(self.window, mode, NUM_FAR_SPREAD)
 
         def one(total, push):
             law = self._replace(total=total)
-            return law._minimum(mode, NUM_FAR_SPREAD, SPREAD_STEPS, 0, push).position
+
+            def turn(_, carry):
+                now, best, mean, slope = carry
+                step = jnp.linalg.solve(now.curvature, now.force)
+                t = now.position + step
+                moved = self.model.far_mean(self.window, t, NUM_FAR_SPREAD)
+                missed = moved - mean - slope @ step
+                slope += jnp.outer(missed, step) / (step @ step)
+                now = law._fit(t, moved, slope, push)
+                return now, _better(now, best), moved, slope
+
+            first = law._fit(mode, mean, slope, push)
+            carry = first, first, mean, slope
+            return jax.lax.fori_loop(0, SPREAD_STEPS, turn, carry)[1].position
 
         draws = jax.lax.map(lambda pair: one(*pair), (totals, pushes), batch_size=8)
         return jnp.tile(draws, (NUM_DRAWS // NUM_SPREAD, 1))
 
-    def _minimum(
-        self, start, num_simulated, num_undamped, num_damped, push=0.0
-    ) -> _Fit:
-        """Where -log N(S; n m(t), Sigma) - log prior(t) - t^T push is least."""
+    def _fit(self, t, mean, slope, push=0.0) -> _Fit:
+        """-log N(S; n m(t), Sigma) - log prior(t) - t^T push, from m and its slope."""
         root = jnp.linalg.cholesky(self.covariance)
-        prior_precision = self.prior.root @ self.prior.root.T
+        residual = self.total - self.num_records * mean
+        residual = solve_triangular(root, residual, lower=True)
+        slope = solve_triangular(root, self.num_records * slope, lower=True)
+        logprior, force = jax.value_and_grad(self.prior.logprior_fn)(t)
+        value = residual @ residual / 2 - logprior - jnp.sum(t * push)
+        value = jnp.where(jnp.isfinite(value), value, jnp.inf)
+        force = slope.T @ residual + force + push
+        curvature = slope.T @ slope + self.prior.root @ self.prior.root.T
+        gain = force @ jnp.linalg.solve(curvature, force)
+        return _Fit(t, value, force, curvature, gain)
 
-        def fit(t):
-            mean, slope = self.model.far(self.window, t, num_simulated)
-            residual = self.total - self.num_records * mean
-            residual = solve_triangular(root, residual, lower=True)
-            slope = solve_triangular(root, self.num_records * slope, lower=True)
-            logprior, force = jax.value_and_grad(self.prior.logprior_fn)(t)
-            value = residual @ residual / 2 - logprior - jnp.sum(t * push)
-            value = jnp.where(jnp.isfinite(value), value, jnp.inf)
-            force = slope.T @ residual + force + push
-            curvature = slope.T @ slope + prior_precision
-            gain = force @ jnp.linalg.solve(curvature, force)
-            return _Fit(t, value, force, curvature, gain)
+    def _minimum(self, start) -> _Fit:
+        """Where -log N(S; n m(t), Sigma) - log prior(t) is least."""
 
         def more(carry):
             _, best, _, count = carry
             # A NaN goes on: it is not a mode.
-            return ~(best.gain <= MAX_GAIN) & (count < num_undamped + num_damped)
+            return ~(best.gain <= MAX_GAIN) & (count < UNDAMPED_STEPS + DAMPED_STEPS)
 
         def turn(carry):
             t, best, damping, count = carry
-            now = fit(t)
-            is_better = now.value < best.value
-            best = jax.tree.map(lambda a, b: jnp.where(is_better, a, b), now, best)
-            factor = jnp.where(is_better, 0.1, 10.0)
-            is_free = count < num_undamped
+            now = self._fit(t, *self.model.far(self.window, t, NUM_FAR))
+            factor = jnp.where(now.value < best.value, 0.1, 10.0)
+            best = _better(now, best)
+            is_free = count < UNDAMPED_STEPS
             damping = damping * jnp.where(is_free, 1.0, factor)
             t, _, force, curvature, _ = jax.tree.map(
                 lambda a, b: jnp.where(is_free, a, b), now, best
@@ -202,3 +211,9 @@ class Law(NamedTuple):
 
         carry = start, self._unknown(start), jnp.asarray(1e-3), 0
         return jax.lax.while_loop(more, turn, carry)[1]
+
+
+def _better(now: _Fit, best: _Fit) -> _Fit:
+    """The one with the smaller value."""
+    is_better = now.value < best.value
+    return jax.tree.map(lambda a, b: jnp.where(is_better, a, b), now, best)

@@ -233,24 +233,28 @@ class RecordModel:
         slope = product @ jnp.linalg.pinv(window.whitening)
         return Moments(mean, information, loss, slope, jnp.trace(clipped[:, :dim]))
 
-    def far(self, window: Window, position: jax.Array, count: int):
-        """E clip(g) of records from the model at any position, and its derivative.
+    def far_mean(self, window: Window, position: jax.Array, count: int) -> jax.Array:
+        """E clip(g) ``(d,)`` of records from the model at any position.
 
-        The estimate of the mean is clip(g) where the score at that position is zero, on
-        the line that fits best. Its derivative is right on average whether or not
-        records move with the position: if they do not, that of the score takes over.
+        The estimate is clip(g) where the score at that position is zero, on the line
+        that fits best. Its derivative is right on average whether or not records move
+        with the position: if they do not, that of the score takes over.
         """
+        records = self.simulate(position, count)
+        scores = self.scores(position, records)
+        clipped = window(self.scores(window.center, records))
+        fisher = scores.T @ scores
+        scale = jax.lax.stop_gradient(jnp.sqrt(jnp.diag(fisher)) + TINY)
+        scaled = fisher / jnp.outer(scale, scale)
+        ridge = RANK_TOLERANCE * jnp.eye(len(scale))
+        weights = jnp.linalg.solve(scaled + ridge, jnp.sum(scores, axis=0) / scale)
+        return clipped.T @ (1 - scores @ (weights / scale)) / count
+
+    def far(self, window: Window, position: jax.Array, count: int):
+        """`far_mean` and its derivative ``(d, d)``."""
 
         def mean(position):
-            records = self.simulate(position, count)
-            scores = self.scores(position, records)
-            clipped = window(self.scores(window.center, records))
-            fisher = scores.T @ scores
-            scale = jax.lax.stop_gradient(jnp.sqrt(jnp.diag(fisher)) + TINY)
-            scaled = fisher / jnp.outer(scale, scale)
-            ridge = RANK_TOLERANCE * jnp.eye(len(scale))
-            weights = jnp.linalg.solve(scaled + ridge, jnp.sum(scores, axis=0) / scale)
-            found = clipped.T @ (1 - scores @ (weights / scale)) / count
+            found = self.far_mean(window, position, count)
             return found, found
 
         slope, value = jax.jacfwd(mean, has_aux=True)(position)
