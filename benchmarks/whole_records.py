@@ -27,7 +27,8 @@ from benchmarks.numpyro_models import (
 
 LAWS = {
     "bernoulli": (1, lambda t: dist.Bernoulli(logits=t[0])),
-    "beta": (2, lambda t: dist.Beta(*jnp.exp(t))),
+    # Without the one, some records would be too close to 0 or 1 for float32.
+    "beta": (2, lambda t: dist.Beta(*(1 + jnp.exp(t)))),
     "gamma": (2, lambda t: dist.Gamma(*jnp.exp(t))),
     "lognormal": (2, lambda t: dist.LogNormal(t[0], jnp.exp(t[1]))),
     "negative_binomial": (2, lambda t: dist.NegativeBinomial2(*jnp.exp(t))),

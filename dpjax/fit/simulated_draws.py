@@ -56,6 +56,7 @@ MIN_USABLE = 0.5
 
 NUM_CHAINS = 16
 NUM_WARMUP = 300
+STEPS_PER_DRAW = 2
 NUM_NEAR_CHAINS = 512
 
 NUM_CHECKED = 64
@@ -354,8 +355,8 @@ def _chains(functions, num_draws, rng_key, released):
             state, _ = step(key, state)
             return state, state.position
 
-        keys = jax.random.split(key, -(-num_draws // NUM_CHAINS))
-        return jax.lax.scan(one, state, keys)[1]
+        keys = jax.random.split(key, STEPS_PER_DRAW * -(-num_draws // NUM_CHAINS))
+        return jax.lax.scan(one, state, keys)[1][::STEPS_PER_DRAW]
 
     found = jax.vmap(chain)(jax.random.split(rng_key, NUM_CHAINS))
     return jnp.swapaxes(found, 0, 1).reshape(-1, center.size)[:num_draws]
