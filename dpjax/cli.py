@@ -356,8 +356,8 @@ def audited(job: config.Job, **options: int) -> Attack:
     """
     if job.algorithm_fn is None:
         raise config.ConfigError(
-            "a job without [algorithm] chooses its kernels as it goes, so there is no "
-            "kernel to audit: add an [algorithm]"
+            "a job without [algorithm] is a fit, which this command does not attack; "
+            "add an [algorithm]"
         )
     names = {"trials": "num_trials", "steps": "num_steps", "seed": "seed"}
     return attack(

@@ -6,7 +6,8 @@ With y = T^-1 (z - position), each released score s_k is about
 
 where J is the slope, rho J the scatter of the records' scores under the model, V what a
 robust fit has in its place, as the records show it, nu_k the sd of the noise and b_k =
-kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature adds. Draws of y come from this
+kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature adds. K-norm noise is taken to
+be normal with the same covariance. Draws of y come from this
 likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`). Given J
 they are normal where the prior is. Elsewhere every draw is the end of a short chain of
 its own, of Hamiltonian steps from the normal law that is closest to the posterior

@@ -1,8 +1,9 @@
 """A posterior from a few released scores and one released slope.
 
 The model says how a record's observations are drawn given its covariates. The law of
-the covariates is unknown. Every release is a Gaussian sum (`dpjax.release`) of what
+the covariates is unknown. Every release is a noisy sum (`dpjax.release`) of what
 `dpjax.fit.contrast` makes of a record's scores, in the units of a `dpjax.fit.frame`.
+The noise is Gaussian; that of the last score may be K-norm noise.
 
 1. *Search* from the centre of the prior to the bulk of the posterior, in phases of
    small steps. Each phase ends at the mean of the second half of its steps. There one
@@ -346,8 +347,9 @@ def score_fit(
 
     Notes
     -----
-    *Formal guarantees.* The step releases Gaussian sums over all records of vectors
-    whose norms are bounded by one, and functions of these sums. Their number and their
+    *Formal guarantees.* The step releases sums over all records of vectors whose norms
+    are bounded by one, with Gaussian noise, but for the last score that of `last`, and
+    functions of these sums. Their number and their
     noise are fixed. Each vector depends on one record, on earlier releases and on
     random numbers that do not depend on the data.
     """

@@ -17,7 +17,8 @@ information: clipping loss and noise are real.
 
 Four releases find the mode, each with a hundredth of the budget, and one with the rest
 is made there. Before each, simulated records give W, which whitens the score, and C,
-which minimises the covariance of what S leaves unknown. A last hundredth pays for a fit
+which minimises the covariance of what S leaves unknown, but is at least the 95 %
+quantile of |g| of records that may be in the data. A last hundredth pays for a fit
 check: by how much the |clip(g_i)|^2 exceed those of simulated records. The release that
 takes the rest may have K-norm noise, which is taken to be normal with its covariance.
 """

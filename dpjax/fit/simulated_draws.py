@@ -5,8 +5,8 @@ With S its total, the posterior is prior(t) N(S; n m(t), Sigma). A draw solves
     n m(t) = S + N(0, Sigma)
 
 for t, so draws are independent, and they are resampled with the weights
-prior(t) / |det m'(t)|. If records leave a direction undetermined, there is no such
-solution, and chains of NUTS draw.
+prior(t) / |det m'(t)|. If records leave a direction undetermined, or too few solutions
+are of use, chains of NUTS draw.
 
 Near theta, m(t) is a mean over records from the model at theta, weighted with their
 likelihood ratios w = p(x | t) / p(x | theta):

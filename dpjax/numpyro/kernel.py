@@ -86,8 +86,8 @@ class MCMCKernel(mcmc.MCMCKernel):
     num_chains
         Number of chains that share the budget.
     spent
-        ``[(event, count), ...]`` released before, as in ``Tuned.spent`` of
-        `dpjax.numpyro.tuned`. This kernel may be chosen in view of what was released.
+        ``[(event, count), ...]`` released before, as ``Algorithm.privacy`` states them.
+        This kernel may be chosen in view of what was released.
 
     Raises
     ------

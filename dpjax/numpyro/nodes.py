@@ -26,7 +26,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro.ops.provenance import eval_provenance
 
 from dpjax.fit.compiled import evaluated
-from dpjax.fit.scores import NUM_REDRAWS, Scores, scores_of
+from dpjax.fit.scores import NUM_REDRAWS, Scores, redrawn_scores, scores_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.quadrature import core, spread, support
 from dpjax.numpyro.refusals import OVERFLOW
@@ -81,12 +81,12 @@ def _scores_fn(model: Model) -> tuple[Callable, bool]:
     if model.score_nodes is not None:
         return functools.partial(_given, model), False
     if model.simulate_fn is not None:
-        return functools.partial(_redrawn, model), True
+        return redrawn_scores(model.loglikelihood, model.observe_anew), True
     check_drawable(model)
     reads = _reads(model)
     if any(_names(law) & {*model.observed.values()} for law in reads.values()):
         # The law of one observation depends on another one.
-        return functools.partial(_redrawn, model), True
+        return redrawn_scores(model.loglikelihood, model.observe_anew), True
     with jax.ensure_compile_time_eval():
         laws = _laws(model, _origin(model), model.one_example)
         everything = _everything(laws, reads)
@@ -110,12 +110,6 @@ def _scores_fn(model: Model) -> tuple[Callable, bool]:
 def _given(model, position, record, rng_key) -> Scores:
     others, weights = model.given_nodes(position, record)
     return scores_of(model.loglikelihood, position, record, others, weights)
-
-
-def _redrawn(model, position, record, rng_key) -> Scores:
-    keys = jax.random.split(rng_key, NUM_REDRAWS)
-    others = jax.vmap(lambda key: model.observe_anew(key, position, record))(keys)
-    return scores_of(model.loglikelihood, position, record, others)
 
 
 def _by_chain_rule(model, varied, nodes_fn, position, record, rng_key) -> Scores:

@@ -112,7 +112,8 @@ def plan(
     if not is_walk:
         return planned
     num_steps = STEPS_PER_DRAW * num_draws
-    _, noise = cost.spending(budget)
+    noise_multiplier, gain = cost.spending(budget)
+    noise = cost.noise(noise_multiplier, num_records, gain)
     metric, _ = found[0].covariances(num_records, noise)
     walk = walk_from(posterior, centre, metric, budget, num_chains, num_steps)
     said = walk_length(walk, posterior, num_steps)
@@ -127,18 +128,25 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
 
-    def noise(noise_multiplier, num_records, last=None):
+    def gaussian(noise_multiplier, num_records):
         effective = posterior.tempering * num_records
-        noises = Noises.of(model.dim, effective, noise_multiplier, robust, last)
+        return Noises.of(model.dim, effective, noise_multiplier, robust)
+
+    def noise(noise_multiplier, num_records, gain):
+        noises = gaussian(noise_multiplier, num_records)
+        *firsts, last = noises.scores
+        noises = noises._replace(scores=[*firsts, gain * last])
         return Noise(noises.pooled_scores, noises.slope)
 
     def spent(budget):
         if is_walk:
             share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
-            noise_multiplier = least_noise(algorithm_fn, posterior, share)
-            return noise_multiplier, noise(noise_multiplier, num_records)
+            return least_noise(algorithm_fn, posterior, share), 1.0
         noise_multiplier, last = spending(algorithm_fn, posterior, model.dim, budget)
-        return noise_multiplier, noise(noise_multiplier, num_records, last)
+        # A plan knows of no earlier runs.
+        assert last is not None and last.noise_multiplier is not None
+        own = gaussian(noise_multiplier, num_records).scores[-1]
+        return noise_multiplier, last.noise_multiplier / own
 
     def resolution(noise_multiplier, num_records):
         effective = posterior.tempering * num_records

@@ -146,13 +146,14 @@ def sample(
         Chains. Those of a fit differ in nothing but their name: see `dpjax.runner.Fit`
         for how far its draws are independent.
     method
-        ``"fit"`` draws from the posterior that a few releases imply. ``"walk"`` spends
+        ``"fit"`` draws from the posterior that noisy sums imply. ``"walk"`` spends
         most of the budget on a fit, and goes on from its draws with steps that leave
         the exact posterior unchanged.
     robust
         Draws are as wide as the records' scores vary about the parameters that fit
-        best, whether or not the model holds. It takes .06 of mu^2. Any model
-        is then fitted like one of observations given covariates. A walk refuses it.
+        best, whether or not the model holds. It takes six hundredths of the budget, so
+        other noise grows by 3 %. Any model is then fitted like one of observations
+        given covariates. A walk refuses it.
     nominal_num_records
         As in `dpjax.sgld`. A walk refuses it.
     ledger, checkpoint, verbose, unsafe_key
@@ -172,16 +173,17 @@ def sample(
         design, or the neighbouring relation makes a number of records private that is
         used.
     BudgetError, CheckpointError
-        As in `dpjax.run`.
+        As in `dpjax.run`; and before anything is spent, if the budget is too small for
+        any fit, or for a model that generates whole records, as in `dpjax.sample`.
 
     Warns
     -----
     UserWarning
         Before anything is spent, if the budget is too small for the number of records
-        and parameters. After the fit, if noise hides what the records say in some
-        direction. The draws allow for both: they are wide. Also after the fit, if the
-        records vary otherwise than the model says, by more than noise and chance
-        explain. Only robust draws allow for that.
+        and parameters of another model. After the fit, if noise hides what the records
+        say in some direction. The draws allow for both: they are wide. Also after the
+        fit, if the records vary otherwise than the model says, by more than noise and
+        chance explain. Only robust draws allow for that.
     """
     check_key(unsafe_key)
     is_walk = check_method(method, robust, nominal_num_records)
@@ -298,7 +300,7 @@ def _walk(
     noise_multiplier = least_noise(
         fit_algorithm, posterior, share, ledger=ledger, checkpoint=files[0]
     )
-    _check_resolution(posterior, share, noise_multiplier, None)
+    _check_resolution(posterior, budget, noise_multiplier, None)
     spent = fit_algorithm(posterior, noise_multiplier=noise_multiplier).privacy(
         1, budget.neighboring_relation
     )
@@ -401,7 +403,7 @@ def walk_length(algorithm_fn, posterior: Posterior, num_steps: int) -> str:
 
 
 def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
-    """Clip bound in nats per unit of step length; see 4 of the module docstring.
+    """Clip bound in nats per unit of step length; see 2 of the module docstring.
 
     Parameters
     ----------

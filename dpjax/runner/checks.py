@@ -157,7 +157,10 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
         ]
     else:
         kind = "independent draws" if known.are_independent else "states of NUTS"
-        advice = "some direction is not determined by the records"
+        advice = (
+            "the records leave some direction undetermined, or the posterior is too "
+            "curved for independent draws; successive states are correlated"
+        )
         found.append(Check("kind of draws", kind, known.are_independent, advice))
     return [
         *found,

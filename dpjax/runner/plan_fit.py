@@ -63,9 +63,10 @@ class FitCost(NamedTuple):
     num_records
         n.
     spending
-        ``budget -> (noise_multiplier, Noise)`` of a fit that spends it.
+        ``budget -> (noise_multiplier, gain)`` of a fit that spends it: the gain is the
+        noise of the last release over that of a Gaussian one.
     noise
-        ``(noise_multiplier, n) -> Noise``.
+        ``(noise_multiplier, n, gain) -> Noise``.
     resolution
         ``(noise_multiplier, n) -> float``: the `expected_resolution` of the fit.
     min_resolution
@@ -81,8 +82,8 @@ class FitCost(NamedTuple):
     """
 
     num_records: int
-    spending: Callable[[privacy.Budget], tuple[float, Noise]]
-    noise: Callable[[float, float], Noise]
+    spending: Callable[[privacy.Budget], tuple[float, float]]
+    noise: Callable[[float, float, float], Noise]
     resolution: Callable[[float, float], float]
     min_resolution: float
     events: Callable[[NeighboringRelation, float], list]
@@ -103,17 +104,17 @@ def plan_fit(
     Numbers are medians over the positions at which records are made up.
     """
 
-    def noises(noise: Noise, num_records) -> np.ndarray:
+    def noises(noise_multiplier, num_records, gain) -> np.ndarray:
+        noise = cost.noise(noise_multiplier, num_records, gain)
         widths = [each.widths(num_records, noise) for each in models]
         return np.sqrt(np.maximum(np.median(widths, axis=0) ** 2 - 1, 0.0))
 
     def is_worth(noise_multiplier, num_records) -> bool:
-        noise = cost.noise(noise_multiplier, num_records)
         resolution = cost.resolution(noise_multiplier, num_records)
-        is_small = np.median(noises(noise, num_records)) <= MAX_NOISE
-        return resolution >= cost.min_resolution and is_small
+        median = np.median(noises(noise_multiplier, num_records, own_gain))
+        return resolution >= cost.min_resolution and median <= MAX_NOISE
 
-    rows, resolutions, own = [], [], math.inf
+    rows, resolutions, own, own_gain = [], [], math.inf, 1.0
     every = budgets(budget, epsilons)
     lines = [
         f"a fit of {cost.num_records} records; noise and width of the draws in sds of "
@@ -125,20 +126,20 @@ def plan_fit(
     ]
     for each in every:
         try:
-            noise_multiplier, noise = cost.spending(each)
+            noise_multiplier, gain = cost.spending(each)
         except privacy.BudgetError:
-            noise_multiplier = math.inf
+            noise_multiplier, gain = math.inf, 1.0
         if noise_multiplier == math.inf:
             found, resolution = np.full(len(names), np.inf), 0.0
             said = "  refused"
         else:
-            found = noises(noise, cost.num_records)
+            found = noises(noise_multiplier, cost.num_records, gain)
             resolution = cost.resolution(noise_multiplier, cost.num_records)
             said = ""
             if resolution < cost.min_resolution:
                 said = "  refused" if cost.is_refused else "  wide as the prior"
         if each.epsilon == budget.epsilon:
-            own, said = noise_multiplier, f"{said}  <- budget"
+            own, own_gain, said = noise_multiplier, gain, f"{said}  <- budget"
         noisy, worst = np.median(found), np.max(found)
         lines.append(
             f"{each.epsilon:9.3g}{noisy:15.2g}{worst:8.2g}{math.hypot(1, noisy):15.3g}"
@@ -198,7 +199,7 @@ def _advice(cost: FitCost, budget, own: float, is_worth) -> str:
         epsilon = privacy.epsilon(
             cost.events(budget.neighboring_relation, least), budget.delta
         )
-        needs.append(f"epsilon = {epsilon:.2g}")
+        needs.append(f"epsilon = {epsilon / cost.share:.2g}")
     remedy = " or ".join(needs) or "fewer parameters or a more informative prior"
     return (
         "not worth the budget: noise moves more than half of the parameters by more "
@@ -304,14 +305,14 @@ def simulated_cost(
     )
     dim = num_parameters(prior_sample_fn)
 
-    def noise(noise_multiplier, num_records=None):
-        return Noise(noise_multiplier / math.sqrt(SHARES[-1]))
+    def gaussian(noise_multiplier):
+        return noise_multiplier / math.sqrt(SHARES[-1])
 
     def spent(budget):
         noise_multiplier, last = spending(algorithm_fn, posterior, dim, budget)
         # A plan knows of no earlier runs.
         assert last is not None and last.noise_multiplier is not None
-        return noise_multiplier, Noise(last.noise_multiplier)
+        return noise_multiplier, last.noise_multiplier / gaussian(noise_multiplier)
 
     def events(relation, noise_multiplier):
         algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
@@ -320,7 +321,7 @@ def simulated_cost(
     return FitCost(
         nominal_size(posterior, nominal_num_records),
         spent,
-        noise,
+        lambda noise_multiplier, _, gain: Noise(gain * gaussian(noise_multiplier)),
         lambda noise_multiplier, num_records: expected_resolution(
             dim, num_records, noise_multiplier
         ),

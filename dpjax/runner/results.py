@@ -264,12 +264,13 @@ class Run:
 
 @dataclass(frozen=True, repr=False)
 class Fit(Run):
-    """Draws from the posterior that a few releases imply.
+    """Draws from the posterior that noisy sums imply.
 
     What noise adds to the posterior's width is part of theirs. They are no chain of
     steps, so their summary has no R-hat. But neither are all of them independent:
     `dpjax.fit.score_draws` shares its draws of the slope among them, and
-    `dpjax.fit.simulated_draws` runs NUTS where records leave a direction undetermined.
+    `dpjax.fit.simulated_draws` runs NUTS where records leave a direction undetermined,
+    or the posterior is too curved for what it does otherwise.
 
     released
         All that the draws follow from.

@@ -1,12 +1,10 @@
-"""Scores of any posterior whose observations can be drawn anew."""
+"""Scores of any model whose observations can be drawn anew."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-import dpjax
-from dpjax.fit.scores import redrawn_scores
+from dpjax.fit.scores import NUM_REDRAWS, redrawn_scores
 
 
 def loglikelihood(position, record):
@@ -21,14 +19,9 @@ def simulate(rng_key, position, record):
     return record[0], jax.random.exponential(rng_key) / rate
 
 
-def target():
-    data = jnp.zeros(3), jnp.ones(3)
-    return dpjax.Posterior(lambda position: 0.0, loglikelihood, data)
-
-
 def test_the_record_is_one_of_exchangeable_nodes():
     position = dict(a=jnp.array(0.3), b=jnp.array(-0.5))
-    scores_fn = redrawn_scores(target(), simulate, 3)
+    scores_fn = redrawn_scores(loglikelihood, simulate)
 
     def one(rng_key):
         first, second, third = jax.random.split(rng_key, 3)
@@ -41,18 +34,14 @@ def test_the_record_is_one_of_exchangeable_nodes():
     many = jax.jit(jax.vmap(one))
     found, slopes, largest = many(jax.random.split(jax.random.key(0), 4000))
     np.testing.assert_array_equal(found.observed, found.nodes[:, 0])
-    np.testing.assert_allclose(found.weights, 0.25)
+    chance = 1 / (NUM_REDRAWS + 1)
+    np.testing.assert_allclose(found.weights, chance, rtol=1e-6)
     observed = jax.vmap(lambda f: f.gradients()[0])(found)
     expected = np.stack([slopes["a"], slopes["b"]], axis=1)
     np.testing.assert_allclose(observed, expected, rtol=1e-5, atol=1e-6)
-    # The record's own score is the largest one in a quarter of the cases. A share of
-    # 4000 is beyond 6 of its standard deviations with 2e-9.
+    # The record's own score is the largest one as often as any other. A share of 4000
+    # is beyond 6 of its standard deviations with 1e-8.
     share = np.mean(np.asarray(largest) == 0)
-    assert abs(share - 0.25) < 6 * np.sqrt(0.25 * 0.75 / 4000)
+    assert abs(share - chance) < 6 * np.sqrt(chance * (1 - chance) / 4000)
     means = np.asarray(jnp.mean(found.nodes, axis=1), np.float64)
     assert np.all(np.abs(means.mean(0)) < 6 * means.std(0) / np.sqrt(4000))
-
-
-def test_a_number_of_redraws_is_at_least_one():
-    with pytest.raises(ValueError, match="num_redraws"):
-        redrawn_scores(target(), simulate, 0)

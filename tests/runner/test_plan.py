@@ -149,21 +149,32 @@ def test_wrong_arguments_are_refused(wrong, message):
         planned(**wrong)
 
 
+def planned_fit(num_records=NUM_RECORDS, budget=BUDGET, **options):
+    return dpjax.plan_sample(
+        target(num_records),
+        lambda key, theta: theta + jax.random.normal(key, (2,)),
+        lambda key: jax.random.normal(key, (2,)),
+        budget=budget,
+        **options,
+    )
+
+
 def test_a_fit_of_whole_records_is_planned_at_a_guess():
     """Of normal records the information is the same everywhere."""
 
     def at(guess):
-        return dpjax.plan_sample(
-            target(),
-            lambda key, theta: theta + jax.random.normal(key, (2,)),
-            lambda key: jax.random.normal(key, (2,)),
-            budget=BUDGET,
-            guess=guess,
-            epsilons=[4.0],
-        ).to_dataframe()
+        return planned_fit(guess=guess, epsilons=[4.0]).to_dataframe()
 
     table = at(None)
     assert list(table["parameter"]) == 2 * ["position[0]", "position[1]"]
     noise = table["noise"].to_numpy()
     assert np.all(noise[2:] < noise[:2] / 2) and np.all(noise > 0.05)
     np.testing.assert_allclose(at(jnp.ones(2))["noise"], noise, rtol=0.1)
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.06])
+def test_the_verdict_on_a_fit_follows_from_its_noise(epsilon):
+    """K-norm noise makes the second one worth it."""
+    found = planned_fit(20_000, dpjax.Budget(epsilon, 1e-6), epsilons=[])
+    is_worth = np.median(found.columns["noise"]) <= 1
+    assert ("not worth" not in repr(found)) == is_worth
