@@ -28,7 +28,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import dpjax
-from dpjax import config
+from dpjax import config, privacy
 from dpjax.comparisons import baselines
 from dpjax.numpyro import initial_position, sample
 
@@ -265,7 +265,11 @@ def print_table(options, rows_fn):
     print(HEADER)
     found = []
     for name in options.only:
-        of_model = rows_fn(name)
+        try:
+            of_model = rows_fn(name)
+        except privacy.BudgetError as error:
+            print(f"{name:<18}{error}")
+            continue
         found += of_model
         for row in of_model:
             print(LINE.format(**row), flush=True)

@@ -23,7 +23,7 @@ RANK_TOLERANCE = 1e-11
 """Eigenvalues of the Fisher information, scaled to a unit diagonal, below this share of
 the largest are of directions that records say nothing about."""
 
-CLIP_NORMS = np.geomspace(0.6, 4.0, 24)
+CLIP_NORMS = np.geomspace(0.6, 16.0, 40)
 """Choices of C, over the median norm of g."""
 
 TINY = 1e-300
