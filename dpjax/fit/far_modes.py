@@ -97,15 +97,15 @@ class _Fit(NamedTuple):
 class Law(NamedTuple):
     """What a release S, together with the prior, says about the parameter.
 
-    window, total, covariance
-        The window, S and Sigma of the release.
+    window, total, root
+        The window and S of the release, and a triangular root of Sigma, ``(d, d)``.
     """
 
     model: RecordModel
     prior: Prior
     window: Window
     total: jax.Array
-    covariance: jax.Array
+    root: jax.Array
     num_records: int
 
     def mode(self) -> jax.Array:
@@ -140,16 +140,15 @@ class Law(NamedTuple):
         """Positions at which to simulate records that may be in the data.
 
         They are modes, had S and the prior other noise: approximate draws of the law.
-        The slope of the mean is computed at the mode alone. On the way to the others
-        Broyden's (1965) first update keeps it.
+        The slope of the mean is computed at the mode alone. The search for each of the
+        others starts there, and corrects the slope by Broyden's (1965) first update
+        after every step.
         """
         with jax.enable_x64(self.model.is_wide):
             shape = NUM_SPREAD, 2, len(mode)
             normals = jax.random.normal(jax.random.key(1), shape)
         normals = normals.astype(float)
-        totals = (
-            self.total[None] + normals[:, 0] @ jnp.linalg.cholesky(self.covariance).T
-        )
+        totals = self.total[None] + normals[:, 0] @ self.root.T
         pushes = normals[:, 1] @ self.prior.root.T
         mean, slope = self.model.far(self.window, mode, NUM_FAR_SPREAD)
 
@@ -175,10 +174,9 @@ class Law(NamedTuple):
 
     def _fit(self, t, mean, slope, push=0.0) -> _Fit:
         """-log N(S; n m(t), Sigma) - log prior(t) - t^T push, from m and its slope."""
-        root = jnp.linalg.cholesky(self.covariance)
         residual = self.total - self.num_records * mean
-        residual = solve_triangular(root, residual, lower=True)
-        slope = solve_triangular(root, self.num_records * slope, lower=True)
+        residual = solve_triangular(self.root, residual, lower=True)
+        slope = solve_triangular(self.root, self.num_records * slope, lower=True)
         logprior, force = jax.value_and_grad(self.prior.logprior_fn)(t)
         value = residual @ residual / 2 - logprior - jnp.sum(t * push)
         value = jnp.where(jnp.isfinite(value), value, jnp.inf)

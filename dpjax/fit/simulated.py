@@ -267,7 +267,8 @@ def simulated_fit(
             words, noise = row
             found = released(first, words, noise, 1, *carry)
             covariance = found.covariance(num_records, posterior.tempering)
-            law = Law(model, prior, found.window, found.total, covariance, num_records)
+            root = jnp.linalg.cholesky(covariance)
+            law = Law(model, prior, found.window, found.total, root, num_records)
             mode = law.mode().astype(start.dtype).astype(float)
             return (mode, model.simulate(law.predicted(mode))), None
 

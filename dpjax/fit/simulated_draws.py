@@ -57,6 +57,8 @@ MIN_USABLE = 0.5
 NUM_CHAINS = 16
 NUM_WARMUP = 300
 STEPS_PER_DRAW = 2
+"""Of NUTS. On a ring, successive states have a correlation of about .5."""
+
 NUM_NEAR_CHAINS = 512
 
 NUM_CHECKED = 64

@@ -30,7 +30,7 @@ from dpjax.numpyro.sample import (
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.nominal import nominal_size
-from dpjax.runner.fit import least_noise, spending
+from dpjax.runner.fit import least_noise
 from dpjax.runner.plan import EPSILONS, Plan
 from dpjax.runner.plan_fit import (
     NUM_POSITIONS,
@@ -39,6 +39,7 @@ from dpjax.runner.plan_fit import (
     names_of,
     plan_fit,
     simulated_cost,
+    spending_and_gain,
 )
 from dpjax.runner.trial import timed
 
@@ -128,7 +129,7 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
 
-    def gaussian(noise_multiplier, num_records):
+    def gaussian(noise_multiplier, num_records=num_records):
         effective = posterior.tempering * num_records
         return Noises.of(model.dim, effective, noise_multiplier, robust)
 
@@ -142,11 +143,13 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         if is_walk:
             share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
             return least_noise(algorithm_fn, posterior, share), 1.0
-        noise_multiplier, last = spending(algorithm_fn, posterior, model.dim, budget)
-        # A plan knows of no earlier runs.
-        assert last is not None and last.noise_multiplier is not None
-        own = gaussian(noise_multiplier, num_records).scores[-1]
-        return noise_multiplier, last.noise_multiplier / own
+        return spending_and_gain(
+            algorithm_fn,
+            posterior,
+            model.dim,
+            budget,
+            lambda noise_multiplier: gaussian(noise_multiplier).scores[-1],
+        )
 
     def resolution(noise_multiplier, num_records):
         effective = posterior.tempering * num_records

@@ -34,6 +34,7 @@ __all__ = [
     "plan_fit",
     "plan_sample",
     "simulated_cost",
+    "spending_and_gain",
 ]
 
 MAX_NOISE = 1.0
@@ -224,6 +225,29 @@ def _boundary(holds: Callable[[float], bool], start: float, factor: float):
     return start * factor ** (low if at_start else high)
 
 
+def spending_and_gain(
+    algorithm_fn,
+    posterior: Posterior,
+    size: int,
+    budget: privacy.Budget,
+    gaussian: Callable[[float], float],
+) -> tuple[float, float]:
+    """What `FitCost.spending` returns.
+
+    Parameters
+    ----------
+    algorithm_fn, posterior, size, budget
+        As in `dpjax.runner.fit.spending`.
+    gaussian
+        The noise of the last release if it is Gaussian, given the noise multiplier of
+        the fit.
+    """
+    noise_multiplier, last = spending(algorithm_fn, posterior, size, budget)
+    # A plan knows of no earlier runs, so the last release is known.
+    assert last is not None and last.noise_multiplier is not None
+    return noise_multiplier, last.noise_multiplier / gaussian(noise_multiplier)
+
+
 def names_of(position) -> list[str]:
     """Names of the components of a flattened position."""
     return [
@@ -308,19 +332,15 @@ def simulated_cost(
     def gaussian(noise_multiplier):
         return noise_multiplier / math.sqrt(SHARES[-1])
 
-    def spent(budget):
-        noise_multiplier, last = spending(algorithm_fn, posterior, dim, budget)
-        # A plan knows of no earlier runs.
-        assert last is not None and last.noise_multiplier is not None
-        return noise_multiplier, last.noise_multiplier / gaussian(noise_multiplier)
-
     def events(relation, noise_multiplier):
         algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
         return algorithm.privacy(1, relation)
 
     return FitCost(
         nominal_size(posterior, nominal_num_records),
-        spent,
+        lambda budget: spending_and_gain(
+            algorithm_fn, posterior, dim, budget, gaussian
+        ),
         lambda noise_multiplier, _, gain: Noise(gain * gaussian(noise_multiplier)),
         lambda noise_multiplier, num_records: expected_resolution(
             dim, num_records, noise_multiplier

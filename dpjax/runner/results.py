@@ -270,7 +270,7 @@ class Fit(Run):
     steps, so their summary has no R-hat. But neither are all of them independent:
     `dpjax.fit.score_draws` shares its draws of the slope among them, and
     `dpjax.fit.simulated_draws` runs NUTS where records leave a direction undetermined,
-    or the posterior is too curved for what it does otherwise.
+    or the posterior is so curved that it finds too few independent draws.
 
     released
         All that the draws follow from.

@@ -72,10 +72,14 @@ def log_ratio(state, info, kind):
     found = jnp.sign(info.stretch[0, 0]) * info.scores[:, 0] / info.score_noise_sds
     ratios = 2 * found / noises
     if kind is KNormSum:
-        last, far = noises[-1], found[-1] * noises[-1]
-        laplace = (abs(far + 1) - abs(far - 1)) * 2**0.5 / last
-        ratios = ratios.at[-1].set(laplace)
+        last = noises[-1]
+        ratios = ratios.at[-1].set(laplace_log_ratio(found[-1] * last, last))
     return jnp.sum(ratios)
+
+
+def laplace_log_ratio(total, noise):
+    """Of a sum about one against one about minus one, with K-norm noise of this sd."""
+    return (abs(total + 1) - abs(total - 1)) * 2**0.5 / noise
 
 
 @pytest.mark.parametrize("kind", [GaussianSum, KNormSum])
@@ -217,7 +221,7 @@ class Told(simulated.Law):
     """Positions add up the log ratios of the releases before."""
 
     def mode(self):
-        return self.window.center + 2 * self.total / self.covariance[0]
+        return self.window.center + 2 * self.total / self.root[0] ** 2
 
     def predicted(self, mode):
         return jnp.tile(mode, (len(self.prior.draws), 1))
@@ -251,8 +255,8 @@ def test_claims_of_fits_to_whole_records_survive(fit_of_simulated_records, kind)
     def score(state, info):
         total = info.total[0]
         gaussian = 2 * total / noise**2
-        laplace = (abs(total + 1) - abs(total - 1)) * 2**0.5 / noise
-        return info.position[0] + (laplace if kind is KNormSum else gaussian)
+        last = laplace_log_ratio(total, noise) if kind is KNormSum else gaussian
+        return info.position[0] + last
 
     kernel = functools.partial(
         fit_of_simulated_records, noise_multiplier=NOISE, last=kind(1.0, noise)
