@@ -28,9 +28,11 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.frame import frame
+from dpjax.fit.noises import SLOPE_CLIP
 from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import RecordModel
-from dpjax.fit.score_fit import CLIP_NORMS, MIN_EIGENVALUE, SLOPE_CLIP
+from dpjax.fit.score_fit import CLIP_NORMS
+from dpjax.fit.slopes import MIN_EIGENVALUE
 
 __all__ = ["MadeUp", "Noise", "made_up"]
 

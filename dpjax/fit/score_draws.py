@@ -26,9 +26,10 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import compiled
 from dpjax.fit.fit_check import FitCheck
+from dpjax.fit.noises import MIN_RESOLUTION
 from dpjax.fit.normal_laws import Laws, PriorLaw, closest, laws_of
-from dpjax.fit.score_fit import MIN_RESOLUTION, Released, regular
-from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, slopes
+from dpjax.fit.score_fit import Released
+from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, slopes
 from dpjax.posterior import Posterior
 
 __all__ = ["Known", "draws"]

@@ -23,7 +23,7 @@ The noise is Gaussian; that of the last score may be K-norm noise.
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,69 +36,30 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import contrast
 from dpjax.fit.frame import Frame, frame
+from dpjax.fit.noises import CURVATURE_CLIP, SLOPE_CLIP, Noises
 from dpjax.fit.precision import is_wide
-from dpjax.fit.slopes import expected_slope, largest_noise
+from dpjax.fit.slopes import regular
 from dpjax.posterior import Posterior
-from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import check_nominal, nominal_size
 
 __all__ = [
-    "MIN_RESOLUTION",
     "FitState",
-    "Noises",
     "Released",
     "ScoreModel",
-    "expected_resolution",
     "score_fit",
 ]
-
-PHASES = ((20, 0.1, 0.3), (8, 0.05, 0.2), (6, 0.03, 0.2))
-"""Of the search: number of steps; noise of a step, in standard deviations of the
-posterior given one record; noise of the curvature's eigenvalues, in units of the
-frame."""
-
-SLOPE_NOISE, PLACE_NOISE = 0.05, 0.35
-"""Noise of the slope's eigenvalues over their mean; and noise of the place where the
-last score is released, in standard deviations of the posterior."""
-
-MAX_STEP_SHARE, MAX_CURVATURE_SHARE, MAX_SLOPE_SHARE = 0.004, 0.03, 0.1
-"""Shares of the budget that a release takes at most for these noises."""
-
-HISTOGRAM_SHARE = 0.003
-
-FIRST_SCORES, LEAST_FIRST, MAX_FIRST = (0.25, 0.75), 0.1, 0.4
-"""How the scores before the last one divide their share, and bounds on this share of
-what the other releases leave. Between them it is what `PLACE_NOISE` asks for. The last
-score takes the rest, as K-norm noise is least on one large share."""
-
-CHECK_SHARE = 0.01
-"""Of the fit check. It makes the noise of the scores half a per cent larger. At epsilon
-1 and delta 1e-6, its own noise is that of the mean square of 20,000 records to 3 %."""
-
-VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
-"""Of V and of the slope that is lost, in a robust fit."""
 
 RATE, MAX_STEP, MAX_MOVE = 0.5, 0.25, 0.3
 """Share of Newton's step that the search takes; the longest step, in standard
 deviations of the posterior given one record; and the farthest that a step moves a
 component, in standard deviations of the prior."""
 
-CURVATURE_CLIP, SLOPE_CLIP = 3.0, 2.5
-"""Clip norms of a record's curvature and slope, over about what they are."""
-
 LENGTH_EDGES = np.concatenate([[0.0], np.geomspace(0.2, 8.0, 20), [np.inf]])
 CLIP_NORMS = np.geomspace(0.3, 5.0, 57)
 """Bins of the lengths of scores, and clip norms to choose from, over the root mean
 square length of a record's score."""
-
-MIN_EIGENVALUE = 0.2
-"""Least eigenvalue of the slope, over their mean."""
-
-MIN_RESOLUTION = 0.5
-"""Least eigenvalue of the slope over about the largest of its noise, below which noise
-may hide directions in which the records say little."""
 
 KEY_WORDS = 2
 """Random words of the key from which the records get keys of their own."""
@@ -201,114 +162,6 @@ class ScoreModel:
     information: Callable[[Any], jax.Array]
     prior_mean: np.ndarray
     prior_precision: np.ndarray
-
-
-class Noises(NamedTuple):
-    """Noise multipliers of all releases, fixed before the data are read."""
-
-    steps: list[np.ndarray]
-    curvatures: np.ndarray
-    histogram: float
-    slope: float
-    check: float
-    variance: float | None
-    lost: float | None
-    scores: Sequence[float]
-
-    @classmethod
-    def of(
-        cls,
-        dim: int,
-        effective: float,
-        noise_multiplier: float,
-        robust: bool = False,
-        last: GaussianSum | KNormSum | None = None,
-    ) -> "Noises":
-        """The noise for `effective` = T n records, and the last release if it is given.
-
-        A release of the share f of the budget has noise 1 / sqrt(f) times that of a
-        release which spends all of it.
-        """
-        counts, step_noise, eigenvalue_noise = np.transpose(PHASES)
-        step = dim / effective / step_noise
-        steps = _share(step, noise_multiplier, MAX_STEP_SHARE)
-        curvature = largest_noise(CURVATURE_CLIP * dim / effective, dim)
-        curvature = curvature / eigenvalue_noise
-        curvatures = _share(curvature, noise_multiplier, MAX_CURVATURE_SHARE)
-        slope = _slope_share(dim, effective, noise_multiplier)
-        rest = 1 - counts @ steps - sum(curvatures)
-        rest -= HISTOGRAM_SHARE + slope + CHECK_SHARE
-        rest -= robust * (VARIANCE_SHARE + LOST_SHARE)
-
-        def noise(share):
-            return noise_multiplier / np.sqrt(share)
-
-        first = dim / effective * (noise_multiplier / PLACE_NOISE) ** 2
-        first = np.clip(first, LEAST_FIRST * rest, MAX_FIRST * rest)
-        scores = noise([*(first * np.array(FIRST_SCORES)), rest - first])
-        if last is not None:
-            assert last.noise_multiplier is not None
-            scores[-1] = last.noise_multiplier
-        return cls(
-            [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
-            noise(curvatures),
-            noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
-            noise(slope),
-            noise(CHECK_SHARE),
-            noise(VARIANCE_SHARE) if robust else None,
-            noise(LOST_SHARE) if robust else None,
-            scores,
-        )
-
-    @property
-    def pooled_scores(self) -> float:
-        """Of one release that tells as much as all releases of scores."""
-        return float(np.sum(np.power(self.scores, -2.0)) ** -0.5)
-
-
-def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -> float:
-    """What `dpjax.fit.score_draws.Known.resolution` will be, from public numbers.
-
-    The clip norm is taken to be the root mean square length of a record's score, and
-    the public design to be like the data; if it is not, less is resolved.
-
-    Parameters
-    ----------
-    dim
-        Number of parameters.
-    num_records
-        Number of records, times the tempering.
-    noise_multiplier
-        As in `score_fit`.
-    """
-    noise = noise_multiplier / math.sqrt(
-        _slope_share(dim, num_records, noise_multiplier)
-    )
-    noise *= SLOPE_CLIP * dim / num_records
-    return expected_slope(1.0) / largest_noise(noise, dim)
-
-
-def _slope_share(dim: int, effective: float, noise_multiplier: float):
-    """Share of the budget that the slope takes; arguments as in `Noises.of`."""
-    unit = largest_noise(SLOPE_CLIP * dim / effective, dim) / SLOPE_NOISE
-    return _share(unit, noise_multiplier, MAX_SLOPE_SHARE)
-
-
-def _share(unit, noise_multiplier: float, most: float):
-    """Share of the budget with which a release has the noise that is wanted of it.
-
-    Parameters
-    ----------
-    unit
-        The noise that a noise multiplier of one causes, over the noise that is wanted.
-    noise_multiplier
-        Of a release that spends the whole budget.
-    most
-        The largest share. The smallest one has the largest noise multiplier that a
-        release can have.
-    """
-    least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
-    return np.clip((unit * noise_multiplier) ** 2, least, most)
 
 
 def score_fit(
@@ -727,31 +580,3 @@ class _Fit:
             jnp.asarray(noises.check),
             variance * whole,
         )
-
-
-def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
-    """A released slope or variance, shrunk towards a multiple of the identity.
-
-    It is made positive. The multiple is the mean eigenvalue of the measured block. The
-    share of the deviation from it that noise explains is taken off.
-
-    Parameters
-    ----------
-    matrix
-        Symmetric, ``(d, d)``, float64.
-    noise_sd
-        Sd of the noise on a diagonal entry; off the diagonal it is less by sqrt(2).
-    is_measured
-        ``(d,)``. Rows and columns of other directions become zero.
-    """
-    block = jnp.outer(is_measured, is_measured)
-    unit = jnp.diag(is_measured.astype(matrix.dtype))
-    rank = jnp.maximum(jnp.sum(is_measured), 1)
-    mean = jnp.sum(matrix * unit) / rank
-    apart = jnp.where(block, matrix, 0.0) - mean * unit
-    noise = noise_sd**2 * (rank * (rank + 1) / 2 - 1)
-    kept = jnp.maximum(0.0, 1 - noise / jnp.maximum(jnp.sum(apart**2), 1e-30))
-    values, vectors = jnp.linalg.eigh(mean * jnp.eye(len(matrix)) + kept * apart)
-    least = MIN_EIGENVALUE * jnp.maximum(mean, MIN_EIGENVALUE)
-    found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
-    return jnp.where(block, found, 0.0)

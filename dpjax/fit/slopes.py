@@ -25,7 +25,7 @@ import numpy as np
 
 from dpjax.fit.compiled import QUICKLY
 
-__all__ = ["Evidence", "expected_slope", "largest_noise", "slopes"]
+__all__ = ["Evidence", "expected_slope", "largest_noise", "regular", "slopes"]
 
 LEVEL_SD = 1.0
 MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
@@ -33,6 +33,9 @@ MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
 
 MAX_SHRINKS = 64
 """Proposals of an elliptical step before it stays."""
+
+MIN_EIGENVALUE = 0.2
+"""Least eigenvalue of the slope, over their mean."""
 
 NUM_CHAINS, WARMUP, SPACING = 32, 300, 20
 """Chains, their steps before the first draw, and their steps between draws."""
@@ -97,6 +100,34 @@ def largest_noise(noise_sd, dim):
     The noise has sd `noise_sd` on the diagonal, and less by sqrt(2) off it.
     """
     return noise_sd * (np.sqrt(2 * dim) + 1)
+
+
+def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
+    """A released slope or variance, shrunk towards a multiple of the identity.
+
+    It is made positive. The multiple is the mean eigenvalue of the measured block. The
+    share of the deviation from it that noise explains is taken off.
+
+    Parameters
+    ----------
+    matrix
+        Symmetric, ``(d, d)``, float64.
+    noise_sd
+        Sd of the noise on a diagonal entry; off the diagonal it is less by sqrt(2).
+    is_measured
+        ``(d,)``. Rows and columns of other directions become zero.
+    """
+    block = jnp.outer(is_measured, is_measured)
+    unit = jnp.diag(is_measured.astype(matrix.dtype))
+    rank = jnp.maximum(jnp.sum(is_measured), 1)
+    mean = jnp.sum(matrix * unit) / rank
+    apart = jnp.where(block, matrix, 0.0) - mean * unit
+    noise = noise_sd**2 * (rank * (rank + 1) / 2 - 1)
+    kept = jnp.maximum(0.0, 1 - noise / jnp.maximum(jnp.sum(apart**2), 1e-30))
+    values, vectors = jnp.linalg.eigh(mean * jnp.eye(len(matrix)) + kept * apart)
+    least = MIN_EIGENVALUE * jnp.maximum(mean, MIN_EIGENVALUE)
+    found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
+    return jnp.where(block, found, 0.0)
 
 
 def slopes(

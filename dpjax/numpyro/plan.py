@@ -13,7 +13,7 @@ from numpyro.distributions import biject_to
 from dpjax import privacy
 from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
-from dpjax.fit.score_fit import MIN_RESOLUTION, Noises, expected_resolution
+from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model, is_latent

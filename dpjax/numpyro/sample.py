@@ -34,13 +34,9 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
+from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import (
-    MIN_RESOLUTION,
-    ScoreModel,
-    expected_resolution,
-    score_fit,
-)
+from dpjax.fit.score_fit import ScoreModel, score_fit
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (

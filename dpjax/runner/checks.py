@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.fit import score_draws, simulated_draws
-from dpjax.fit.score_fit import MIN_RESOLUTION
+from dpjax.fit.noises import MIN_RESOLUTION
 
 __all__ = ["Check", "of_chains", "of_fit"]
 

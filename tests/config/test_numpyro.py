@@ -82,8 +82,12 @@ def folder(tmp_path):
 
 
 @pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore:the model does not fit")
 def test_a_file_and_a_model_give_draws_with_nothing_to_tune(folder, capsys):
-    """No file of the run holds a number of a record, planted with fifteen digits."""
+    """No file of the run holds a number of a record, planted with fifteen digits.
+
+    The keys are the operating system's: noise warns of the model in one of 1000 fits.
+    """
     path, out, secret = folder / "job.toml", folder / "out", "1.73190524681357"
     lines = (folder / "people.csv").read_text().splitlines()
     lines[1] = f"30,m,S,{secret}"

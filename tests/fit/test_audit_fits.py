@@ -11,8 +11,9 @@ import dpjax
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import score_fit as score_fits
 from dpjax.fit import simulated
+from dpjax.fit.noises import Noises
 from dpjax.fit.record_model import Moments, Window
-from dpjax.fit.score_fit import Noises, ScoreModel, score_fit
+from dpjax.fit.score_fit import ScoreModel, score_fit
 from dpjax.fit.scores import Scores
 from dpjax.fit.simulated import simulated_fit
 from dpjax.release.gaussian_sum import GaussianSum

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax.fit.frame import frame
-from dpjax.fit.score_fit import regular
+from dpjax.fit.slopes import regular
 
 
 def positive(rng, dim, rank=None):

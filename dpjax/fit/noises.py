@@ -1,0 +1,160 @@
+"""How a fit divides its budget among its releases, before the data are read.
+
+A release of `dpjax.fit.score_fit` takes what the noise that is wanted of it costs, up
+to a share of the budget. The last score takes what is left.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpjax.fit.slopes import expected_slope, largest_noise
+from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
+from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.k_norm_sum import KNormSum
+
+__all__ = ["MIN_RESOLUTION", "Noises", "expected_resolution"]
+
+PHASES = ((20, 0.1, 0.3), (8, 0.05, 0.2), (6, 0.03, 0.2))
+"""Of the search: number of steps; noise of a step, in standard deviations of the
+posterior given one record; noise of the curvature's eigenvalues, in units of the
+frame."""
+
+SLOPE_NOISE, PLACE_NOISE = 0.05, 0.35
+"""Noise of the slope's eigenvalues over their mean; and noise of the place where the
+last score is released, in standard deviations of the posterior."""
+
+MAX_STEP_SHARE, MAX_CURVATURE_SHARE, MAX_SLOPE_SHARE = 0.004, 0.03, 0.1
+"""Shares of the budget that a release takes at most for these noises."""
+
+HISTOGRAM_SHARE = 0.003
+"""Of the histogram of lengths."""
+
+FIRST_SCORES, LEAST_FIRST, MAX_FIRST = (0.25, 0.75), 0.1, 0.4
+"""How the scores before the last one divide their share, and bounds on this share of
+what the other releases leave. Between them it is what `PLACE_NOISE` asks for. The last
+score takes the rest, as K-norm noise is least on one large share."""
+
+CHECK_SHARE = 0.01
+"""Of the fit check. It makes the noise of the scores half a per cent larger. At epsilon
+1 and delta 1e-6, its own noise is that of the mean square of 20,000 records to 3 %."""
+
+VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
+"""Of V and of the slope that is lost, in a robust fit."""
+
+CURVATURE_CLIP, SLOPE_CLIP = 3.0, 2.5
+"""Clip norms of a record's curvature and slope, over about what they are."""
+
+MIN_RESOLUTION = 0.5
+"""Least eigenvalue of the slope over about the largest of its noise, below which noise
+may hide directions in which the records say little."""
+
+
+class Noises(NamedTuple):
+    """Noise multipliers of all releases, fixed before the data are read."""
+
+    steps: list[np.ndarray]
+    curvatures: np.ndarray
+    histogram: float
+    slope: float
+    check: float
+    variance: float | None
+    lost: float | None
+    scores: Sequence[float]
+
+    @classmethod
+    def of(
+        cls,
+        dim: int,
+        effective: float,
+        noise_multiplier: float,
+        robust: bool = False,
+        last: GaussianSum | KNormSum | None = None,
+    ) -> "Noises":
+        """The noise for `effective` = T n records, and the last release if it is given.
+
+        A release of the share f of the budget has noise 1 / sqrt(f) times that of a
+        release which spends all of it.
+        """
+        counts, step_noise, eigenvalue_noise = np.transpose(PHASES)
+        step = dim / effective / step_noise
+        steps = _share(step, noise_multiplier, MAX_STEP_SHARE)
+        curvature = largest_noise(CURVATURE_CLIP * dim / effective, dim)
+        curvature = curvature / eigenvalue_noise
+        curvatures = _share(curvature, noise_multiplier, MAX_CURVATURE_SHARE)
+        slope = _slope_share(dim, effective, noise_multiplier)
+        rest = 1 - counts @ steps - sum(curvatures)
+        rest -= HISTOGRAM_SHARE + slope + CHECK_SHARE
+        rest -= robust * (VARIANCE_SHARE + LOST_SHARE)
+
+        def noise(share):
+            return noise_multiplier / np.sqrt(share)
+
+        first = dim / effective * (noise_multiplier / PLACE_NOISE) ** 2
+        first = np.clip(first, LEAST_FIRST * rest, MAX_FIRST * rest)
+        scores = noise([*(first * np.array(FIRST_SCORES)), rest - first])
+        if last is not None:
+            assert last.noise_multiplier is not None
+            scores[-1] = last.noise_multiplier
+        return cls(
+            [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
+            noise(curvatures),
+            noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
+            noise(slope),
+            noise(CHECK_SHARE),
+            noise(VARIANCE_SHARE) if robust else None,
+            noise(LOST_SHARE) if robust else None,
+            scores,
+        )
+
+    @property
+    def pooled_scores(self) -> float:
+        """Of one release that tells as much as all releases of scores."""
+        return float(np.sum(np.power(self.scores, -2.0)) ** -0.5)
+
+
+def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -> float:
+    """What `dpjax.fit.score_draws.Known.resolution` will be, from public numbers.
+
+    The clip norm is taken to be the root mean square length of a record's score, and
+    the public design to be like the data; if it is not, less is resolved.
+
+    Parameters
+    ----------
+    dim
+        Number of parameters.
+    num_records
+        Number of records, times the tempering.
+    noise_multiplier
+        As in `score_fit`.
+    """
+    noise = noise_multiplier / math.sqrt(
+        _slope_share(dim, num_records, noise_multiplier)
+    )
+    noise *= SLOPE_CLIP * dim / num_records
+    return expected_slope(1.0) / largest_noise(noise, dim)
+
+
+def _slope_share(dim: int, effective: float, noise_multiplier: float):
+    """Share of the budget that the slope takes; arguments as in `Noises.of`."""
+    unit = largest_noise(SLOPE_CLIP * dim / effective, dim) / SLOPE_NOISE
+    return _share(unit, noise_multiplier, MAX_SLOPE_SHARE)
+
+
+def _share(unit, noise_multiplier: float, most: float):
+    """Share of the budget with which a release has the noise that is wanted of it.
+
+    Parameters
+    ----------
+    unit
+        The noise that a noise multiplier of one causes, over the noise that is wanted.
+    noise_multiplier
+        Of a release that spends the whole budget.
+    most
+        The largest share. The smallest one has the largest noise multiplier that a
+        release can have.
+    """
+    least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
+    return np.clip((unit * noise_multiplier) ** 2, least, most)
