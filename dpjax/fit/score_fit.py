@@ -438,7 +438,9 @@ class _Fit:
             lengths = contrast.length(found.nodes, found.directions)
             bins = jnp.searchsorted(edges, lengths)
             empty = jnp.zeros(len(LENGTH_EDGES) - 1, self.dtype)
-            return empty.at[bins].add(found.weights)
+            # Its diameter is sqrt(2) if no number is negative. A model may make weights
+            # of what a record holds.
+            return empty.at[bins].add(jnp.maximum(found.weights, 0))
 
         words = self.take(release, len(LENGTH_EDGES) - 1)[0]
         counts = self.ask(release, words, noises.histogram, contribution)

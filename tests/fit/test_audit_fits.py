@@ -1,5 +1,6 @@
 """Attacks on what fits release: it tells no more than the accountant says."""
 
+import dataclasses
 import functools
 
 import jax
@@ -160,6 +161,27 @@ def one_release(posterior, part, size, diameter, noise):
 
 NUM_BINS = len(score_fits.LENGTH_EDGES) - 1
 SILENT = (0.0, 0.0)
+
+
+def test_negative_weights_take_histograms_no_farther(monkeypatch):
+    """A mixture whose shares are covariates may have such weights at some record."""
+
+    def signed(position, record, rng_key):
+        found = scores(position, record, rng_key)
+        share = record[1]
+        nodes = jnp.array([[0.3], [3.0]], record.dtype)
+        return found._replace(nodes=nodes, weights=jnp.stack([share, 1 - share]))
+
+    monkeypatch.setitem(
+        globals(), "MODEL", dataclasses.replace(MODEL, scores_fn=signed)
+    )
+    kernel = functools.partial(one_release, part=histogram, size=NUM_BINS)
+    below, above = (
+        kernel(one, diameter=2.0, noise=1e-5).step(jax.random.key(0), jnp.zeros(1))[1]
+        for one in neighbours((1.0, -30.0), (1.0, 30.0))
+    )
+    distance = np.linalg.norm(np.asarray(above - below))
+    assert 1.4 < distance < np.sqrt(2) + 0.01
 
 
 @pytest.mark.parametrize(
