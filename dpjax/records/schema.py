@@ -245,7 +245,8 @@ class Schema(Mapping[str, Column]):
         ----------
         records
             A table of pandas, polars or pyarrow, a dict of arrays, or the path of a
-            .csv, .csv.gz, .parquet or .npz file.
+            .csv, .csv.gz, .parquet or .npz file. Of a .csv file, each line below the
+            first is a record, even an empty one: no cell spans lines.
         arrays
             ``{array: column}``, or a list of columns for an array of shape ``(n, k)``.
             By default every column is an array. Columns that are not named in it are

@@ -1,7 +1,9 @@
 """Tables of any kind as columns of cells, and cells as numbers or codes.
 
 A cell is read by itself: nothing that is told or returned of one record depends on
-another one, and no cell is refused. What cannot be read is missing.
+another one, and no cell is refused. What cannot be read is missing. In a .csv file each
+line below the first is a record, whatever it holds: no cell spans lines, and a quote
+that is not closed spoils its own line.
 """
 
 import csv
@@ -54,7 +56,7 @@ def header(path: Path) -> list[str]:
         parquet = _parquet(path)
         return readable(path, lambda: parquet.read_schema(path).names)
     with _opened(path) as file:
-        return _checked_header(path, readable(path, lambda: next(csv.reader(file), [])))
+        return _checked_header(path, readable(path, lambda: _row(next(file, ""))))
 
 
 def cells(columns: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -65,7 +67,10 @@ def cells(columns: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.n
             "its columns, and in an .npz file the arrays must be named so"
         )
     where = f"column {name!r}"
-    found = readable(where, lambda: np.asarray(columns[name]))
+    values = columns[name]
+    # NumPy would give every text as many letters as the longest.
+    kind = object if isinstance(values, list | tuple) else None
+    found = readable(where, lambda: np.asarray(values, kind))
     if found.dtype.kind not in "biufUSOT":
         raise ValueError(
             f"{where} has the type {found.dtype}, which is neither of numbers nor of "
@@ -129,16 +134,25 @@ def _of_file(path: Path) -> Mapping[str, Any]:
         parquet = _parquet(path)
         return table(readable(path, lambda: parquet.read_table(path)))
     with _opened(path) as file:
-        first, *rows = readable(path, lambda: list(csv.reader(file))) or [[]]
+        first, *rows = readable(path, lambda: [_row(line) for line in file]) or [[]]
     width = len(_checked_header(path, first))
-    # An empty line is a record only where a record has one cell.
-    kept = [row for row in rows if row or width == 1]
-    if not kept:
+    if not rows:
         raise ValueError(f"{path} has no records below its first row")
     # A line with another number of cells has none that could be told apart.
     empty = [""] * width
-    kept = [row if len(row) == width else empty for row in kept]
-    return dict(zip(first, zip(*kept, strict=True), strict=True))
+    rows = [row if len(row) == width else empty for row in rows]
+    return dict(zip(first, zip(*rows, strict=True), strict=True))
+
+
+def _row(line: str) -> list[str]:
+    """The cells of a line."""
+    line = line.rstrip("\r\n")
+    if '"' not in line:
+        return line.split(",")
+    try:
+        return next(csv.reader([line]))
+    except csv.Error:
+        return []
 
 
 def _checked_header(path, names: list[str]) -> list[str]:
@@ -163,7 +177,7 @@ def _kind(path: Path) -> str:
 
 def _opened(path: Path):
     opened = gzip.open if path.suffix == ".gz" else open
-    return opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="\n")
 
 
 def _npz(path):
