@@ -57,7 +57,7 @@ HANDED_ON = {
     ],
     "runner/program": [
         "data = jax.tree.map(moved, posterior.data)",
-        "data = on_disk.in_memory(posterior.data)",
+        "data = list(map(on_disk.canonical, on_disk.in_memory(posterior.data)))",
         "data = on_disk.joined(posterior.data, data)",
         "if mesh is not None and on_disk.is_any(posterior.data):",
     ],

@@ -21,6 +21,7 @@ __all__ = [
     "array",
     "block",
     "block_size",
+    "canonical",
     "in_memory",
     "is_any",
     "joined",
@@ -86,7 +87,7 @@ class Reader:
     def __call__(self, where) -> np.ndarray:
         where = np.asarray(where)
         read = self._block if self._length else self._scattered
-        return read(where).astype(self._dtype, copy=False)
+        return canonical(read(where), self._dtype)
 
     def _block(self, start):
         length, last = self._length, len(self._array) - self._length
@@ -123,7 +124,19 @@ def array(values) -> Any:
     """
     if _is_on_disk(values) and OnDisk(values).dtype == values.dtype:
         return values
-    return jnp.asarray(values)
+    return jnp.asarray(canonical(values))
+
+
+def canonical(values, dtype=None) -> Any:
+    """A NumPy array in the type that it has in JAX; any other array as it is.
+
+    JAX would convert it as well, and NumPy would warn if a record were out of range.
+    """
+    if not isinstance(values, np.ndarray):
+        return values
+    with np.errstate(over="ignore", invalid="ignore"):
+        dtype = dtype or jax.dtypes.canonicalize_dtype(values.dtype)
+        return values.astype(dtype, copy=False)
 
 
 def is_any(data) -> bool:

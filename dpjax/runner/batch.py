@@ -264,9 +264,10 @@ def batch(
     -----
     *Formal guarantees.* A budget bounds what one run spends. Runs on the same records
     add up: the statement of a data set composes all settings and repetitions on it, and
-    those on data sets with equal arrays. If data sets share some of their records, only
-    `Batch.statement` holds, which composes all runs of the batch. There is no ledger:
-    what a batch spends is not counted with other runs.
+    those on data sets with equal arrays, so it tells which ones are equal. If data sets
+    share some of their records, only `Batch.statement` holds, which composes all runs
+    of the batch. There is no ledger: what a batch spends is not counted with other
+    runs.
 
     The draws of a run are those of `dpjax.run` to the last bit, unless the likelihood
     is a matrix product, whose last digit may depend on how many are multiplied at once.
@@ -415,7 +416,7 @@ def _stacked(posteriors: list[Posterior]) -> Posterior:
     """One posterior with the data of all, along a new leading axis."""
 
     def together(*leaves):
-        return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+        return jnp.stack(list(map(on_disk.array, leaves)))
 
     data = jax.tree.map(together, *(each.data for each in posteriors))
     return replace(posteriors[0], data=data)

@@ -260,7 +260,7 @@ def trace(
     words = jax.ShapeDtypeStruct((chunk_size, num_chains, num_words), jnp.uint32)
     active = jax.ShapeDtypeStruct((chunk_size, num_chains), bool)
     arrays = arrays_of(algorithm_fn)
-    data = on_disk.in_memory(posterior.data)
+    data = list(map(on_disk.canonical, on_disk.in_memory(posterior.data)))
     mesh = _mesh(data)
     if mesh is not None and on_disk.is_any(posterior.data):
         raise ValueError(

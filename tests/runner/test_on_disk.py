@@ -156,6 +156,18 @@ def test_any_view_of_a_file_is_read(stored_as, tmp_path):
     np.testing.assert_array_equal(total, np.sum(RECORDS > 0, axis=0))
 
 
+@pytest.mark.parametrize("stored_as", [lambda path, array: array, saved])
+def test_no_warning_tells_of_a_number_that_is_out_of_range(stored_as, tmp_path):
+    """NumPy would warn of it, and end a run that is charged if warnings are errors."""
+    records = RECORDS.astype(np.float64)
+    records[3] = 1e300
+    with jax.enable_x64(False):
+        found = run(
+            KERNELS["barker"], stored_as(tmp_path / "records.npy", records), BUDGET
+        )
+    assert np.std(found.positions) > 0
+
+
 def test_one_reading_of_a_block_serves_all_chains(stored, monkeypatch):
     read = mock.Mock(side_effect=Reader._block, autospec=True)
     monkeypatch.setattr(Reader, "_block", lambda *arguments: read(*arguments))
