@@ -26,7 +26,18 @@ _programs: OrderedDict[str, Callable] = OrderedDict()
 
 
 def compiled(function: Callable, *arguments) -> Callable:
-    """`function`, compiled `QUICKLY` for arguments of these shapes and types."""
+    """`function`, compiled `QUICKLY` for arguments of these shapes and types.
+
+    Raises
+    ------
+    RuntimeError
+        Under `jax.disable_jit`.
+    """
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        raise RuntimeError(
+            "dpjax compiles all that it runs, which jax.disable_jit() does not allow: "
+            "to debug a model, call its functions on made-up records"
+        )
     lowered = jax.jit(function).lower(*arguments)
     # The text leaves out arguments that are not used.
     text = f"{lowered.args_info}{lowered.out_tree}{lowered.as_text()}"

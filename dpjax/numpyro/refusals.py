@@ -231,8 +231,12 @@ def warn_of_captured(function) -> None:
 
 
 def _is_obvious(value) -> bool:
-    """Whether a captured value is a flag, an axis or a count of at most two."""
-    return isinstance(value, int) and -2 <= value <= 2
+    """Whether a captured value is a flag, an axis or a count of at most two, or up to
+    three of them, such as a shape."""
+    if not isinstance(value, int | np.ndarray) or np.size(value) > 3:
+        return False
+    numbers = np.asarray(value)
+    return numbers.dtype.kind in "bi" and bool(np.all(np.abs(numbers) <= 2))
 
 
 def _listed(names):

@@ -47,6 +47,7 @@ from dpjax.numpyro.fisher import (
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores, generated
 from dpjax.posterior import Posterior
+from dpjax.release.captured import check_example
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import nominal_size
@@ -167,7 +168,7 @@ def sample(
     ValueError
         If the model's observations cannot be drawn, or its covariates have no public
         design, or the neighbouring relation makes a number of records private that is
-        used.
+        used, or the example of the model holds records in their order.
     BudgetError, CheckpointError
         As in `dpjax.run`; and before anything is spent, if the budget is too small for
         any fit, or for a model that generates whole records, as in `dpjax.sample`.
@@ -183,6 +184,8 @@ def sample(
     """
     check_key(unsafe_key)
     is_walk = check_method(method, robust, nominal_num_records)
+    model = model_of(posterior)
+    check_example(posterior, model.example)
     options: dict[str, Any] = dict(
         num_draws=num_draws,
         num_chains=num_chains,
@@ -193,7 +196,6 @@ def sample(
     )
     if is_walk:
         return _walk(posterior, budget, **options)
-    model = model_of(posterior)
     if generates_all(model) and not robust:
         return simulated.sample(
             posterior,
@@ -219,7 +221,7 @@ def sample(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
         draws,
         posterior,
-        initial_position=prior_mean(model_of(posterior)),
+        initial_position=prior_mean(model),
         budget=budget,
         **options,
     )

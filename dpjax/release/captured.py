@@ -1,11 +1,11 @@
 """Records that reach a function of a posterior other than as its argument.
 
-The log-likelihood of one record may read that record and public values; a prior and a
-`constrain_fn` may read public values alone. A function can hold records all the same:
-in its closure, its globals, its defaults, the attributes of its object, or as constants
-of the program that JAX traces. What a function holds is compared with the data in
-three ways: by identity and shared memory, by the length of the leading axis, and by
-content.
+The log-likelihood of one record may read that record and public values; a prior, a
+simulator and a `constrain_fn` may read public values alone. A function can hold records
+all the same: in its closure, its globals, its defaults, the attributes of its object,
+or as constants of the program that JAX traces. What a function holds is compared with
+the data in three ways: by identity and shared memory, by the length of the leading
+axis, and by content. So is where chains start, but only by what cannot be chance.
 """
 
 import dis
@@ -13,7 +13,7 @@ import functools
 import math
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -24,7 +24,14 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from dpjax.posterior import Posterior
 from dpjax.release import taint
 
-__all__ = ["Records", "captured", "check_functions", "constants"]
+__all__ = [
+    "Records",
+    "captured",
+    "check_example",
+    "check_functions",
+    "check_simulation",
+    "constants",
+]
 
 LIBRARIES = frozenset(
     {"blackjax", "chex", "dpjax", "flax", "jax", "jaxlib", "numpy", "numpyro"}
@@ -32,6 +39,8 @@ LIBRARIES = frozenset(
     | sys.stdlib_module_names
 ) - {"__main__"}
 """Packages whose globals and classes hold no records of the user."""
+
+NUMBERS = int, float, complex
 
 SIGNIFICANT_DIGITS = 5
 """Decimal digits of a number that could be typed by hand, such as 0.5, which many data
@@ -56,26 +65,47 @@ class Records:
     def __init__(self, posterior: Posterior, *others: Posterior):
         together = posterior, *others
         self._leaves = jax.tree.leaves([each.data for each in together])
-        self._public = jax.tree.leaves([each.public for each in together])
+        public = [each.public for each in together]
+        lists = jax.tree.leaves(public, is_leaf=_are_numbers)
+        self._public = jax.tree.leaves(public) + list(map(_together, lists))
 
     def why_secret(self, value) -> str:
         """What gives a value away as records; empty if nothing does."""
         return dict(self.secrets([("", value)])).get("", "")
 
     @np.errstate(over="ignore", invalid="ignore")
-    def secrets(self, named: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
-        """Those of the (name, value) pairs that are records, as (name, why)."""
+    def secrets(
+        self, named: Iterable[tuple[str, Any]], only_unmistakable: bool = False
+    ) -> list[tuple[str, str]]:
+        """Those of the (name, value) pairs that are records, as (name, why).
+
+        With `only_unmistakable`, neither the length of an array nor numbers that could
+        be typed by hand make records of it.
+        """
         named = [pair for pair in named if not self._is_public(pair[1])]
         arrays = [_numbers(value) for _, value in named]
         chances, found = self._chances(arrays), []
         for (name, value), array, chance in zip(named, arrays, chances, strict=True):
             if taint.is_one_of(value, self._leaves):
                 found.append((name, "is an array of the data"))
+            elif chance < MAX_CHANCE:
+                found.append((name, "holds entries of the data"))
+            elif only_unmistakable:
+                continue
             elif np.shape(value)[:1] == self._leaves[0].shape[:1]:
                 found.append((name, "has one entry for each of the records"))
-            elif chance < MAX_CHANCE or (chance <= 1 and self._holds_run(array)):
+            elif chance <= 1 and self._holds_run(array):
                 found.append((name, "holds entries of the data"))
         return found
+
+    def holds_in_order(self, value) -> bool:
+        """Whether an array is a run of the data that cannot be chance.
+
+        It must hold at least `MIN_RUN` different numbers that are unmistakable.
+        """
+        array = _numbers(value)
+        is_telling = _unmistakable(array, array.dtype).size >= MIN_RUN
+        return is_telling and self._holds_run(array)
 
     def _is_public(self, value) -> bool:
         numbers = _numbers(value)
@@ -131,7 +161,7 @@ class Records:
 def check_functions(
     posterior: Posterior, positions, others: Sequence[Posterior] = ()
 ) -> None:
-    """Refuse functions of a posterior that hold records.
+    """Refuse functions of a posterior that hold records, and positions that are some.
 
     The functions are traced, not executed.
 
@@ -140,7 +170,7 @@ def check_functions(
     posterior
         Its data are compared with what its functions hold, apart from `public`.
     positions
-        Where chains start, ``(chains, ...)``. Only shapes are used.
+        Where chains start, ``(chains, ...)``.
     others
         Posteriors with the same functions, whose data they must not hold either.
 
@@ -148,7 +178,7 @@ def check_functions(
     ------
     ValueError
         If a function holds an array of the data, an array with one entry for each
-        record, or entries of the data.
+        record, or entries of the data, or a chain starts at entries of the data.
     """
     records = Records(posterior, *others)
     first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
@@ -159,29 +189,89 @@ def check_functions(
     if posterior.constrain_fn is not None:
         functions["constrain_fn"] = (position,)
     for kind, arguments in functions.items():
-        function = getattr(posterior, kind)
-        held = [(f"{name!r}", value) for name, value in captured(function)]
-        # A new function, as JAX may have traced this one when its variables had
-        # other values.
-        program = jax.make_jaxpr(lambda *given, f=function: f(*given))(*arguments)
-        held += [
-            (f"a constant of shape {np.shape(value)}", value)
-            for value in constants(program)
-        ]
-        for name, why in records.secrets(held):
+        allowed = "the record that it is given" if len(arguments) > 1 else "no record"
+        _check(records, kind, getattr(posterior, kind), arguments, allowed)
+    starts = [
+        (jax.tree_util.keystr(path), start)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(positions)
+        for start in np.asarray(leaf)
+    ]
+    for name, why in records.secrets(starts, only_unmistakable=True):
+        raise ValueError(
+            f"a chain starts at an initial_position{name} that {why}, so its first "
+            "draws would publish them: start from the prior, or from an earlier run"
+        )
+
+
+def check_simulation(
+    posterior: Posterior, simulate_fn: Callable, prior_sample_fn: Callable
+) -> None:
+    """Refuse functions that simulate, where they hold records.
+
+    Parameters
+    ----------
+    posterior
+        As in `check_functions`.
+    simulate_fn, prior_sample_fn
+        As in `dpjax.sample`. They are traced, not executed.
+
+    Raises
+    ------
+    ValueError
+        As `check_functions` does.
+    """
+    records, key = Records(posterior), jax.random.key(0)
+    position = jax.eval_shape(prior_sample_fn, key)
+    _check(records, "prior_sample_fn", prior_sample_fn, (key,), "no record")
+    _check(records, "simulate_fn", simulate_fn, (key, position), "no record")
+
+
+def check_example(posterior: Posterior, example: Mapping[str, Any]) -> None:
+    """Refuse made-up records that are the first of the data, or others in their order.
+
+    Made-up records may share single numbers with the data, such as an age.
+
+    Raises
+    ------
+    ValueError
+        If an array of `example` is a run of entries of the data.
+    """
+    records = Records(posterior)
+    for name, value in example.items():
+        if records.holds_in_order(value):
             raise ValueError(
-                f"{kind} holds {name}, which {why}: it may read "
-                + ("the record that it is given" if len(arguments) > 1 else "no record")
-                + " and public values only. Compute with its arguments instead, or, if "
-                "this value is not private, name it in public="
+                f"example[{name!r}] holds entries of the data in their order, and what "
+                "is released depends on it: make these records up, as the example of a "
+                "dpjax.records.Schema does"
             )
+
+
+def _check(
+    records: Records, kind: str, function: Callable, arguments, allowed: str
+) -> None:
+    """Refuse a function that holds records, when `arguments` are what it takes."""
+    held = [(f"{name!r}", value) for name, value in captured(function)]
+    # A new function, as JAX may have traced this one when its variables had other
+    # values.
+    program = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
+    held += [
+        (f"a constant of shape {np.shape(value)}", value)
+        for value in constants(program)
+    ]
+    for name, why in records.secrets(held):
+        raise ValueError(
+            f"{kind} holds {name}, which {why}: it may read {allowed} and public "
+            "values only. Compute with its arguments instead, or, if this value is not "
+            "private, name it in public="
+        )
 
 
 def captured(function: Callable) -> list[tuple[str, Any]]:
     """Numbers and arrays that reach a function other than as arguments.
 
     They come from closures, globals, defaults, `functools.partial`, bound methods, and
-    attributes of functions, of objects and of their classes.
+    attributes of functions, of objects and of their classes. The numbers of a list are
+    one array.
 
     Returns
     -------
@@ -191,12 +281,25 @@ def captured(function: Callable) -> list[tuple[str, Any]]:
     while waiting:
         name, value = waiting.pop()
         is_array = hasattr(value, "__array__") and not isinstance(value, type)
-        if is_array or isinstance(value, (int, float, complex)):
+        if is_array or isinstance(value, NUMBERS):
             found.append((name, value))
+        elif _are_numbers(value):
+            found.append((name, _together(value)))
         elif id(value) not in seen:
             seen[id(value)] = value
             waiting += [(key or name, part) for key, part in _parts(value)]
     return found
+
+
+def _are_numbers(value) -> bool:
+    """Whether a value is a list of numbers, or a tuple or a set of them."""
+    is_list = isinstance(value, list | tuple | set | frozenset) and len(value) > 0
+    return is_list and all(isinstance(each, NUMBERS) for each in value)
+
+
+def _together(value):
+    """The numbers of a list as one array; anything else as it is."""
+    return np.asarray(list(value)) if _are_numbers(value) else value
 
 
 def _parts(value) -> Iterator[tuple[str, Any]]:

@@ -1,5 +1,6 @@
 """What a run's arguments must be, and that its program leaks nothing."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -11,7 +12,14 @@ from dpjax.posterior import Posterior
 from dpjax.release import captured, on_disk, taint
 from dpjax.runner import processes
 
-__all__ = ["check_arguments", "check_key", "check_loop", "check_start", "made"]
+__all__ = [
+    "check_arguments",
+    "check_key",
+    "check_loop",
+    "check_start",
+    "made",
+    "refused_arrays",
+]
 
 EXAMPLE = "functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.01)"
 
@@ -110,7 +118,9 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
     program = traced.jaxpr
     # All at once, as each search reads all records.
     values = [*arrays, *captured.constants(program, with_literals=False)]
-    found = dict(records.secrets((str(i), value) for i, value in enumerate(values)))
+    named = [(str(i), value) for i, value in enumerate(values)]
+    # Otherwise a metric of as many entries as there are records would be secret.
+    found = dict(records.secrets(named, only_unmistakable=True))
     is_secret = {id(value): str(i) in found for i, value in enumerate(values)}
     inputs = [is_secret[id(array)] for array in arrays]
     inputs += [True] * len(on_disk.in_memory(posterior.data))
@@ -128,8 +138,8 @@ def check_start(
     """Refuse an initial state, a prior or a `constrain_fn` that reads records.
 
     Functions of the posterior that hold records are refused as well, whatever they do
-    with them (`dpjax.release.captured`). All are traced, not executed. Arguments and
-    errors are those of `check_loop`.
+    with them, and positions that are entries of the data (`dpjax.release.captured`).
+    Functions are traced, not executed. Arguments and errors are those of `check_loop`.
     """
     captured.check_functions(posterior, positions, others)
 
@@ -142,11 +152,33 @@ def check_start(
         return {name: jax.vmap(f)(positions) for name, f in functions.items()}
 
     posterior = dataclasses.replace(posterior, public=())
-    program, shapes = jax.make_jaxpr(results, return_shape=True)(posterior, positions)
+    with refused_arrays():
+        traced = jax.make_jaxpr(results, return_shape=True)
+        program, shapes = traced(posterior, positions)
     num_arrays = len(jax.tree.leaves(posterior))
     inputs = [True] * num_arrays + [False] * len(jax.tree.leaves(positions))
     depends = taint.tainted(program, inputs)
     _refuse(jax.tree.unflatten(jax.tree.structure(shapes), depends))
+
+
+@contextlib.contextmanager
+def refused_arrays():
+    """Refuse arrays among the parameters that decide what a step costs.
+
+    JAX's own message, that a traced array has no truth value, does not say so.
+
+    Raises
+    ------
+    ValueError
+        If an algorithm compares such an array with a number while it is traced.
+    """
+    try:
+        yield
+    except jax.errors.ConcretizationTypeError:
+        raise ValueError(
+            "a parameter that decides what a step costs is an array: pass clip bounds, "
+            "clip norms, noise multipliers and sampling probabilities as Python floats"
+        ) from None
 
 
 def _refuse(depends) -> None:

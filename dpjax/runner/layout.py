@@ -72,15 +72,15 @@ def check_size(
     Raises
     ------
     ValueError
-        If one of them is too large; the message names a number of steps that is not.
+        If one of them is too large. How much too large may depend on the number of
+        records, which the message does not tell.
     """
     words = num_steps * num_chains * words_per_step / NUM_CHUNKS
     largest = max(num_steps * num_chains, words, num_draws * numbers_per_draw)
     if largest > MAX_NUMBERS:
         raise ValueError(
-            f"{num_steps:,} steps of {num_chains:,} chains do not fit in memory, but "
-            f"{int(num_steps * MAX_NUMBERS / largest):,} do: state num_steps, run "
-            "fewer chains, or raise thinning"
+            f"{num_steps:,} steps of {num_chains:,} chains do not fit in memory: take "
+            "fewer steps, run fewer chains, or raise thinning"
         )
 
 

@@ -28,7 +28,7 @@ from dpjax.posterior import Posterior
 from dpjax.release import on_disk
 from dpjax.release.captured import constants
 from dpjax.release.self_test import check_arithmetic
-from dpjax.runner.check import check_loop, check_start
+from dpjax.runner.check import check_loop, check_start, refused_arrays
 from dpjax.runner.hashes import digest
 
 __all__ = [
@@ -189,7 +189,7 @@ class _Loop:
             data = on_disk.joined(posterior.data, data)
             each = dataclasses.replace(posterior, data=data)
             algorithm = with_arrays(algorithm_fn, arrays)(each)
-            with jax.ensure_compile_time_eval():
+            with refused_arrays(), jax.ensure_compile_time_eval():
                 self.outline = outline_fn(algorithm)
             return scan_steps(algorithm.transition, *arguments)
 

@@ -297,10 +297,14 @@ def begin(
     positions = _check_positions(initial_position, num_chains)
     _check_densities(posterior, positions)
     algorithm = made(algorithm_fn, posterior)
-    states = jax.vmap(algorithm.init)(positions)
     if budget is not None:
         check_start(algorithm_fn, posterior, positions, others)
         _warn_of_large_delta(budget, posterior)
+    # Nothing is executed before it is known not to read the records.
+    logpriors = evaluated(jax.vmap(posterior.logprior_fn), positions)
+    if not np.all(np.isfinite(logpriors)):
+        raise ValueError("the prior density is zero or undefined at initial_position")
+    states = jax.vmap(algorithm.init)(positions)
     return algorithm, states, functools.partial(cost_of, algorithm, num_chains, budget)
 
 
@@ -409,7 +413,7 @@ def _check_positions(initial_position, num_chains: int):
 
 
 def _check_densities(posterior, positions) -> None:
-    """Refuse densities that are no scalars, and a start that the prior rules out."""
+    """Refuse densities that are no scalars."""
     # Only the shapes of the records are used.
     first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
     position, record = jax.eval_shape(first, (positions, posterior.data))
@@ -432,9 +436,6 @@ def _check_densities(posterior, positions) -> None:
                 f"{name} must return a scalar for one position (and one record), got "
                 f"shape {shape}"
             )
-    logpriors = evaluated(jax.vmap(posterior.logprior_fn), positions)
-    if not np.all(np.isfinite(logpriors)):
-        raise ValueError("the prior density is zero or undefined at initial_position")
 
 
 def _warn_of_large_delta(budget, posterior) -> None:

@@ -7,10 +7,17 @@ import types
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 
 import dpjax
-from dpjax.release.captured import Records, captured
+from dpjax.release.captured import (
+    Records,
+    captured,
+    check_example,
+    check_simulation,
+)
 from dpjax.runner.program import check_algorithm
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
@@ -34,6 +41,12 @@ def posterior(data=X, **functions):
 def check(target):
     algorithm_fn = functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.1)
     check_algorithm(algorithm_fn, target, POSITIONS)
+
+
+def numpyro_model(x, label):
+    theta = numpyro.sample("theta", dist.Normal(0, 1).expand([3]).to_event(1))
+    with numpyro.plate("people", len(x)):
+        numpyro.sample("label", dist.Bernoulli(logits=x @ theta), obs=label)
 
 
 def centred(centre):
@@ -171,8 +184,8 @@ SHUFFLED = np.random.default_rng(2).permutation(X)
 COPIES = {
     "the array": (X, "is an array of the data"),
     "a view": (X[::2], "is an array of the data"),
-    "a copy": (X.copy(), "has one entry for each of the records"),
-    "a column": (X[:, 1].copy(), "has one entry for each of the records"),
+    "a copy": (X.copy(), "holds entries of the data"),
+    "a column": (X[:, 1].copy(), "holds entries of the data"),
     "summaries of each record": (X.sum(1), "has one entry for each of the records"),
     "some records": (SHUFFLED[:9], "holds entries of the data"),
     "one record": (X[5].copy(), "holds entries of the data"),
@@ -180,6 +193,7 @@ COPIES = {
     "one cell": (X[5, 1].copy(), "holds entries of the data"),
     "a Python number": (float(X[5, 1]), "holds entries of the data"),
     "some labels": (LABELS[10:30].astype(float), "holds entries of the data"),
+    "a list": (X.ravel().tolist(), "holds entries of the data"),
 }
 
 
@@ -262,6 +276,63 @@ def test_a_proposal_that_holds_a_copy_is_refused():
 
     with pytest.raises(ValueError, match=r"state\.position would depend on the data"):
         check_algorithm(algorithm_fn, posterior(), POSITIONS)
+
+
+def test_chains_that_start_at_records_are_refused():
+    algorithm_fn = functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.1)
+    with pytest.raises(ValueError, match=r"^a chain starts at an initial_position"):
+        check_algorithm(algorithm_fn, posterior(), POSITIONS.at[1].set(X[7]))
+    starts = jnp.array([[0.0, 1.0, 0.5], X.mean(0)])
+    check_algorithm(algorithm_fn, posterior(), starts)
+
+
+def test_as_many_parameters_as_records_are_none_of_them():
+    """A metric may have as many entries as there are records."""
+    metric = jnp.linspace(0.5, 1.0, 64)
+    target = dpjax.Posterior(logprior, lambda position, record: position[0] * record, X)
+    target = dataclasses.replace(target, data=X[:, 0])
+    algorithm_fn = functools.partial(
+        dpjax.barker, step_size=0.1, inverse_mass_matrix=metric, clip_bound=0.1
+    )
+    check_algorithm(algorithm_fn, target, jnp.zeros((2, 64)))
+
+
+def test_simulators_that_hold_records_are_refused():
+    def simulate(rng_key, position, held=0.0):
+        noise = jax.random.normal(rng_key, (3,))
+        return dict(x=position + noise + jnp.asarray(held).mean(), label=jnp.int32(1))
+
+    def prior(rng_key, held=0.0):
+        return jax.random.normal(rng_key, (3,)) + jnp.asarray(held).mean()
+
+    def with_records(function):
+        return functools.partial(function, held=X[:9].copy())
+
+    check_simulation(posterior(), simulate, prior)
+    with pytest.raises(ValueError, match=r"^simulate_fn holds 'held', which holds"):
+        check_simulation(posterior(), with_records(simulate), prior)
+    with pytest.raises(ValueError, match=r"^prior_sample_fn holds 'held'"):
+        dpjax.sample(
+            posterior(),
+            simulate,
+            with_records(prior),
+            budget=dpjax.Budget(1.0, 1e-6),
+        )
+
+
+def test_examples_that_are_records_are_refused():
+    """A single number of an example may be in the data, such as an age."""
+    made_up = np.random.default_rng(4).normal(size=(20, 3))
+    made_up[:3] = X[:3]
+    check_example(posterior(), dict(x=made_up))
+    target = dpjax.numpyro.posterior(
+        numpyro_model,
+        dict(x=X, label=LABELS),
+        plate="people",
+        example=dict(x=X[10:20].tolist()),
+    )
+    with pytest.raises(ValueError, match=r"^example\['x'\] holds entries of the data"):
+        dpjax.numpyro.sample(target, budget=dpjax.Budget(1.0, 1e-6))
 
 
 def test_a_run_is_refused_before_it_is_charged(tmp_path):

@@ -1,5 +1,6 @@
 """dpjax.run: exact draws, budgets kept, ledger first, errors before the data."""
 
+import dataclasses
 import functools
 import json
 
@@ -383,6 +384,20 @@ def test_only_a_key_is_an_unsafe_key(posterior, key):
         ),
         (
             dict(
+                algorithm_fn=functools.partial(BARKER, clip_bound=jnp.array(0.05)),
+                budget=BUDGET,
+            ),
+            "is an array: pass clip bounds",
+        ),
+        (
+            dict(
+                algorithm_fn=functools.partial(BARKER, clip_bound=np.array(0.05)),
+                budget=BUDGET,
+            ),
+            "is an array: pass clip bounds",
+        ),
+        (
+            dict(
                 algorithm_fn=functools.partial(BARKER, clip_bound=float("inf")),
                 budget=BUDGET,
             ),
@@ -415,6 +430,23 @@ def test_bad_input_is_refused_before_the_data_are_read(changes, message):
     target = dpjax.Posterior(logprior, loglikelihood, NOT_READ)
     with pytest.raises(ValueError, match=message):
         go(target, **changes)
+
+
+def test_a_run_without_compilation_is_refused(posterior):
+    with jax.disable_jit(), pytest.raises(RuntimeError, match="to debug a model"):
+        go(posterior, budget=BUDGET)
+
+
+def test_nothing_is_computed_of_records_that_a_prior_holds(posterior):
+    """That the density is zero would tell of them."""
+    held = posterior.data[:9] + 0
+    target = dataclasses.replace(
+        posterior, logprior_fn=lambda theta: -jnp.inf * jnp.sum(held)
+    )
+    with pytest.raises(ValueError, match="logprior_fn holds 'held'"):
+        go(target, budget=BUDGET)
+    with pytest.raises(ValueError, match="density is zero"):
+        go(target)
 
 
 def test_an_undefined_prior_is_never_entered(posterior):
