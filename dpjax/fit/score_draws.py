@@ -31,6 +31,7 @@ from dpjax.fit.normal_laws import Laws, PriorLaw, closest, laws_of
 from dpjax.fit.score_fit import Released
 from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, slopes
 from dpjax.posterior import Posterior
+from dpjax.privacy.shown import shown
 
 __all__ = ["Known", "draws"]
 
@@ -313,7 +314,7 @@ def _alarm(known: Known) -> str:
         f"{known.num_directions} directions that were asked: the noise of the slope is "
         "as large as the slope. The draws allow for every slope that noise may have "
         "hidden, so they are wide, in some directions perhaps as wide as the prior. "
-        f"About {factor:.1g} times as many records or {factor:.1g} times the epsilon, "
+        f"About {shown(factor)} times as many records or as large an epsilon, "
         "a more informative prior, fewer parameters, or an example= that is more like "
         "the data would resolve the slope"
     )

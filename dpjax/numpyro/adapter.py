@@ -113,7 +113,12 @@ def posterior(
     values alone. Values that the model captured from outside are treated as public: a
     warning names them.
     """
-    public, given = dict(public or {}), dict(example or {})
+    public, given = ({} if each is None else dict(each) for each in (public, example))
+    if not hasattr(data, "items"):
+        raise TypeError(
+            "data must be a dict of arrays by the names of the model's arguments, or a "
+            f"data frame, got {type(data).__name__}"
+        )
     if both := set(data) & set(public):
         raise ValueError(f"{sorted(both)} are in data and in public; choose one")
     if not all(isinstance(name, str) and name for name in (*data, *public)):

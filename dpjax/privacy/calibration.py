@@ -8,6 +8,7 @@ from dpjax.privacy import accountant, composition
 from dpjax.privacy.budget import BudgetError
 from dpjax.privacy.events import check_events, repeat
 from dpjax.privacy.gaussian import conversions
+from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count, check_delta, check_epsilon, check_real
 
 __all__ = ["calibrate", "spend_rest"]
@@ -108,7 +109,7 @@ def calibrate(
             )
             for end in (low, high)
         )
-        needed = "more than 500" if least == math.inf else f"{least:.2g} or more"
+        needed = "more than 500" if least == math.inf else f"{shown(least)} or more"
         raise BudgetError(
             f"epsilon = {epsilon:g} at delta = {delta:g} pays for no value between "
             f"{low:g} and {high:g}, which takes an epsilon of {needed}: raise the "

@@ -10,6 +10,7 @@ import numpy as np
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
+from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
@@ -134,12 +135,12 @@ def too_little(
         How many times as many records, or as large an epsilon, it takes.
     """
     reason = (
-        f"epsilon = {budget.epsilon:.3g} is too little for {num_records} records and "
+        f"epsilon = {budget.epsilon:.3g} is too little for {num_records:,} records and "
         f"{dim} parameters: noise will hide {hidden}"
     )
     remedy = (
-        f"About {factor * num_records:.2g} records, or epsilon = "
-        f"{factor * budget.epsilon:.2g}, or fewer parameters, would do; "
+        f"About {shown(factor * num_records)} records, or epsilon = "
+        f"{shown(factor * budget.epsilon)}, or fewer parameters, would do; "
         "dpjax.plan_sample, dpjax.numpyro.plan, or dpjax plan with a configuration, "
         "says what several budgets would give"
     )
@@ -224,9 +225,9 @@ def least_noise(
     if least > budget.epsilon:
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g} is too small "
-            f"for a fit of this posterior, which takes epsilon = {least:.2g} or more: "
-            "its releases would be noise alone. Raise the budget; dpjax.plan_sample or "
-            "dpjax.numpyro.plan says what several would give"
+            f"for a fit of this posterior, which takes epsilon = {shown(least)} or "
+            "more: its releases would be noise alone. Raise the budget; "
+            "dpjax.plan_sample or dpjax.numpyro.plan says what several would give"
         )
     return privacy.calibrate(
         cost,

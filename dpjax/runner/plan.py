@@ -14,6 +14,7 @@ from dp_accounting import NeighboringRelation
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
+from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
 from dpjax.runner.check import check_arguments, made
 from dpjax.runner.run import cost_of
@@ -173,7 +174,7 @@ def plan(
     if not np.isnan(tried.seconds):
         lines.append(
             "time: an estimate for this machine, without compiling; memory: about "
-            f"{tried.num_bytes / 1e6:.2g} MB"
+            f"{shown(tried.num_bytes / 1e6)} MB"
         )
     if is_left_out:
         lines.append(

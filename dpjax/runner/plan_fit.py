@@ -21,6 +21,7 @@ from dpjax.fit.simulated import (
     simulated_fit,
 )
 from dpjax.posterior import Posterior
+from dpjax.privacy.shown import shown
 from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import spending
 from dpjax.runner.plan import EPSILONS, Plan, budgets, shown_time
@@ -143,8 +144,9 @@ def plan_fit(
             own, own_gain, said = noise_multiplier, gain, f"{said}  <- budget"
         noisy, worst = np.median(found), np.max(found)
         lines.append(
-            f"{each.epsilon:9.3g}{noisy:15.2g}{worst:8.2g}{math.hypot(1, noisy):15.3g}"
-            f"{math.hypot(1, worst):8.3g}{resolution:12.2g}{said}"
+            f"{each.epsilon:9.3g}{shown(noisy):>15}{shown(worst):>8}"
+            f"{math.hypot(1, noisy):15.3g}{math.hypot(1, worst):8.3g}"
+            f"{shown(resolution):>12}{said}"
         )
         rows.append(found)
         resolutions.append(resolution)
@@ -153,7 +155,8 @@ def plan_fit(
     width = max(map(len, names[:MAX_SHOWN]))
     for name, noisy in list(zip(names, rows[at], strict=True))[:MAX_SHOWN]:
         lines.append(
-            f"  {name:{width}}  noise {noisy:6.2g}  width {math.hypot(1, noisy):6.3g}"
+            f"  {name:{width}}  noise {shown(noisy):>6}  width "
+            f"{math.hypot(1, noisy):6.3g}"
         )
     if len(names) > MAX_SHOWN:
         lines.append(f"  ... and {len(names) - MAX_SHOWN} more parameters")
@@ -162,7 +165,7 @@ def plan_fit(
         lines.append(
             f"time: about {shown_time(seconds)} for all passes over the records, an "
             "estimate for this machine, and as much as a minute more to compile; "
-            f"memory: about {num_bytes / 1e6:.2g} MB"
+            f"memory: about {shown(num_bytes / 1e6)} MB"
         )
     lines.append(_advice(cost, budget, own, is_worth))
     table = np.array(rows)
@@ -186,7 +189,7 @@ def _advice(cost: FitCost, budget, own: float, is_worth) -> str:
     if own < math.inf and is_worth(own, cost.num_records):
         few = _boundary(lambda n: is_worth(own, n), cost.num_records, 1 / FARTHEST)
         said = f"worth the budget: noise moves half of the parameters by {MAX_NOISE:g}"
-        least = "" if few is None else f", as from about {few:.2g} records on"
+        least = "" if few is None else f", as from about {shown(few)} records on"
         return f"{said} posterior sds or less{least}"
     noise = own if own < math.inf else cost.num_records
     many = own < math.inf and _boundary(
@@ -195,12 +198,12 @@ def _advice(cost: FitCost, budget, own: float, is_worth) -> str:
     least = _boundary(
         lambda sigma: is_worth(sigma, cost.num_records), noise, 1 / FARTHEST
     )
-    needs = [f"about {many:.2g} records"] if many else []
+    needs = [f"about {shown(many)} records"] if many else []
     if least is not None:
         epsilon = privacy.epsilon(
             cost.events(budget.neighboring_relation, least), budget.delta
         )
-        needs.append(f"epsilon = {epsilon / cost.share:.2g}")
+        needs.append(f"epsilon = {shown(epsilon / cost.share)}")
     remedy = " or ".join(needs) or "fewer parameters or a more informative prior"
     return (
         "not worth the budget: noise moves more than half of the parameters by more "

@@ -104,7 +104,9 @@ def test_a_second_fit_compiles_nothing():
 
 def test_where_nothing_is_resolved_the_draws_are_the_priors():
     found = released(SLOPE, 100.0, 1000.0, np.zeros(DIM), 0)
-    with pytest.warns(UserWarning, match="times the epsilon"):
+    with pytest.warns(
+        UserWarning, match="times as many records or as large an epsilon"
+    ):
         y, known = drawn(found)
     # Standard errors of 4000 draws are .016 and .011: six of them.
     assert np.abs(np.mean(y, 0)).max() < 0.1 * PRIOR_SD

@@ -131,6 +131,10 @@ def test_a_data_frame_is_the_arrays_of_its_columns():
     target = posterior(line, frame, plate="data")
     assert repr(target).startswith("ModelPosterior(one record: x: float")
     np.testing.assert_allclose(target.data["y"], 2 * VECTOR, rtol=1e-6)
+    given = posterior(line, frame, plate="data", example=frame[:3]).model.example
+    np.testing.assert_allclose(given["x"], VECTOR[:3], rtol=1e-6)
+    with pytest.raises(TypeError, match="data must be a dict of arrays by the names"):
+        posterior(line, (VECTOR, VECTOR), plate="data")
     with pytest.raises(ValueError, match="data\\['y'\\] must be an array of numbers"):
         posterior(line, frame.assign(y=frame["y"].astype(str)), plate="data")
 

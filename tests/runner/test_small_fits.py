@@ -27,7 +27,7 @@ def prior(key):
 def test_nothing_is_spent_on_draws_that_would_not_be_right(tmp_path, num_records):
     """At epsilon .3, such draws missed the truth more often than they said."""
     ledger, budget = tmp_path / "ledger.jsonl", dpjax.Budget(0.3, 1e-6)
-    message = f"{num_records} records and 2 .*would not be right.*dpjax.plan_sample"
+    message = f"{num_records:,} records and 2 .*would not be right.*dpjax.plan_sample"
     with pytest.raises(dpjax.privacy.BudgetError, match=message):
         dpjax.sample(
             target(num_records),
