@@ -98,7 +98,7 @@ class MadeUp(NamedTuple):
         scatter += (unit_of_noise * noise.scores) ** 2 * np.eye(dim)
         slope = effective * unit**2 * product
         noise_sd = unit_of_noise * unit * SLOPE_CLIP / clip_norm * noise.slope
-        seen = _seen(slope, noise_sd)
+        seen = _seen(slope, noise_sd, axes.is_measured)
         precision = np.swapaxes(seen, 1, 2) @ np.linalg.solve(scatter[None], seen)
         covariance = np.linalg.inv(precision + np.diag(1 - axes.data_share)).mean(0)
         draws = axes.stretch @ covariance @ axes.stretch.T
@@ -122,16 +122,20 @@ def _gram(left, right) -> np.ndarray:
     return np.einsum("ni,nj->ij", left, right)
 
 
-def _seen(slope, noise_sd) -> np.ndarray:
-    """The slope as it may be released, ``(draws, d, d)``."""
-    if not noise_sd:
+def _seen(slope, noise_sd, is_measured) -> np.ndarray:
+    """The slope as it may be released, in the measured directions alone,
+    ``(draws, d, d)``."""
+    if not noise_sd or not is_measured.any():
         return slope[None]
-    shape = NUM_SLOPES, *slope.shape
-    noise = noise_sd * np.random.default_rng(0).normal(size=shape)
-    seen = (slope + slope.T + noise + np.swapaxes(noise, 1, 2)) / 2
-    values, vectors = np.linalg.eigh(seen)
-    values = np.maximum(values, MIN_EIGENVALUE * np.trace(slope) / len(slope))
-    return vectors * values[:, None] @ np.swapaxes(vectors, 1, 2)
+    block = np.ix_(is_measured, is_measured)
+    true = slope[block]
+    noise = np.random.default_rng(0).normal(size=(NUM_SLOPES, *true.shape))
+    found = (true + true.T + noise_sd * (noise + np.swapaxes(noise, 1, 2))) / 2
+    values, vectors = np.linalg.eigh(found)
+    values = np.maximum(values, MIN_EIGENVALUE * np.trace(true) / len(true))
+    seen = np.zeros((NUM_SLOPES, *slope.shape))
+    seen[:, *block] = vectors * values[:, None] @ np.swapaxes(vectors, 1, 2)
+    return seen
 
 
 def made_up(

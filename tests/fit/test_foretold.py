@@ -65,3 +65,16 @@ def test_tempering_divides_what_records_say_and_not_the_noise():
     whole = normal(2).widths(NUM_RECORDS, Noise(10.0))
     tempered = normal(2, tempering=0.25).widths(4 * NUM_RECORDS, Noise(10.0))
     assert np.all(tempered < whole) and np.all(tempered > 1)
+
+
+@pytest.mark.parametrize("slope", [0.0, 5.0])
+def test_what_records_do_not_tell_changes_nothing(slope):
+    """A parameter with no score, such as the scale of effects that are zero."""
+    model, noise = normal(3), Noise(5.0, slope)
+    more = MadeUp(
+        np.pad(model.scores, ((0, 0), (1, 0))),
+        np.pad(model.prior_precision, ((1, 0), (1, 0))) + np.diag([2.0, 0, 0, 0]),
+        1.0,
+    )
+    expected = [1.0, *model.widths(NUM_RECORDS, noise)]
+    np.testing.assert_allclose(more.widths(NUM_RECORDS, noise), expected, rtol=0.02)
