@@ -18,6 +18,7 @@ from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model, is_latent
 from dpjax.numpyro.nodes import conditional_scores
+from dpjax.numpyro.refusals import check_effects
 from dpjax.numpyro.sample import (
     FIT_SHARE,
     STEPS_PER_DRAW,
@@ -108,6 +109,7 @@ def plan(
             posterior, model.simulate, model.draw, nominal_num_records
         )
     else:
+        check_effects(model)
         cost = _cost(posterior, centre, robust, is_walk, nominal_num_records)
     planned = plan_fit(found, names_of(centre), cost, budget, epsilons)
     if not is_walk:

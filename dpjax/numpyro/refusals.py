@@ -14,15 +14,18 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from numpyro.ops.provenance import eval_provenance
 
 from dpjax.fit.compiled import evaluated
+from dpjax.fit.effects import are_products, effects
 from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
 from dpjax.release.captured import captured
 
 __all__ = [
     "OVERFLOW",
     "check_dependencies",
+    "check_effects",
     "check_numbers",
     "check_sites",
     "dependencies",
@@ -30,6 +33,9 @@ __all__ = [
     "traced",
     "warn_of_captured",
 ]
+
+NUM_POSITIONS = 4
+"""Draws from the prior at which the effects of a model are compared."""
 
 MAX_RELATIVE_ERROR = 1e-3
 """Bound on the rounding errors of float32 sums over records. A dependence between
@@ -215,6 +221,42 @@ def check_numbers(model: Model, position) -> None:
             "the density of made-up records is not finite. Give example=, a few "
             "made-up records in the form of data that the model could have produced. "
             f"If it has such records, {OVERFLOW}"
+        )
+
+
+def check_effects(model: Model) -> None:
+    """Refuse a fit of a model whose records read products of latents.
+
+    Raises
+    ------
+    ValueError
+        If they do, as in a model that is not centred: see `dpjax.fit.effects`.
+    """
+    draws = jax.tree.map(lambda leaf: leaf[:NUM_POSITIONS], model.prior_draws)
+    first, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], draws))
+    positions = np.stack(
+        [
+            ravel_pytree(jax.tree.map(lambda leaf, i=i: leaf[i], draws))[0]
+            for i in range(NUM_POSITIONS)
+        ]
+    )
+    record = jax.tree.map(lambda leaf: leaf[0], model.example)
+
+    def effects_fn(flat):
+        return effects(
+            lambda flat, record: model.loglikelihood(unravel(flat), record),
+            flat,
+            record,
+        )
+
+    found = unravel(jnp.asarray(are_products(effects_fn, positions), first.dtype))
+    if names := [name for name, leaf in found.items() if np.any(np.asarray(leaf))]:
+        raise ValueError(
+            f"records read products of the latents {_listed(names)}, such as scale * z,"
+            " and many values of these give the same product: a fit takes scores to be "
+            "linear in the latents, and its draws would be far off. Make the product a "
+            "latent of its own, such as numpyro.sample('effect', Normal(mean, scale)) "
+            "in place of mean + scale * z, without LocScaleReparam"
         )
 
 

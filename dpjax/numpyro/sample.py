@@ -46,6 +46,7 @@ from dpjax.numpyro.fisher import (
 )
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores, generated
+from dpjax.numpyro.refusals import check_effects
 from dpjax.posterior import Posterior
 from dpjax.release.captured import check_example
 from dpjax.release.gaussian_sum import GaussianSum
@@ -167,8 +168,9 @@ def sample(
     ------
     ValueError
         If the model's observations cannot be drawn, or its covariates have no public
-        design, or the neighbouring relation makes a number of records private that is
-        used, or the example of the model holds records in their order.
+        design; if records read products of its latents, as in mean + scale * z; if the
+        neighbouring relation makes a number of records private that is used; or if the
+        example of the model holds records in their order.
     BudgetError, CheckpointError
         As in `dpjax.run`; and before anything is spent, if the budget is too small for
         any fit, or for a model that generates whole records, as in `dpjax.sample`.
@@ -194,9 +196,7 @@ def sample(
         checkpoint=checkpoint,
         unsafe_key=unsafe_key,
     )
-    if is_walk:
-        return _walk(posterior, budget, **options)
-    if generates_all(model) and not robust:
+    if generates_all(model) and not (is_walk or robust):
         return simulated.sample(
             posterior,
             model.simulate,
@@ -205,6 +205,9 @@ def sample(
             nominal_num_records=nominal_num_records,
             **options,
         )
+    check_effects(model)
+    if is_walk:
+        return _walk(posterior, budget, **options)
     algorithm_fn = functools.partial(
         fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
