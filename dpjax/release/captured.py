@@ -194,6 +194,8 @@ def check_functions(
     starts = [
         (jax.tree_util.keystr(path), start)
         for path, leaf in jax.tree_util.tree_leaves_with_path(positions)
+        # Within a trace, as NumPyro makes on several devices, they are not known.
+        if not isinstance(leaf, jax.core.Tracer)
         for start in np.asarray(leaf)
     ]
     for name, why in records.secrets(starts, only_unmistakable=True):

@@ -80,7 +80,7 @@ def test_more_epsilon_means_less_noise_at_the_price_of_a_fit():
 @pytest.mark.thorough
 def test_the_remedies_are_where_the_verdict_turns():
     """A budget that is not worth it would be, of more records or epsilon; and back."""
-    said = repr(planned(500))
+    said = repr(planned(500)).replace(",", "")
     assert "not worth the budget" in said
     many, epsilon = map(
         float, re.findall(r"about (\S+) records or epsilon = (\S+)", said)[0]
@@ -91,7 +91,7 @@ def test_the_remedies_are_where_the_verdict_turns():
             planned(500, dpjax.Budget(factor * epsilon, 1e-6)),
         ):
             assert ("not worth" not in repr(found)) == is_worth
-    said = repr(planned(20_000))
+    said = repr(planned(20_000)).replace(",", "")
     few = float(re.findall(r"as from about (\S+) records on", said)[0])
     np.testing.assert_allclose(few, many, rtol=0.15)
 
@@ -153,7 +153,7 @@ def test_a_fit_gives_what_is_foretold(monkeypatch):
     guess = {"intercept": true[0], "slopes": true[1:]}
     plan = dpjax.numpyro.plan(made_up, budget=BUDGET, guess=guess, epsilons=())
     errors, widths = [], []
-    for seed in range(6):
+    for seed in range(10, 16):  # The example has another seed.
         data = poisson.records(num_records, seed=seed)
         x = np.column_stack([np.ones(num_records), data["x"]])
         mode = true
