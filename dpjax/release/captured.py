@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from dpjax.posterior import Posterior
@@ -195,7 +196,7 @@ def check_functions(
         (jax.tree_util.keystr(path), start)
         for path, leaf in jax.tree_util.tree_leaves_with_path(positions)
         # Within a trace, as NumPyro makes on several devices, they are not known.
-        if not isinstance(leaf, jax.core.Tracer)
+        if not isinstance(leaf, Tracer)
         for start in np.asarray(leaf)
     ]
     for name, why in records.secrets(starts, only_unmistakable=True):
