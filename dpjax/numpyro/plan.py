@@ -17,7 +17,7 @@ from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model, is_latent
-from dpjax.numpyro.nodes import conditional_scores
+from dpjax.numpyro.nodes import conditional_scores, generated
 from dpjax.numpyro.refusals import check_effects
 from dpjax.numpyro.sample import (
     FIT_SHARE,
@@ -109,7 +109,7 @@ def plan(
             posterior, model.simulate, model.draw, nominal_num_records
         )
     else:
-        check_effects(model)
+        check_effects(model, generated(model))
         cost = _cost(posterior, centre, robust, is_walk, nominal_num_records)
     planned = plan_fit(found, names_of(centre), cost, budget, epsilons)
     if not is_walk:

@@ -9,7 +9,9 @@ depends on a value of the data. Three kinds of evidence are used:
   or a prior that depends on the number of records.
 """
 
+import functools
 import warnings
+from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +36,13 @@ __all__ = [
     "warn_of_captured",
 ]
 
-NUM_POSITIONS = 4
-"""Draws from the prior at which the effects of a model are compared."""
+NUM_POSITIONS, NUM_ROWS, SPREAD = 4, 256, 0.5
+"""Positions at which the effects of a model are compared, records of which they are the
+effects, besides one for each latent, and how far the positions are apart, in units of
+the prior. Nothing saturates near its centre that tells of the latents elsewhere."""
+
+UNIT_QUANTILES = 0.84, 0.5, 0.16
+"""Quantiles of a latent a priori: a unit above the centre, the centre, and below."""
 
 MAX_RELATIVE_ERROR = 1e-3
 """Bound on the rounding errors of float32 sums over records. A dependence between
@@ -224,40 +231,59 @@ def check_numbers(model: Model, position) -> None:
         )
 
 
-def check_effects(model: Model) -> None:
-    """Refuse a fit of a model whose records read products of latents.
+def check_effects(model: Model, observed: Collection[str]) -> None:
+    """Refuse a fit of a model that is not linear in its latents where data are many.
+
+    Parameters
+    ----------
+    model
+        Its records are those of the example.
+    observed
+        Names of the data that the model generates.
 
     Raises
     ------
     ValueError
-        If they do, as in a model that is not centred: see `dpjax.fit.effects`.
+        If observations read products of latents, as in a model that is not centred: see
+        `dpjax.fit.effects`.
     """
-    draws = jax.tree.map(lambda leaf: leaf[:NUM_POSITIONS], model.prior_draws)
-    first, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], draws))
-    positions = np.stack(
-        [
-            ravel_pytree(jax.tree.map(lambda leaf, i=i: leaf[i], draws))[0]
-            for i in range(NUM_POSITIONS)
-        ]
-    )
-    record = jax.tree.map(lambda leaf: leaf[0], model.example)
-
-    def effects_fn(flat):
-        return effects(
-            lambda flat, record: model.loglikelihood(unravel(flat), record),
-            flat,
-            record,
-        )
-
-    found = unravel(jnp.asarray(are_products(effects_fn, positions), first.dtype))
+    unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))[1]
+    found = unravel(jnp.asarray(are_products(_slopes(model, observed, unravel)), float))
     if names := [name for name, leaf in found.items() if np.any(np.asarray(leaf))]:
         raise ValueError(
-            f"records read products of the latents {_listed(names)}, such as scale * z,"
-            " and many values of these give the same product: a fit takes scores to be "
-            "linear in the latents, and its draws would be far off. Make the product a "
-            "latent of its own, such as numpyro.sample('effect', Normal(mean, scale)) "
-            "in place of mean + scale * z, without LocScaleReparam"
+            f"observations read products of the latents {_listed(names)}, such as "
+            "scale * z, and many values of these give the same product: a fit takes "
+            "scores to be linear in the latents, and its draws would be far off. Make "
+            "the product a latent of its own, such as numpyro.sample('effect', "
+            "Normal(mean, scale)) in place of mean + scale * z, without "
+            "LocScaleReparam. If there are no products, the records of example= are "
+            f"too few to tell the {model.dim} latents apart"
         )
+
+
+def _slopes(model: Model, observed, unravel) -> np.ndarray:
+    """Of the records' effects at some positions, ``(positions, effects, d)``.
+
+    They are per unit of the latents a priori.
+    """
+    draws = jax.vmap(lambda position: ravel_pytree(position)[0])(model.prior_draws)
+    high, centre, low = np.quantile(draws, UNIT_QUANTILES, axis=0)
+    units = (high - low) / 2
+    normal = np.random.default_rng(3).standard_normal((NUM_POSITIONS, model.dim))
+    positions = (centre + SPREAD * units * normal).astype(draws.dtype)
+    rows = len(jax.tree.leaves(model.example)[0])
+    chosen = np.linspace(0, rows - 1, min(rows, NUM_ROWS + model.dim)).astype(int)
+    covariates = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], model.example)
+    observations = {name: covariates.pop(name) for name in observed}
+
+    def loglikelihood(flat, covariates, observations):
+        return model.loglikelihood(unravel(flat), covariates | observations)
+
+    slope = jax.jacfwd(functools.partial(effects, loglikelihood))
+    of_records = jax.vmap(slope, (None, 0, 0))
+    of_positions = jax.vmap(of_records, (0, None, None))
+    found = evaluated(of_positions, positions, covariates, observations)
+    return np.asarray(found).reshape(NUM_POSITIONS, -1, model.dim) * units
 
 
 def warn_of_captured(function) -> None:
@@ -273,8 +299,7 @@ def warn_of_captured(function) -> None:
 
 
 def _is_obvious(value) -> bool:
-    """Whether a captured value is a flag, an axis or a count of at most two, or up to
-    three of them, such as a shape."""
+    """Whether a captured value is up to three flags or counts of at most two."""
     if not isinstance(value, int | np.ndarray) or np.size(value) > 3:
         return False
     numbers = np.asarray(value)

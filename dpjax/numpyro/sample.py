@@ -168,7 +168,7 @@ def sample(
     ------
     ValueError
         If the model's observations cannot be drawn, or its covariates have no public
-        design; if records read products of its latents, as in mean + scale * z; if the
+        design; if they read products of its latents, as in mean + scale * z; if the
         neighbouring relation makes a number of records private that is used; or if the
         example of the model holds records in their order.
     BudgetError, CheckpointError
@@ -205,7 +205,7 @@ def sample(
             nominal_num_records=nominal_num_records,
             **options,
         )
-    check_effects(model)
+    check_effects(model, generated(model))
     if is_walk:
         return _walk(posterior, budget, **options)
     algorithm_fn = functools.partial(
