@@ -73,9 +73,10 @@ def posterior(
         Made-up records in the form of `data`, or of some of its arrays. They are not
         private, so `dpjax.numpyro.sample` refuses records of the data, and their
         density must be finite. What the model does not generate, such as regressors,
-        has their values as the public design of `dpjax.numpyro.fisher_information`.
-        Default: 16 records of uniform numbers in [0, 1). Zeros and ones stand for
-        integers, and for all numbers if the model has no finite density otherwise.
+        has their values as the public design of `dpjax.numpyro.fisher_information`,
+        in which every group and level of the data should occur. Default: 16 records of
+        uniform numbers in [0, 1). Zeros and ones stand for integers, and for all
+        numbers if the model has no finite density otherwise.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
     simulate_fn

@@ -17,8 +17,7 @@ from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model, is_latent
-from dpjax.numpyro.nodes import conditional_scores, generated
-from dpjax.numpyro.refusals import check_effects
+from dpjax.numpyro.nodes import conditional_scores
 from dpjax.numpyro.sample import (
     FIT_SHARE,
     STEPS_PER_DRAW,
@@ -28,6 +27,7 @@ from dpjax.numpyro.sample import (
     walk_from,
     walk_length,
 )
+from dpjax.numpyro.seen import check_latents
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.nominal import nominal_size
@@ -109,7 +109,7 @@ def plan(
             posterior, model.simulate, model.draw, nominal_num_records
         )
     else:
-        check_effects(model, generated(model))
+        check_latents(model)
         cost = _cost(posterior, centre, robust, is_walk, nominal_num_records)
     planned = plan_fit(found, names_of(centre), cost, budget, epsilons)
     if not is_walk:

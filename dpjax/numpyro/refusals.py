@@ -9,40 +9,28 @@ depends on a value of the data. Three kinds of evidence are used:
   or a prior that depends on the number of records.
 """
 
-import functools
 import warnings
-from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 from numpyro.ops.provenance import eval_provenance
 
 from dpjax.fit.compiled import evaluated
-from dpjax.fit.effects import are_products, effects
 from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
 from dpjax.release.captured import captured
 
 __all__ = [
     "OVERFLOW",
     "check_dependencies",
-    "check_effects",
     "check_numbers",
     "check_sites",
     "dependencies",
     "is_finite",
+    "listed",
     "traced",
     "warn_of_captured",
 ]
-
-NUM_POSITIONS, NUM_ROWS, SPREAD = 4, 256, 0.5
-"""Positions at which the effects of a model are compared, records of which they are the
-effects, besides one for each latent, and how far the positions are apart, in units of
-the prior. Nothing saturates near its centre that tells of the latents elsewhere."""
-
-UNIT_QUANTILES = 0.84, 0.5, 0.16
-"""Quantiles of a latent a priori: a unit above the centre, the centre, and below."""
 
 MAX_RELATIVE_ERROR = 1e-3
 """Bound on the rounding errors of float32 sums over records. A dependence between
@@ -156,7 +144,7 @@ def check_dependencies(model: Model, reads) -> None:
         if names:
             raise ValueError(
                 f"site {name!r} is outside plate {model.plate!r} but reads "
-                f"{_listed(names)}: the prior would depend on the records. Choose it "
+                f"{listed(names)}: the prior would depend on the records. Choose it "
                 "without the data, standardise with public constants before the model "
                 "is called, or move an observation or factor into the plate"
             )
@@ -164,7 +152,7 @@ def check_dependencies(model: Model, reads) -> None:
         if not names:
             raise ValueError(
                 f"site {name!r} is inside plate {model.plate!r} but reads none of "
-                f"{_listed(model.example)}: if its data reached the model by closure, "
+                f"{listed(model.example)}: if its data reached the model by closure, "
                 "name them in data; if not, move it out of the plate"
             )
 
@@ -231,67 +219,12 @@ def check_numbers(model: Model, position) -> None:
         )
 
 
-def check_effects(model: Model, observed: Collection[str]) -> None:
-    """Refuse a fit of a model that is not linear in its latents where data are many.
-
-    Parameters
-    ----------
-    model
-        Its records are those of the example.
-    observed
-        Names of the data that the model generates.
-
-    Raises
-    ------
-    ValueError
-        If observations read products of latents, as in a model that is not centred: see
-        `dpjax.fit.effects`.
-    """
-    unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))[1]
-    found = unravel(jnp.asarray(are_products(_slopes(model, observed, unravel)), float))
-    if names := [name for name, leaf in found.items() if np.any(np.asarray(leaf))]:
-        raise ValueError(
-            f"observations read products of the latents {_listed(names)}, such as "
-            "scale * z, and many values of these give the same product: a fit takes "
-            "scores to be linear in the latents, and its draws would be far off. Make "
-            "the product a latent of its own, such as numpyro.sample('effect', "
-            "Normal(mean, scale)) in place of mean + scale * z, without "
-            "LocScaleReparam. If there are no products, the records of example= are "
-            f"too few to tell the {model.dim} latents apart"
-        )
-
-
-def _slopes(model: Model, observed, unravel) -> np.ndarray:
-    """Of the records' effects at some positions, ``(positions, effects, d)``.
-
-    They are per unit of the latents a priori.
-    """
-    draws = jax.vmap(lambda position: ravel_pytree(position)[0])(model.prior_draws)
-    high, centre, low = np.quantile(draws, UNIT_QUANTILES, axis=0)
-    units = (high - low) / 2
-    normal = np.random.default_rng(3).standard_normal((NUM_POSITIONS, model.dim))
-    positions = (centre + SPREAD * units * normal).astype(draws.dtype)
-    rows = len(jax.tree.leaves(model.example)[0])
-    chosen = np.linspace(0, rows - 1, min(rows, NUM_ROWS + model.dim)).astype(int)
-    covariates = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], model.example)
-    observations = {name: covariates.pop(name) for name in observed}
-
-    def loglikelihood(flat, covariates, observations):
-        return model.loglikelihood(unravel(flat), covariates | observations)
-
-    slope = jax.jacfwd(functools.partial(effects, loglikelihood))
-    of_records = jax.vmap(slope, (None, 0, 0))
-    of_positions = jax.vmap(of_records, (0, None, None))
-    found = evaluated(of_positions, positions, covariates, observations)
-    return np.asarray(found).reshape(NUM_POSITIONS, -1, model.dim) * units
-
-
 def warn_of_captured(function) -> None:
     """Warn of the values that the model captured, as they are treated as public."""
     names = {name for name, value in captured(function) if not _is_obvious(value)}
     if names:
         warnings.warn(
-            f"the model captured {_listed(names)} from outside: treated as public. "
+            f"the model captured {listed(names)} from outside: treated as public. "
             "If they were computed from the data, no privacy is claimed for them; pass "
             "records as data and constants as public",
             stacklevel=3,
@@ -306,7 +239,7 @@ def _is_obvious(value) -> bool:
     return numbers.dtype.kind in "bi" and bool(np.all(np.abs(numbers) <= 2))
 
 
-def _listed(names):
+def listed(names) -> str:
     return ", ".join(map(repr, sorted(names)))
 
 

@@ -46,7 +46,7 @@ from dpjax.numpyro.fisher import (
 )
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores, generated
-from dpjax.numpyro.refusals import check_effects
+from dpjax.numpyro.seen import check_latents
 from dpjax.posterior import Posterior
 from dpjax.release.captured import check_example
 from dpjax.release.gaussian_sum import GaussianSum
@@ -178,11 +178,13 @@ def sample(
     Warns
     -----
     UserWarning
-        Before anything is spent, if the budget is too small for the number of records
-        and parameters of another model. After the fit, if noise hides what the records
-        say in some direction. The draws allow for both: they are wide. Also after the
-        fit, if the records vary otherwise than the model says, by more than noise and
-        chance explain. Only robust draws allow for that.
+        Before anything is spent, if the example has no record that tells of a component
+        of a latent, such as the effect of a group; or if the budget is too small for
+        the number of records and parameters of another model. After the fit, if noise
+        hides what the records say in some direction. Draws allow for a small budget and
+        for noise: they are wide. Also after the fit, if the records vary otherwise than
+        the model says, by more than noise and chance explain. Only robust draws allow
+        for that.
     """
     check_key(unsafe_key)
     is_walk = check_method(method, robust, nominal_num_records)
@@ -205,7 +207,7 @@ def sample(
             nominal_num_records=nominal_num_records,
             **options,
         )
-    check_effects(model, generated(model))
+    check_latents(model)
     if is_walk:
         return _walk(posterior, budget, **options)
     algorithm_fn = functools.partial(
