@@ -146,7 +146,9 @@ def fits(model, truth, observe, num_data_sets, robust):
         data = jax.tree.map(jnp.asarray, records(observe, truth, 2 + seed, NUM_RECORDS))
         first, second = jax.random.split(jax.random.key(seed))
         released = jax.tree.map(np.asarray, release(first, data))
-        found, known = draws(target, released, second, NUM_DRAWS, start)
+        found, known = draws(
+            target, released, second, NUM_DRAWS, start, lambda released: 0.0
+        )
         values = np.asarray(found["b"], np.float64)
         means.append(values.mean(0))
         sds.append(values.std(0))

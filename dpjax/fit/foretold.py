@@ -56,6 +56,10 @@ class Noise(NamedTuple):
     slope: float = 0.0
 
 
+NO_NOISE = Noise(1e-3)
+"""As good as none; covariances without any are singular."""
+
+
 class MadeUp(NamedTuple):
     """What a model says of its records at a public position.
 
@@ -76,8 +80,22 @@ class MadeUp(NamedTuple):
         draws, exact = self.covariances(num_records, noise)
         return np.sqrt(np.diag(draws) / np.diag(exact))
 
-    def covariances(self, num_records: float, noise: Noise):
-        """Covariances of the draws and of the exact posterior, ``(d, d)``."""
+    def lost(self, num_records: float, clip_norm: float) -> float:
+        """How much variance clipping adds, in variances of the exact posterior.
+
+        It is summed over all directions. The clip norm is over the root mean square
+        length of a record's score.
+        """
+        draws, exact = self.covariances(num_records, NO_NOISE, clip_norm)
+        return float(np.trace(np.linalg.solve(exact, draws)) - len(exact))
+
+    def covariances(
+        self, num_records: float, noise: Noise, clip_norm: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Covariances of the draws and of the exact posterior, ``(d, d)``.
+
+        Without a clip norm, it is the one at which clipping and noise lose least.
+        """
         count, dim = self.scores.shape
         effective = self.tempering * num_records
         information = effective / count * _gram(self.scores, self.scores)
@@ -87,7 +105,8 @@ class MadeUp(NamedTuple):
         unit = np.sqrt(max(axes.data_share.sum(), 1.0) / effective)
         scores = self.scores @ np.where(axes.is_measured, axes.stretch, 0) / unit
         lengths = np.maximum(np.linalg.norm(scores, axis=1), 1e-30)
-        clip_norm = self._clip_norm(lengths, unit, noise.scores)
+        if clip_norm is None:
+            clip_norm = self._clip_norm(lengths, unit, noise.scores)
         clipped = scores * np.minimum(1, clip_norm / lengths)[:, None]
         product = _gram(clipped, scores) / count
         whole = _gram(scores, scores) / count

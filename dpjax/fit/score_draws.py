@@ -16,6 +16,7 @@ its own, of Hamiltonian steps from the normal law that is closest to the posteri
 
 import functools
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import blackjax
@@ -55,11 +56,12 @@ class Known(NamedTuple):
     """What draws know of the directions in which records were asked.
 
     position_error
-        Root mean square distance, in posterior standard deviations, by which noise
-        moves the centre of the draws.
+        Root mean square distance, in posterior standard deviations, by which noise and
+        clipping move the centre of the draws. What clipping adds is what it would add
+        if the records were those that the model makes up there.
     records, prior, noise
-        Shares of the draws' variance that go with what the records say, with the prior
-        and with noise. They add to one.
+        Shares of the draws' variance that go with what the records say, with the prior,
+        and with noise and clipping. They add to one.
     num_directions
         Number of these directions.
     resolution, likely_resolution
@@ -88,15 +90,21 @@ class Known(NamedTuple):
     def __str__(self):
         says = "the records show" if self.is_robust else "the model says"
         return (
-            f"{self.num_directions} directions were asked; noise moves the centre by "
-            f"{self.position_error:.2g} posterior sds; of the width the records "
-            f"account for {self.records:.0%}, the prior for {self.prior:.0%}, noise "
-            f"for {self.noise:.0%}; {self.fit_check}; widths are what {says}"
+            f"{self.num_directions} directions were asked; noise and clipping move the "
+            f"centre by {self.position_error:.2g} posterior sds; of the width the "
+            f"records account for {self.records:.0%}, the prior for {self.prior:.0%}, "
+            f"noise and clipping for {self.noise:.0%}; {self.fit_check}; widths are "
+            f"what {says}"
         )
 
 
 def draws(
-    posterior: Posterior, released: Released, rng_key: jax.Array, num_draws: int, like
+    posterior: Posterior,
+    released: Released,
+    rng_key: jax.Array,
+    num_draws: int,
+    like: Any,
+    lost_fn: Callable[[Released], float],
 ) -> tuple[Any, Known]:
     """Draws from the posterior that a fit implies.
 
@@ -112,6 +120,8 @@ def draws(
         Number of draws.
     like
         A position, for its structure.
+    lost_fn
+        How much variance clipping adds, as `dpjax.fit.foretold.MadeUp.lost` says.
 
     Returns
     -------
@@ -191,7 +201,16 @@ def draws(
     given = second, origin, parts
     positions = compiled(run, *given)(*given)
     fit_check = functools.partial(_fit_check, released, posterior.tempering)
-    known = _known(evidence, near.prior, laws, is_measured, found, fit_check, released)
+    known = _known(
+        evidence,
+        near.prior,
+        laws,
+        is_measured,
+        found,
+        fit_check,
+        released,
+        lost_fn(released),
+    )
     if known.resolution < MIN_RESOLUTION:
         warnings.warn(_alarm(known), stacklevel=2)
     if not known.is_robust:
@@ -271,6 +290,7 @@ def _known(
     found,
     check,
     released,
+    lost: float,
 ) -> Known:
     count = len(found[0])
     asked = np.ix_(is_measured, is_measured)
@@ -287,14 +307,15 @@ def _known(
     of_slope = np.cov(laws.mean.T).reshape(given_slope[0].shape)[asked]
     covariance = given_slope.mean(0)[asked] + of_slope
     error = (moves @ np.swapaxes(moves, 1, 2)).mean(0) + of_slope
-    share = np.trace(np.linalg.solve(covariance, without)) / count
+    added = max(lost, 0.0) / count
+    share = np.trace(np.linalg.solve(covariance, without)) / count / (1 + added)
     of_prior = np.trace(prior.precision[asked] @ without) / count
     least = np.linalg.eigvalsh(evidence.slope)[0]
     likely = np.median(np.linalg.eigvalsh(found)[:, 0])
     noise = largest_noise(evidence.slope_noise_sd, count)
     distance = np.trace(np.linalg.solve(without, error))
     return Known(
-        position_error=float(np.sqrt(distance / count)),
+        position_error=float(np.sqrt(distance / count + added)),
         records=float(share * (1 - of_prior)),
         prior=float(share * of_prior),
         noise=float(1 - share),

@@ -34,9 +34,10 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
+from dpjax.fit.foretold import made_up
 from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import ScoreModel, score_fit
+from dpjax.fit.score_fit import Released, ScoreModel, score_fit
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (
@@ -224,7 +225,7 @@ def sample(
     _check_resolution(posterior, budget, noise_multiplier, nominal_num_records)
     return fit(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
-        draws,
+        functools.partial(draws, lost_fn=functools.partial(_lost, posterior)),
         posterior,
         initial_position=prior_mean(model),
         budget=budget,
@@ -258,6 +259,22 @@ def check_method(method: str, robust: bool, nominal_num_records: int | None) -> 
 def generates_all(model: Model) -> bool:
     """Whether the model generates whole records."""
     return generated(model) == frozenset(model.example)
+
+
+def _lost(posterior, released: Released) -> float:
+    """How much variance clipping adds to the draws: `MadeUp.lost` where they are."""
+    model = model_of(posterior)
+    _, unravel = ravel_pytree(prior_mean(model))
+    position = unravel(jnp.asarray(released.position))
+    (found,) = made_up(
+        posterior.loglikelihood_fn,
+        model.simulate,
+        prior_law(model)[1],
+        posterior.tempering,
+        jax.tree.map(lambda leaf: leaf[None], position),
+    )
+    num_records = float(released.num_records) / posterior.tempering
+    return found.lost(num_records, float(released.clip_norm))
 
 
 def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
@@ -311,7 +328,7 @@ def _walk(
         ledger = ledger or f"{checkpoint or Path(folder) / 'run'}.ledger"
         fitted = fit(
             functools.partial(fit_algorithm, noise_multiplier=noise_multiplier),
-            draws,
+            functools.partial(draws, lost_fn=functools.partial(_lost, posterior)),
             dataclasses.replace(posterior, constrain_fn=None),
             initial_position=prior_mean(model_of(posterior)),
             budget=share,

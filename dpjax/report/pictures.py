@@ -285,10 +285,12 @@ def _columns(run: Run):
 def _width(known):
     """What the draws' variance is due to."""
     if hasattr(known, "noise"):
-        shares = {"records": known.records, "prior": known.prior, "noise": known.noise}
+        shares = {"records": known.records, "prior": known.prior}
+        noise = known.noise
     else:
         noise = 1 - 1 / (1 + known.position_error**2)
-        shares = {"records and prior": 1 - noise, "noise": noise}
+        shares = {"records and prior": 1 - noise}
+    shares["noise and clipping"] = noise
     colors = {"records": BLUE, "records and prior": BLUE, "prior": GREY}
     figure, axes = _figure(1, 1, 6.5, 1.1)
     (each,) = axes.flat

@@ -128,7 +128,8 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
     found = [
         Check(
             "position error",
-            f"noise moves the centre by {known.position_error:.2g} posterior sds",
+            f"noise and clipping move the centre by {known.position_error:.2g} "
+            "posterior sds",
             known.position_error <= MAX_POSITION_ERROR,
             f"the draws allow for it, as far as the fit is near the posterior; {more}",
         )

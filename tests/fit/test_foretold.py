@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from dpjax.fit.foretold import MadeUp, Noise
 
@@ -45,6 +46,17 @@ def test_without_noise_nothing_is_lost_and_with_much_the_prior_is_left():
     np.testing.assert_allclose(model.widths(NUM_RECORDS, Noise(0.0)), 1, atol=1e-2)
     most = np.sqrt((NUM_RECORDS + PRECISION) / PRECISION)
     np.testing.assert_allclose(model.widths(NUM_RECORDS, Noise(1e6)), most, rtol=1e-2)
+
+
+def test_clipping_loses_what_it_does_of_a_normal_mean():
+    """The variance of clipped scores over the square of their slope is 1.107."""
+    scores = np.random.default_rng(0).normal(size=(100_000, 1))
+    model = MadeUp(scores, 1e-3 * np.eye(1), 1.0)
+    kept = 2 * norm.cdf(1) - 1
+    variance = kept - 2 * norm.pdf(1) + 2 * norm.sf(1)
+    # Six standard errors of 100,000 scores.
+    assert abs(model.lost(NUM_RECORDS, 1.0) - (variance / kept**2 - 1)) < 0.02
+    assert abs(model.lost(NUM_RECORDS, 100.0)) < 1e-4
 
 
 @pytest.mark.parametrize("slope", [0.0, 20.0])

@@ -56,9 +56,13 @@ def released(slope, slope_noise_sd, score_noise_sd, truth, seed, excess=0.0):
     )
 
 
-def drawn(found, num_draws=4000):
+def nothing_lost(released):
+    return 0.0
+
+
+def drawn(found, num_draws=4000, lost_fn=nothing_lost):
     found = jax.tree.map(jnp.asarray, found)
-    return draws(TARGET, found, jax.random.key(1), num_draws, jnp.zeros(DIM))
+    return draws(TARGET, found, jax.random.key(1), num_draws, jnp.zeros(DIM), lost_fn)
 
 
 def test_a_slope_without_noise_gives_the_posterior_in_closed_form():
@@ -81,6 +85,16 @@ def test_a_slope_without_noise_gives_the_posterior_in_closed_form():
     assert known.resolution > 100
     variance = 40**2 + 900 * (1 + DIM * known.position_error**2)
     assert known.fit_check == pytest.approx((1.1, variance**0.5 / 900))
+
+
+def test_what_clipping_loses_is_known():
+    found = released(SLOPE, 1e-4, 0.5, np.ones(DIM), 0, 90.0)
+    _, without = drawn(found, 20)
+    _, known = drawn(found, 20, lambda released: DIM)
+    assert known.position_error**2 == pytest.approx(without.position_error**2 + 1)
+    assert known.records == pytest.approx(without.records / 2)
+    assert known.prior == pytest.approx(without.prior / 2)
+    assert known.fit_check == without.fit_check
 
 
 def test_a_second_fit_compiles_nothing():
@@ -138,7 +152,7 @@ def test_effects_of_unknown_scale_are_those_of_quadrature(seen):
     )
     target = dataclasses.replace(TARGET, logprior_fn=logprior)
     found = jax.tree.map(jnp.asarray, found)
-    y, _ = draws(target, found, jax.random.key(1), 4000, jnp.zeros(dim))
+    y, _ = draws(target, found, jax.random.key(1), 4000, jnp.zeros(dim), nothing_lost)
 
     variance = (0.6 + noise_sd**2) / 0.6**2
     log_scale = np.linspace(-9, 6, 4001)[:, None]

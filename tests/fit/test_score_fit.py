@@ -161,7 +161,9 @@ def test_robust_draws_are_as_wide_as_the_sandwich():
     rest = 0.5 * (y - x @ [1.0, -2.0]) * (1 + np.abs(x[:, 0]))
     posterior.data["y"] = jnp.asarray(x @ [1.0, -2.0] + rest, jnp.result_type(float))
     found = released(posterior, 1e-3, robust=True)
-    positions, known = draws(posterior, found, jax.random.key(1), 4000, START)
+    positions, known = draws(
+        posterior, found, jax.random.key(1), 4000, START, lambda released: 0.0
+    )
     inverse = np.linalg.inv(x.T @ x)
     residual = rest - x @ inverse @ (x.T @ rest)
     sandwich = inverse @ ((x.T * residual**2) @ x) @ inverse
