@@ -142,8 +142,10 @@ def _gram(left, right) -> np.ndarray:
 
 
 def _seen(slope, noise_sd, is_measured) -> np.ndarray:
-    """The slope as it may be released, in the measured directions alone,
-    ``(draws, d, d)``."""
+    """The slope as it may be released, ``(draws, d, d)``.
+
+    Only the measured block has noise, and is not zero.
+    """
     if not noise_sd or not is_measured.any():
         return slope[None]
     block = np.ix_(is_measured, is_measured)

@@ -53,7 +53,19 @@ may hide directions in which the records say little."""
 
 
 class Noises(NamedTuple):
-    """Noise multipliers of all releases, fixed before the data are read."""
+    """Noise multipliers of all releases, fixed before the data are read.
+
+    steps
+        Of the steps of the search, an array for each of its phases.
+    curvatures
+        Of the release at the end of each phase.
+    histogram, slope, check
+        Of the lengths of scores, of J, and of the fit check.
+    variance, lost
+        Of V and of the slope that is lost; None if the fit is not robust.
+    scores
+        Of the scores, the last one at the end.
+    """
 
     steps: list[np.ndarray]
     curvatures: np.ndarray

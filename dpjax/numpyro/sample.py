@@ -450,12 +450,8 @@ def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
         record = model.simulate(first, position)
         direction = jax.random.normal(second, flat.shape, flat.dtype)
         direction = root @ direction / jnp.linalg.norm(direction)
-        _, found = jax.jvp(
-            lambda x: posterior.loglikelihood_fn(unravel(x), record),
-            (flat,),
-            (direction,),
-        )
-        return jnp.abs(found)
+        score = jax.grad(lambda x: posterior.loglikelihood_fn(unravel(x), record))
+        return jnp.abs(score(flat) @ direction)
 
     slopes = slope(jax.random.split(jax.random.key(1), NUM_SIMULATED))
     return float(np.quantile(np.asarray(slopes, np.float64), QUANTILE))

@@ -27,6 +27,9 @@ NUM_POSITIONS, NUM_ROWS, SPREAD = 4, 256, 0.5
 effects, besides one for each latent, and how far the positions are apart, in units of
 the prior. Near its centre little saturates that tells of the latents elsewhere."""
 
+MAX_NUMBERS = 2**26
+"""Derivatives that are compared, at all positions. Long records are fewer."""
+
 UNIT_QUANTILES = 0.84, 0.5, 0.16
 """Quantiles of a latent a priori: a unit above the centre, the centre, and below."""
 
@@ -91,18 +94,25 @@ def _positions(model: Model) -> tuple[np.ndarray, np.ndarray]:
 
 def _slopes(model: Model, unravel, positions) -> np.ndarray:
     """Derivatives of the effects of records at positions, ``(k, effects, d)``."""
-    count = min(_num_records(model), NUM_ROWS + model.dim)
-    chosen = np.linspace(0, _num_records(model) - 1, count).astype(int)
-    covariates = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], model.example)
-    observations = {name: covariates.pop(name) for name in generated(model)}
 
     def loglikelihood(flat, covariates, observations):
         return model.loglikelihood(unravel(flat), covariates | observations)
 
-    slope = jax.jacfwd(functools.partial(effects, loglikelihood))
-    of_records = jax.vmap(slope, (None, 0, 0))
-    of_positions = jax.vmap(of_records, (0, None, None))
-    found = evaluated(of_positions, positions, covariates, observations)
+    effects_fn = functools.partial(effects, loglikelihood)
+    covariates = jax.tree.map(np.asarray, model.example)
+    observations = {name: covariates.pop(name) for name in generated(model)}
+    first = jax.tree.map(lambda leaf: leaf[0], (covariates, observations))
+    per_record = jax.eval_shape(effects_fn, positions[0], *first).size
+    most = max(2, MAX_NUMBERS // max(positions.size * per_record, 1))
+    count = min(_num_records(model), NUM_ROWS + model.dim, most)
+    chosen = np.linspace(0, _num_records(model) - 1, count).astype(int)
+    given = jax.tree.map(lambda leaf: leaf[chosen], (covariates, observations))
+
+    def slopes(positions, given):
+        of_records = jax.vmap(jax.jacrev(effects_fn), (None, 0, 0))
+        return jax.lax.map(lambda position: of_records(position, *given), positions)
+
+    found = evaluated(slopes, positions, given)
     return np.asarray(found).reshape(len(positions), -1, model.dim)
 
 

@@ -2,14 +2,18 @@
 
 import warnings
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.experimental.ode import odeint
+from jax.flatten_util import ravel_pytree
 
+import dpjax
 from dpjax.numpyro.adapter import model_of, posterior
-from dpjax.numpyro.seen import check_latents
+from dpjax.numpyro.seen import MAX_NUMBERS, _slopes, check_latents
 
 
 def hierarchical(group, x, y):
@@ -48,3 +52,73 @@ def test_hyperparameters_are_no_such_latents():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         checked(np.arange(600) % 9, np.ones((600, 2)))
+
+
+def decay(time, y):
+    """The solution of a differential equation has derivatives in reverse mode alone."""
+    start = numpyro.sample("start", dist.LogNormal(0, 0.5))
+    rate = numpyro.sample("rate", dist.LogNormal(0, 0.5))
+
+    def amount(time):
+        times = jnp.stack([jnp.zeros_like(time), time])
+        return odeint(lambda x, _: -rate * x, start, times)[1]
+
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("obs", dist.Normal(jax.vmap(amount)(time), 0.1), obs=y)
+
+
+def decaying():
+    rng = np.random.default_rng(0)
+    time = rng.uniform(0.1, 3, 2000)
+    y = 1.5 * np.exp(-0.7 * time) + 0.1 * rng.normal(size=2000)
+    data, example = dict(time=time, y=y), dict(time=rng.uniform(0.1, 3, 200))
+    with pytest.warns(UserWarning, match="the model captured 'atol'"):
+        return posterior(decay, data, plate="data", example=example)
+
+
+def test_a_differential_equation_has_no_products():
+    target = decaying()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_latents(model_of(target))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("method", ["fit", "walk"])
+def test_a_differential_equation_is_fitted(method):
+    """Six posterior sds, which noise makes half as long again, are exceeded with a
+    probability below 1e-7.
+    """
+    with jax.numpy_rank_promotion("allow"):  # JAX's own solver promotes.
+        run = dpjax.numpyro.sample(
+            decaying(),
+            budget=dpjax.Budget(4, 1e-6),
+            num_draws=100,
+            method=method,
+            verbose=False,
+            unsafe_key=jax.random.key(0),
+        )
+    for name, truth in (("start", 1.5), ("rate", 0.7)):
+        draws = np.asarray(run.positions[name], np.float64)
+        assert abs(draws.mean() - truth) < 6 * draws.std() < 0.15
+
+
+def test_long_records_are_compared_in_bounded_memory():
+    def series(y):
+        mean = numpyro.sample("mean", dist.Normal(0, 1).expand([50]).to_event(1))
+        with numpyro.plate("data", y.shape[0]):
+            law = dist.Normal(jnp.repeat(mean, 400)[None], 1).to_event(1)
+            numpyro.sample("obs", law, obs=y)
+
+    rng = np.random.default_rng(0)
+    target = posterior(
+        series,
+        dict(y=rng.normal(size=(300, 20_000))),
+        plate="data",
+        example=dict(y=np.zeros((300, 20_000))),
+    )
+    model = model_of(target)
+    _, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))
+    positions = np.zeros((4, 50), jnp.result_type(float))
+    slopes = _slopes(model, unravel, positions)
+    assert 20_000 <= slopes.shape[1] and slopes.size <= MAX_NUMBERS
