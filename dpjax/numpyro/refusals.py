@@ -69,6 +69,11 @@ def traced(function, *arguments):
             "or of a latent, which would make the program depend on it: use jnp.where "
             f"or jax.lax.cond, and jax.numpy instead of numpy ({_first_line(error)})"
         ) from error
+    except NotImplementedError as error:
+        raise ValueError(
+            "nothing can be drawn from a law of the model, as from ImproperUniform: "
+            f"give every latent a prior that has draws ({_first_line(error)})"
+        ) from error
     except Exception as error:
         raise ValueError(
             "the model cannot be called on one record, as model(**data, **public) with "

@@ -288,6 +288,13 @@ def unobserved(x):
         normal(None, mean=m + x)
 
 
+def improper(x):
+    law = dist.ImproperUniform(dist.constraints.real, (), ())
+    mean = numpyro.sample("mean", law)
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("obs", dist.Normal(mean, 1.0), obs=x)
+
+
 def branches(x):
     m = mean()
     with numpyro.plate("data", x.shape[0]):
@@ -336,6 +343,7 @@ REFUSED = {
     random: (dict(x=VECTOR), "must not be random; remove"),
     unobserved: (dict(x=VECTOR), "'obs' is inside.*give it obs="),
     branches: (dict(x=VECTOR), "branches in Python.*use jnp.where"),
+    improper: (dict(x=VECTOR), "nothing can be drawn.*prior that has draws"),
     leaves_jax: (dict(x=VECTOR), "takes out of JAX.*jax.numpy instead"),
     no_latent: (dict(x=VECTOR), "nothing to sample"),
     empty_plate: (dict(x=VECTOR), "no site is inside plate.*move the observations"),
