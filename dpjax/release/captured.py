@@ -39,7 +39,7 @@ LIBRARIES = frozenset(
     | {"optax", "pandas", "polars", "scipy"}
     | sys.stdlib_module_names
 ) - {"__main__"}
-"""Packages whose globals and classes hold no records of the user."""
+"""Packages whose globals, classes and defaults that are numbers are not the user's."""
 
 NUMBERS = int, float, complex
 
@@ -335,17 +335,19 @@ def _parts(value) -> Iterator[tuple[str, Any]]:
 
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    code = function.__code__
+    code, is_of_library = function.__code__, _is_of_library(function)
     names = code.co_varnames[: code.co_argcount]
-    defaults = function.__defaults__ or ()
-    yield from zip(names[len(names) - len(defaults) :], defaults, strict=True)
-    yield from (function.__kwdefaults__ or {}).items()
+    values = function.__defaults__ or ()
+    defaults = dict(zip(names[len(names) - len(values) :], values, strict=True))
+    for name, value in (defaults | (function.__kwdefaults__ or {})).items():
+        if not (is_of_library and isinstance(value, NUMBERS)):
+            yield name, value
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         if cell != types.CellType():  # An empty cell is a name without a value yet.
             yield name, cell.cell_contents
     yield "", getattr(function, "__wrapped__", None)
     yield from _named(vars(function))
-    if not _is_of_library(function):
+    if not is_of_library:
         for inner in _codes(code):
             yield from _globals(inner, function.__globals__)
 

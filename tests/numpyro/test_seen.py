@@ -72,8 +72,7 @@ def decaying():
     time = rng.uniform(0.1, 3, 2000)
     y = 1.5 * np.exp(-0.7 * time) + 0.1 * rng.normal(size=2000)
     data, example = dict(time=time, y=y), dict(time=rng.uniform(0.1, 3, 200))
-    with pytest.warns(UserWarning, match="the model captured 'atol'"):
-        return posterior(decay, data, plate="data", example=example)
+    return posterior(decay, data, plate="data", example=example)
 
 
 def test_a_differential_equation_has_no_products():

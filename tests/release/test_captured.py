@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from jax.experimental.ode import odeint
 
 import dpjax
 from dpjax.release.captured import (
@@ -358,6 +359,17 @@ def test_names_of_what_a_function_holds():
         return position * scale + count + jnp.sum(shift)
 
     assert {name for name, _ in captured(function)} == {"scale", "count", "shift"}
+
+
+def test_numbers_that_a_library_chose_are_not_the_users():
+    """Tolerances are defaults of JAX's solver; the rate is a number of the user's."""
+    rate = 0.5
+
+    def function(position):
+        times = jnp.array([0.0, 1.0])
+        return odeint(lambda x, _: -rate * x, position, times)[1]
+
+    assert {name for name, _ in captured(function)} == {"rate"}
 
 
 def test_other_posteriors_pass():
