@@ -197,6 +197,11 @@ class Model:
         }
 
     @property
+    def has_forward_mode(self) -> bool:
+        """Whether it has derivatives in forward mode, as JAX's `odeint` has not."""
+        return _has_forward_mode(self)
+
+    @property
     def prior_draws(self) -> dict[str, jax.Array]:
         """Unconstrained draws from the prior, ``(NUM_PRIOR_DRAWS, ...)``."""
         return _prior_draws(self)
@@ -241,6 +246,16 @@ def _prior_draws(model: Model) -> dict[str, jax.Array]:
         return jax.vmap(model.draw)(keys)
 
     return evaluated(draws, np.uint32(0))
+
+
+@functools.lru_cache(maxsize=8)
+def _has_forward_mode(model: Model) -> bool:
+    record = jax.tree.map(lambda leaf: leaf[0], model.example)
+    try:
+        jax.eval_shape(jax.jacfwd(model.loglikelihood), model.outline, record)
+    except TypeError:
+        return False
+    return True
 
 
 def _in_form(found, record, leading: tuple[int, ...], source: str):

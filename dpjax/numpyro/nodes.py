@@ -133,7 +133,8 @@ def _by_chain_rule(model, varied, nodes_fn, position, record, rng_key) -> Scores
         return ravel_pytree(parameters(laws))[0], laws
 
     size = jax.eval_shape(lambda x: predictor(x)[0], flat).size
-    jacobian_of = jax.jacrev if size <= flat.size else jax.jacfwd
+    is_reverse = size <= flat.size or not model.has_forward_mode
+    jacobian_of = jax.jacrev if is_reverse else jax.jacfwd
     jacobian, laws = jacobian_of(predictor, has_aux=True)(flat)
     leaves, treedef = jax.tree.flatten(laws)
     phi, unravel_phi = ravel_pytree(parameters(laws))

@@ -23,7 +23,7 @@ from dpjax.numpyro.sample import (
     STEPS_PER_DRAW,
     check_method,
     fit_algorithm,
-    generates_all,
+    is_of_whole_records,
     walk_from,
     walk_length,
 )
@@ -104,7 +104,7 @@ def plan(
         positions,
     )
     centre = jax.tree.map(lambda leaf: leaf[0], positions)
-    if generates_all(model) and not robust and not is_walk:
+    if is_of_whole_records(model) and not robust and not is_walk:
         cost = simulated_cost(
             posterior, model.simulate, model.draw, nominal_num_records
         )

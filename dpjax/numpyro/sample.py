@@ -68,7 +68,7 @@ __all__ = [
     "check_method",
     "clip_per_step",
     "fit_algorithm",
-    "generates_all",
+    "is_of_whole_records",
     "sample",
     "walk_from",
     "walk_length",
@@ -199,7 +199,7 @@ def sample(
         checkpoint=checkpoint,
         unsafe_key=unsafe_key,
     )
-    if generates_all(model) and not (is_walk or robust):
+    if is_of_whole_records(model) and not (is_walk or robust):
         return simulated.sample(
             posterior,
             model.simulate,
@@ -256,9 +256,14 @@ def check_method(method: str, robust: bool, nominal_num_records: int | None) -> 
     return method == "walk"
 
 
-def generates_all(model: Model) -> bool:
-    """Whether the model generates whole records."""
-    return generated(model) == frozenset(model.example)
+def is_of_whole_records(model: Model) -> bool:
+    """Whether the model is fitted as one that generates whole records.
+
+    Such a fit differentiates scores in forward mode. A model without it is fitted like
+    one of observations given covariates.
+    """
+    makes_all = generated(model) == frozenset(model.example)
+    return makes_all and model.has_forward_mode
 
 
 def _lost(posterior, released: Released) -> float:

@@ -102,6 +102,37 @@ def test_a_differential_equation_is_fitted(method):
         assert abs(draws.mean() - truth) < 6 * draws.std() < 0.15
 
 
+@pytest.mark.thorough
+def test_a_differential_equation_of_whole_records_is_fitted():
+    """The tolerance is that of the test above."""
+
+    def series(y, times):
+        rate = numpyro.sample("rate", dist.LogNormal(0, 0.5))
+        mean = odeint(lambda x, _: -rate * x, jnp.array(1.5), times)[1:]
+        with numpyro.plate("data", len(y)):
+            law = dist.Normal(mean[None], 0.1).to_event(1)
+            numpyro.sample("obs", law, obs=y)
+
+    times = np.array([0, 0.5, 1.0, 2.0])
+    noise = np.random.default_rng(0).normal(size=(2000, 3))
+    target = posterior(
+        series,
+        dict(y=1.5 * np.exp(-0.7 * times[1:]) + 0.1 * noise),
+        plate="data",
+        public=dict(times=times),
+    )
+    with jax.numpy_rank_promotion("allow"):  # JAX's own solver promotes.
+        run = dpjax.numpyro.sample(
+            target,
+            budget=dpjax.Budget(4, 1e-6),
+            num_draws=100,
+            verbose=False,
+            unsafe_key=jax.random.key(0),
+        )
+    draws = np.asarray(run.positions["rate"], np.float64)
+    assert abs(draws.mean() - 0.7) < 6 * draws.std() < 0.15
+
+
 def test_long_records_are_compared_in_bounded_memory():
     def series(y):
         mean = numpyro.sample("mean", dist.Normal(0, 1).expand([50]).to_event(1))
