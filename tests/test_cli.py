@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import gc
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from dpjax import bounds, cli, config, fisher, privacy, proposals
 from dpjax.adaptation import adapted
 from dpjax.config import data, model
 from dpjax.models.banana import FisherInformation
-from dpjax.runner import checkpoint, ledger
+from dpjax.runner import checkpoint, ledger, loop
 from tests.tiers import tiered
 
 ROOT = Path(__file__).parents[1]
@@ -162,6 +163,25 @@ def test_a_stopped_run_says_how_it_goes_on(toml, tmp_path, monkeypatch, capsys, 
     np.testing.assert_array_equal(posterior_draws(out), posterior_draws(whole))
     assert (out / "ledger.jsonl").read_bytes() == charged
     assert len(charged.splitlines()) == 1 and not (out / "checkpoint.npz").exists()
+
+
+def test_a_signal_while_the_bar_is_made_prints_no_traceback(
+    toml, tmp_path, monkeypatch, capsys
+):
+    """Python would print it of a bar that is half made when it is collected."""
+    toml.write_text(STOPPED)
+
+    class Bar(loop.tqdm):
+        @classmethod
+        def _get_free_pos(cls, instance=None):
+            os.kill(os.getpid(), signal.SIGTERM)
+            return super()._get_free_pos(instance)
+
+    monkeypatch.setattr(loop, "tqdm", Bar)
+    out = tmp_path / "out"
+    assert cli.main(["run", str(toml), "--out", str(out)]) == 128 + signal.SIGTERM
+    gc.collect()
+    assert "the charge stays in the ledger" in capsys.readouterr().err
 
 
 def test_a_run_stopped_before_its_charge_says_so(toml, tmp_path, monkeypatch, capsys):

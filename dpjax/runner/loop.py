@@ -71,10 +71,10 @@ def sample(
     chains, read = checkpoint.progress
     # The bar ends at a public number: how many steps were active is secret.
     done = min(checkpoint.start // layout.chunk_size, NUM_CHUNKS)
-    with (
-        tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part") as bar,
-        processes.watched(),
-    ):
+    # A bar that a signal leaves half made cannot be closed.
+    with signals.deferred():
+        bar = tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part")
+    with bar, processes.watched():
         bar.set_description("compiling")
         for start in range(
             checkpoint.start, layout.num_active.max(), layout.chunk_size
