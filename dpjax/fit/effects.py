@@ -14,13 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
 __all__ = ["are_products", "effects"]
-
-CALLS = {"jit": "jaxpr", "custom_jvp_call": "call_jaxpr"}
-"""Operations that call a program, and the name of the program among their parameters.
-Numbers that enter another operation together with an observation are effects."""
 
 RANK_TOLERANCE, MIN_CHANGE = 1e-5, 0.01
 """Of the slope of the effects per prior sd, with rows of length one: the least singular
@@ -90,36 +86,133 @@ def effects(
     return jnp.concatenate([jnp.zeros(0, position.dtype), *real])
 
 
-def _effects(program: ClosedJaxpr, depends: list[tuple], values: list) -> list[Any]:
+def _effects(
+    program: ClosedJaxpr | Jaxpr, depends: list[tuple], values: list
+) -> list[Any]:
     """The effects in a program, for its inputs' `values`.
 
     `depends` says of each input whether it depends on the position, and whether on an
-    observation.
+    observation. Numbers that enter an operation together with an observation are
+    effects, unless the operation is made of others, which are then looked into.
     """
-    jaxpr = program.jaxpr
-    known = dict(zip(jaxpr.invars, depends, strict=True))
-    known.update(dict.fromkeys(jaxpr.constvars, (False, False)))
-    reached, calls = {}, []
+    jaxpr, consts = _parts(program)
+    known = _dependence(jaxpr, depends)
+    reached, within = {}, []
     for eqn in jaxpr.eqns:
-        inputs = [
-            (False, False) if isinstance(atom, Literal) else known[atom]
-            for atom in eqn.invars
-        ]
-        both = any(position for position, _ in inputs), any(own for _, own in inputs)
-        known.update(dict.fromkeys(eqn.outvars, both))
-        if both != (True, True):
+        inputs = [_of(known, atom) for atom in eqn.invars]
+        if _joined(inputs) != (True, True):
             continue
-        if inner := CALLS.get(eqn.primitive.name):
-            calls.append((eqn.params[inner], inputs, eqn.invars))
+        if inner := WITHIN.get(eqn.primitive.name):
+            within.append((inner, eqn, inputs))
         else:
             pairs = zip(eqn.invars, inputs, strict=True)
             reached.update(
                 (atom, None) for atom, each in pairs if each == (True, False)
             )
-    atoms = [*reached, *(atom for *_, entering in calls for atom in entering)]
-    evaluated = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=atoms), program.consts))
+    atoms = [*reached, *(atom for _, eqn, _ in within for atom in eqn.invars)]
+    evaluated = jaxpr_as_fun(ClosedJaxpr(jaxpr.replace(outvars=atoms), consts))
     numbers = iter(evaluated(*values))
     found = [next(numbers) for _ in reached]
-    for called, inputs, entering in calls:
-        found += _effects(called, inputs, [next(numbers) for _ in entering])
+    for inner, eqn, inputs in within:
+        found += inner(eqn.params, inputs, [next(numbers) for _ in inputs])
     return found
+
+
+def _parts(program: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, list]:
+    if isinstance(program, ClosedJaxpr):
+        return program.jaxpr, program.consts
+    return program, []
+
+
+def _joined(depends) -> tuple[bool, bool]:
+    return any(position for position, _ in depends), any(own for _, own in depends)
+
+
+def _of(known: dict, atom) -> tuple[bool, bool]:
+    return (False, False) if isinstance(atom, Literal) else known[atom]
+
+
+def _dependence(jaxpr: Jaxpr, depends: list[tuple]) -> dict:
+    """Of each variable whether it depends on the position, and on an observation."""
+    known = dict(zip(jaxpr.invars, depends, strict=True))
+    known.update(dict.fromkeys(jaxpr.constvars, (False, False)))
+    for eqn in jaxpr.eqns:
+        both = _joined([_of(known, atom) for atom in eqn.invars])
+        known.update(dict.fromkeys(eqn.outvars, both))
+    return known
+
+
+def _of_loop(program: ClosedJaxpr, depends: list[tuple], first: int) -> list[tuple]:
+    """`depends` of a loop's inputs in any pass; its state comes from input `first` on.
+
+    The first outputs of a pass are the next one's state.
+    """
+    while True:
+        known = _dependence(program.jaxpr, depends)
+        outputs = [_of(known, atom) for atom in program.jaxpr.outvars]
+        state = slice(first, first + len(outputs))
+        pairs = zip(depends[state], outputs, strict=True)
+        following = [_joined(pair) for pair in pairs]
+        if following == depends[state]:
+            return depends
+        depends = [*depends[:first], *following, *depends[state.stop :]]
+
+
+def _in_call(params, depends, values):
+    program = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
+    return _effects(program, depends, values)
+
+
+def _in_branches(params, depends, values):
+    chosen = [values[0]] if depends[0] == (True, False) else []
+    for branch in params["branches"]:
+        chosen += _effects(branch, depends[1:], values[1:])
+    return chosen
+
+
+def _in_scan(params, depends, values):
+    """Of all passes."""
+    num_consts, num_states = params["num_consts"], params["num_carry"]
+    program = params["jaxpr"]
+    state = slice(num_consts, num_consts + num_states)
+    state_outputs = ClosedJaxpr(
+        program.jaxpr.replace(outvars=program.jaxpr.outvars[:num_states]),
+        program.consts,
+    )
+    depends = _of_loop(state_outputs, depends, num_consts)
+
+    def one(state_values, inputs):
+        given = [*values[:num_consts], *state_values, *inputs]
+        following = jaxpr_as_fun(state_outputs)(*given)
+        return following, _effects(program, depends, given)
+
+    _, found = jax.lax.scan(
+        one,
+        values[state],
+        values[state.stop :],
+        length=params["length"],
+        reverse=params["reverse"],
+    )
+    return found
+
+
+def _in_while(params, depends, values):
+    """Of the first pass: how many there are may depend on an observation."""
+    num_tested, num_body = params["cond_nconsts"], params["body_nconsts"]
+    body = _of_loop(params["body_jaxpr"], depends[num_tested:], num_body)
+    first = num_tested + num_body
+    tested = [*depends[:num_tested], *body[num_body:]]
+    found = _effects(params["body_jaxpr"], body, values[num_tested:])
+    given = [*values[:num_tested], *values[first:]]
+    return found + _effects(params["cond_jaxpr"], tested, given)
+
+
+WITHIN = {
+    "jit": _in_call,
+    "custom_jvp_call": _in_call,
+    "remat2": _in_call,
+    "cond": _in_branches,
+    "scan": _in_scan,
+    "while": _in_while,
+}
+"""Operations that are made of others."""

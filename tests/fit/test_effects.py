@@ -51,6 +51,71 @@ def within_calls(t, covariates, observations):
     return log_likelihood(effect, covariates, observations)
 
 
+def mean_of_product(t, covariates):
+    return t[3] + jnp.exp(t[4]) * t[:3][covariates["group"]]
+
+
+def in_branches(t, covariates, observations):
+    """Which branch is taken depends on the observation."""
+
+    def one(t, y):
+        return log_density(mean_of_product(t, covariates), t[6], y)
+
+    def other(t, y):
+        return log_density(t[5], t[6], y)
+
+    y = observations["y"]
+    return jax.lax.cond(y > 0, one, other, t, y)
+
+
+def in_scan(t, covariates, observations):
+    """Of three observations; the product is made anew for each."""
+
+    def step(before, y):
+        mean = mean_of_product(t, covariates) + covariates["x"] * before
+        return y, log_density(mean, t[6], y)
+
+    y = observations["y"] + jnp.arange(3.0)
+    return jnp.sum(jax.lax.scan(step, jnp.zeros_like(y[0]), y)[1])
+
+
+def in_state_of_scan(t, covariates, observations):
+    """The mean of an observation is the state that the pass before made."""
+
+    def step(mean, y):
+        return mean_of_product(t, covariates), log_density(mean, t[6], y)
+
+    y = observations["y"] + jnp.arange(3.0)
+    return jnp.sum(jax.lax.scan(step, jnp.zeros_like(t[0]), y)[1])
+
+
+def in_while(t, covariates, observations):
+    """How many passes there are depends on the observation."""
+
+    def step(state):
+        left, total = state
+        mean = mean_of_product(t, covariates)
+        return left - 1, total + log_density(mean, t[6], observations["y"])
+
+    start = observations["y"], jnp.zeros_like(t[0])
+    return jax.lax.while_loop(lambda state: state[0] > 0, step, start)[1]
+
+
+def in_checkpoint(t, covariates, observations):
+    return jax.checkpoint(of_one_group)(t, covariates, observations)
+
+
+def centred_in_scan(t, covariates, observations):
+    """An autoregression about an effect."""
+
+    def step(before, y):
+        mean = t[:3][covariates["group"]] + jnp.tanh(t[5]) * before
+        return y, log_density(mean, t[6], y)
+
+    y = observations["y"] + jnp.arange(3.0)
+    return jnp.sum(jax.lax.scan(step, jnp.zeros_like(y[0]), y)[1])
+
+
 def sums(t, covariates, observations):
     """What t[0] + t[1] is made of cannot be told, but the scores are linear in it."""
     mean = t[0] + t[1] + jnp.exp(t[2]) * covariates["x"]
@@ -74,7 +139,7 @@ def slopes(loglikelihood):
 
     def at(position, group, x):
         covariates = dict(group=group, x=x)
-        slope = jax.jacfwd(
+        slope = jax.jacrev(
             lambda t: effects(loglikelihood, t, covariates, OBSERVATIONS)
         )
         return slope(position)
@@ -92,6 +157,12 @@ def slopes(loglikelihood):
         (of_one_group, [0, 1, 2, 3, 4]),
         (of_slopes, [0, 4]),
         (within_calls, [0, 1, 2, 3, 4]),
+        (in_branches, [0, 1, 2, 3, 4]),
+        (in_scan, [0, 1, 2, 3, 4]),
+        (in_state_of_scan, [0, 1, 2, 3, 4]),
+        (in_while, [0, 1, 2, 3, 4]),
+        (in_checkpoint, [0, 1, 2, 3, 4]),
+        (centred_in_scan, []),
         (sums, []),
         (saturated, []),
     ],
