@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
-from dpjax.fit.compiled import evaluated
+from dpjax.fit.compiled import compiled, evaluated
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.precision import is_wide, own_precision, unraveled
 from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel
@@ -50,6 +50,10 @@ MAX_STEPS = 8
 
 TOLERANCE, MAX_RESIDUAL = 0.002, 0.02
 """Residual in sds of S at which steps end, and of solutions that are kept."""
+
+NUM_DETERMINANTS, MAX_SPREAD = 128, 0.03
+"""Solutions whose determinants are computed together, and the sd of the logarithms of
+the first of them below which those of the others are taken to be the same."""
 
 MIN_USABLE = 0.5
 """Effective share of the solutions below which chains draw instead."""
@@ -251,9 +255,10 @@ def _solutions(functions, num_draws, rng_key, released):
     solve_key, offset_key = jax.random.split(rng_key)
     count = int(EXCESS * num_draws)
     solve = functools.partial(_solve, functions, count)
-    solutions, residuals, log_weights = map(
+    solutions, residuals, logpriors = map(
         np.asarray, evaluated(solve, solve_key, released)
     )
+    log_weights = logpriors - _log_determinants(functions, released, solutions)
     usable = (residuals < MAX_RESIDUAL) & np.isfinite(log_weights)
     if not np.any(usable):
         return None
@@ -269,10 +274,13 @@ def _solutions(functions, num_draws, rng_key, released):
 
 
 def _solve(functions, count, rng_key, released):
-    """Solutions ``(count, d)``, their largest residuals, and their log weights."""
+    """Solutions ``(count, d)``, their largest residuals, and the log prior there."""
     near = _Near.of(functions, released, NUM_NEAR)
     center = released.position
-    inverse = jnp.linalg.inv(near.slope(center))
+    root = jnp.linalg.cholesky(
+        released.covariance(functions.num_records, functions.tempering)
+    )
+    inverse = jnp.linalg.inv(functions.num_records * released.slope) @ root
     miss = near.residual(center)
 
     def solve(normal):
@@ -311,11 +319,36 @@ def _solve(functions, count, rng_key, released):
             newton,
             (*begin, 0),
         )
-        log_weight = near.logprior(t) - jnp.linalg.slogdet(near.slope(t))[1]
-        return t, jnp.max(jnp.abs(residual)), log_weight
+        return t, jnp.max(jnp.abs(residual)), near.logprior(t)
 
     normals = jax.random.normal(rng_key, (count, center.size))
     return jax.lax.map(solve, normals, batch_size=64)
+
+
+def _log_determinants(functions, released, solutions) -> np.ndarray:
+    """log |det m'(t)| at each of the solutions, up to a constant.
+
+    In many dimensions most of the time would go into them. But where a posterior is
+    nearly normal, they are nearly all the same.
+    """
+
+    def at(solutions, released):
+        near = _Near.of(functions, released, NUM_NEAR)
+        return jax.lax.map(
+            lambda t: jnp.linalg.slogdet(near.slope(t))[1], solutions, batch_size=64
+        )
+
+    shape = (NUM_DETERMINANTS, *solutions.shape[1:])
+    blocks = [
+        np.resize(solutions[start : start + NUM_DETERMINANTS], shape)
+        for start in range(0, len(solutions), NUM_DETERMINANTS)
+    ]
+    program = compiled(at, blocks[0], released)
+    found = [np.asarray(program(blocks[0], released))]
+    if np.std(found[0]) < MAX_SPREAD:
+        return np.zeros(len(solutions))
+    found += [np.asarray(program(block, released)) for block in blocks[1:]]
+    return np.concatenate(found)[: len(solutions)]
 
 
 def _excesses(functions, released, positions):

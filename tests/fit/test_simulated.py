@@ -11,6 +11,9 @@ from scipy import stats
 
 import dpjax
 from dpjax import privacy
+from dpjax.fit import simulated, simulated_draws
+from dpjax.fit.precision import is_wide
+from dpjax.fit.record_model import RecordModel
 from dpjax.fit.simulated import CHECK_SHARE, SHARES, simulated_fit
 from dpjax.fit.simulated_draws import draws
 from dpjax.models.banana import banana, exact_sample, simulate
@@ -247,3 +250,39 @@ def test_a_model_may_read_float64_arrays_where_x64_is_off():
     # Noise moves the centre, and 4000 draws have a mean; 6 sds are exceeded with 4e-9.
     sds = np.hypot(found.known.position_error, 4000**-0.5) * scale / 5000**0.5
     assert np.all(np.abs(error) < 6 * sds)
+
+
+def scaled_loglikelihood(position, record):
+    return -position[0] - record**2 * jnp.exp(-2 * position[0]) / 2
+
+
+def scaled_record(rng_key, position):
+    return jnp.exp(position[0]) * jax.random.normal(rng_key)
+
+
+def test_determinants_are_computed_where_they_differ():
+    """Of the scale of normal records, at 300 positions: two blocks and a part."""
+    model = RecordModel.of(scaled_loglikelihood, scaled_record, jnp.zeros(1), is_wide())
+    functions = simulated_draws._Functions(lambda t: 0.0, model, 100, 1.0)
+    with jax.enable_x64(True):
+        window = model.window(jnp.zeros(1), 1e-3)
+        moments = model.moments(window, 1)
+        released = simulated.Released(
+            *window,
+            jnp.zeros(1),
+            moments.mean,
+            moments.slope,
+            moments.information,
+            jnp.eye(1),
+            *jnp.ones(3),
+        )
+        positions = np.random.default_rng(0).uniform(-0.5, 0.5, (300, 1))
+        slope = simulated_draws._Near.of(functions, released, 2048).slope
+        slopes = [float(slope(jnp.asarray(t))[0, 0]) for t in positions[::29]]
+        far, near = (
+            simulated_draws._log_determinants(functions, released, scale * positions)
+            for scale in (1, 1e-3)
+        )
+    assert np.std(np.log(slopes)) > 0.1
+    np.testing.assert_allclose(far[::29], np.log(slopes), rtol=1e-5, atol=1e-5)
+    assert len(far) == len(near) == 300 and not np.any(near)
