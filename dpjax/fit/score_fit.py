@@ -9,7 +9,8 @@ The noise is Gaussian; that of the last score may be K-norm noise.
    small steps. Each phase ends at the mean of the second half of its steps. There one
    release of the curvature corrects the frame.
 2. *Clip norm*. A histogram of the lengths of the scores that the records might have had
-   gives the clip norm at which clipping and noise together lose least.
+   gives the clip norm at which clipping and noise together lose least. That of a robust
+   fit is a constant.
 3. *Slope* J, the sum of the records' expected slopes.
 4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far. With
    the slope, all of them count at z_3.
@@ -60,6 +61,11 @@ LENGTH_EDGES = np.concatenate([[0.0], np.geomspace(0.2, 8.0, 20), [np.inf]])
 CLIP_NORMS = np.geomspace(0.3, 5.0, 57)
 """Bins of the lengths of scores, and clip norms to choose from, over the root mean
 square length of a record's score."""
+
+ROBUST_CLIP_NORM = 2.0
+"""Of a robust fit. Where the model is wrong, what a fit finds depends on the clip norm:
+for overdispersed counts, one chosen from noisy lengths moved the intercept by 3 of its
+standard deviations between data sets, which no width allowed for."""
 
 KEY_WORDS = 2
 """Random words of the key from which the records get keys of their own."""
@@ -427,8 +433,9 @@ class _Fit:
     def clip_norm(self, release, noises: Noises, z, axes: Frame):
         """The clip norm over `unit`, and the share of the slope that it keeps.
 
-        The third number is the variance of the score over its slope, the fourth the
-        share of records that are clipped.
+        It is where clipping and noise lose least, or `ROBUST_CLIP_NORM`. The third
+        number is the variance of the score over its slope, the fourth the share of
+        records that are clipped.
         """
         scores = self.scores_at(z, axes, self.unit(axes))
         edges = jnp.asarray(LENGTH_EDGES[1:-1], self.dtype)
@@ -452,15 +459,16 @@ class _Fit:
         counts = jnp.where(jnp.any(counts > 0), counts, typical)
         squares = counts / jnp.sum(counts) * lengths**2
         total = jnp.sum(squares)
-        kept = jnp.asarray(np.minimum(1, CLIP_NORMS[:, None] / lengths))
+        choices = np.array([ROBUST_CLIP_NORM]) if noises.variance else CLIP_NORMS
+        kept = jnp.asarray(np.minimum(1, choices[:, None] / lengths))
         efficiency, variance = kept @ squares / total, kept**2 @ squares / total
-        noise = CLIP_NORMS * self.unit(axes) * noises.pooled_scores
+        noise = choices * self.unit(axes) * noises.pooled_scores
         noise = self.tempering * noise**2 / jnp.maximum(total, 0.3)
         loss = ((variance + noise) / efficiency**2).astype(jnp.float32)
         # JAX 0.10 compiles no wider argmin than this where x64 is off.
         best = jax.lax.argmin(loss, 0, jnp.int32)
         kept, variance = efficiency[best], (variance / efficiency)[best]
-        clip_norm = jnp.asarray(CLIP_NORMS)[best]
+        clip_norm = jnp.asarray(choices)[best]
         clipped = jnp.sum(jnp.where(lengths > clip_norm, counts, 0)) / jnp.sum(counts)
         return clip_norm, kept, variance, clipped
 

@@ -10,7 +10,7 @@ import pytest
 import dpjax
 from dpjax import privacy
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import ScoreModel, score_fit
+from dpjax.fit.score_fit import ROBUST_CLIP_NORM, ScoreModel, score_fit
 from dpjax.fit.scores import Scores
 from dpjax.privacy import NeighboringRelation
 from dpjax.release.gaussian_sum import GaussianSum
@@ -170,6 +170,7 @@ def test_robust_draws_are_as_wide_as_the_sandwich():
     ratio = np.std(positions["slope"], axis=0) / np.sqrt(np.diag(sandwich))
     # The standard error of 4000 draws is .011; clipping takes off a few per cent.
     assert np.all((0.9 < ratio) & (ratio < 1.1))
+    assert found.clip_norm == ROBUST_CLIP_NORM
     assert known.is_robust and "what the records show" in str(known)
 
 
