@@ -69,11 +69,15 @@ class MadeUp(NamedTuple):
         P, ``(d, d)``.
     tempering
         T.
+    kept
+        Share of the information of a record that scores keep whose centre is that of
+        redrawn observations: J and the covariance of psi are that much less.
     """
 
     scores: np.ndarray
     prior_precision: np.ndarray
     tempering: float
+    kept: float = 1.0
 
     def widths(self, num_records: float, noise: Noise) -> np.ndarray:
         """Sds of the draws over those of the exact posterior, ``(d,)``."""
@@ -81,7 +85,7 @@ class MadeUp(NamedTuple):
         return np.sqrt(np.diag(draws) / np.diag(exact))
 
     def lost(self, num_records: float, clip_norm: float) -> float:
-        """How much variance clipping adds, in variances of the exact posterior.
+        """How much variance clipping and redraws add, over that of the exact posterior.
 
         It is summed over all directions. The clip norm is over the root mean square
         length of a record's score.
@@ -112,6 +116,7 @@ class MadeUp(NamedTuple):
         whole = _gram(scores, scores) / count
         known = product @ np.linalg.pinv(whole, hermitian=True) @ product.T
         lost = _gram(clipped, clipped) / count - known
+        effective *= self.kept
         scatter = effective * unit**2 * (known + self.tempering * lost)
         unit_of_noise = self.tempering * clip_norm * unit
         scatter += (unit_of_noise * noise.scores) ** 2 * np.eye(dim)
@@ -165,6 +170,7 @@ def made_up(
     prior_precision: np.ndarray,
     tempering: float,
     positions: Any,
+    kept: float = 1.0,
 ) -> list[MadeUp]:
     """What a model says of its records at several public positions.
 
@@ -178,6 +184,8 @@ def made_up(
         Of the flattened position, ``(d, d)``.
     positions
         Leaves ``(number of positions, ...)``.
+    kept
+        As in `MadeUp`.
 
     Notes
     -----
@@ -198,4 +206,4 @@ def made_up(
         scores = np.asarray(evaluated(scores_at, flat), np.float64)
     is_finite = np.all(np.isfinite(scores), axis=-1, keepdims=True)
     scores = np.where(is_finite, scores, 0.0)
-    return [MadeUp(each, prior_precision, tempering) for each in scores]
+    return [MadeUp(each, prior_precision, tempering, kept) for each in scores]

@@ -57,8 +57,9 @@ class Known(NamedTuple):
 
     position_error
         Root mean square distance, in posterior standard deviations, by which noise and
-        clipping move the centre of the draws. What clipping adds is what it would add
-        if the records were those that the model makes up there.
+        clipping move the centre of the draws, and redrawn observations where scores
+        are compared with these. What the latter two add is what they would add if the
+        records were those that the model makes up there.
     records, prior, noise
         Shares of the draws' variance that go with what the records say, with the prior,
         and with noise and clipping. They add to one.
@@ -121,7 +122,7 @@ def draws(
     like
         A position, for its structure.
     lost_fn
-        How much variance clipping adds, as `dpjax.fit.foretold.MadeUp.lost` says.
+        How much variance clipping and redraws add: `dpjax.fit.foretold.MadeUp.lost`.
 
     Returns
     -------

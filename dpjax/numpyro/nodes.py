@@ -31,7 +31,7 @@ from dpjax.numpyro.model import Model
 from dpjax.numpyro.quadrature import core, spread, support
 from dpjax.numpyro.refusals import OVERFLOW
 
-__all__ = ["check_drawable", "conditional_scores", "generated"]
+__all__ = ["check_drawable", "conditional_scores", "generated", "kept_information"]
 
 MAX_SUPPORT = 64
 """Largest number of joint observations that is enumerated."""
@@ -44,7 +44,6 @@ NUM_CHECKS, MAX_WEIGHT_ERROR = 4, 1e-3
 """Positions at which the mean is taken, and the largest error of the weights' sum."""
 
 
-@functools.lru_cache(maxsize=8)
 def conditional_scores(model: Model) -> Callable[[Any, Any, jax.Array], Scores]:
     """``(position, record, rng_key) -> Scores`` of one record of a NumPyro model.
 
@@ -71,13 +70,28 @@ def conditional_scores(model: Model) -> Callable[[Any, Any, jax.Array], Scores]:
     *Formal guarantees.* The scores are a function of the record, the position, the key
     and public values alone.
     """
+    return _checked_scores(model)[0]
+
+
+def kept_information(model: Model) -> float:
+    """Share of a record's information that its `conditional_scores` keep.
+
+    Of a score less the mean of itself and of K that are drawn anew, the variance and
+    the slope are K / (K + 1) of those of the score.
+    """
+    _, is_exchangeable = _checked_scores(model)
+    return NUM_REDRAWS / (NUM_REDRAWS + 1) if is_exchangeable else 1.0
+
+
+@functools.lru_cache(maxsize=8)
+def _checked_scores(model: Model) -> tuple[Callable, bool]:
+    """The scores, and whether the observed one is their first node."""
     scores_fn, is_exchangeable = _scores_fn(model)
     _check_centred(model, scores_fn, is_exchangeable)
-    return scores_fn
+    return scores_fn, is_exchangeable
 
 
 def _scores_fn(model: Model) -> tuple[Callable, bool]:
-    """The scores, and whether the observed one is their first node."""
     if model.score_nodes is not None:
         return functools.partial(_given, model), False
     if model.simulate_fn is not None:

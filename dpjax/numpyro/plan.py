@@ -17,7 +17,7 @@ from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model, is_latent
-from dpjax.numpyro.nodes import conditional_scores
+from dpjax.numpyro.nodes import conditional_scores, kept_information
 from dpjax.numpyro.sample import (
     FIT_SHARE,
     STEPS_PER_DRAW,
@@ -96,15 +96,17 @@ def plan(
     model = model_of(posterior)
     num_records = nominal_size(posterior, nominal_num_records)
     positions = _positions(posterior) if guess is None else _guessed(model, guess)
+    is_simulated = is_of_whole_records(model) and not robust and not is_walk
     found = made_up(
         posterior.loglikelihood_fn,
         model.simulate,
         prior_law(model)[1],
         posterior.tempering,
         positions,
+        1.0 if is_simulated else kept_information(model),
     )
     centre = jax.tree.map(lambda leaf: leaf[0], positions)
-    if is_of_whole_records(model) and not robust and not is_walk:
+    if is_simulated:
         cost = simulated_cost(
             posterior, model.simulate, model.draw, nominal_num_records
         )

@@ -46,7 +46,7 @@ from dpjax.numpyro.fisher import (
     record_information,
 )
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import conditional_scores, generated
+from dpjax.numpyro.nodes import conditional_scores, generated, kept_information
 from dpjax.numpyro.seen import check_latents
 from dpjax.posterior import Posterior
 from dpjax.release.captured import check_example
@@ -267,7 +267,7 @@ def is_of_whole_records(model: Model) -> bool:
 
 
 def _lost(posterior, released: Released) -> float:
-    """How much variance clipping adds to the draws: `MadeUp.lost` where they are."""
+    """How much variance clipping and redraws add: `MadeUp.lost` where the draws are."""
     model = model_of(posterior)
     _, unravel = ravel_pytree(prior_mean(model))
     position = unravel(jnp.asarray(released.position))
@@ -277,6 +277,7 @@ def _lost(posterior, released: Released) -> float:
         prior_law(model)[1],
         posterior.tempering,
         jax.tree.map(lambda leaf: leaf[None], position),
+        kept_information(model),
     )
     num_records = float(released.num_records) / posterior.tempering
     return found.lost(num_records, float(released.clip_norm))

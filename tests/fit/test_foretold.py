@@ -90,3 +90,11 @@ def test_what_records_do_not_tell_changes_nothing(slope):
     )
     expected = [1.0, *model.widths(NUM_RECORDS, noise)]
     np.testing.assert_allclose(more.widths(NUM_RECORDS, noise), expected, rtol=0.02)
+
+
+def test_redraws_lose_what_they_do_not_keep():
+    """Half of what is known of two parameters comes from the records."""
+    model = normal(2)._replace(kept=0.8)
+    expected = 2 * (1 / (0.5 * 0.8 + 0.5) - 1)
+    # Of 20,000 scores.
+    np.testing.assert_allclose(model.lost(NUM_RECORDS, 100.0), expected, rtol=0.02)

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 
 from dpjax.numpyro import fisher_information, posterior
-from dpjax.numpyro.nodes import conditional_scores
+from dpjax.numpyro.nodes import conditional_scores, kept_information
 from dpjax.release import taint
 from dpjax.release.gaussian_sum import GaussianSum
 from tests.tiers import tiered
@@ -375,6 +375,32 @@ def test_information_in_closed_form():
         matrix = (nodes.T * found.weights) @ nodes
         # The jitter of the nodes on counts is of this order.
         np.testing.assert_allclose(matrix, size * np.outer(row, row), rtol=0.02)
+
+
+@pytest.mark.thorough
+def test_redraws_keep_a_share_of_the_information():
+    """Slope and variance of centred scores, over the variance of scores as they are."""
+    target, num_records = adapted("vector"), 100_000
+    position = {"b": jnp.array([0.1, -0.2, 0.3])}
+    scores_fn = conditional_scores(target.model)
+    record = jax.tree.map(lambda leaf: leaf[1], target.model.example)
+
+    def one(rng_key):
+        first, second = jax.random.split(rng_key)
+        made_up = target.model.observe_anew(first, position, record)
+        found = scores_fn(position, made_up, second)
+        score, nodes = found.gradients()
+        mean = found.weights @ nodes
+        slope = found.weights @ (nodes - mean) ** 2
+        return score**2, (score - mean) ** 2, slope
+
+    keys = jax.random.split(jax.random.key(3), num_records)
+    whole, variance, slope = np.mean(jax.jit(jax.vmap(one))(keys), axis=1)
+    kept = kept_information(target.model)
+    assert kept == 16 / 17 and kept_information(adapted("poisson").model) == 1
+    # Six standard errors: of squares of normal numbers, sqrt(2 / 100,000).
+    np.testing.assert_allclose(variance / whole, kept, atol=0.03)
+    np.testing.assert_allclose(slope / whole, kept, atol=0.03)
 
 
 @pytest.mark.thorough
