@@ -27,7 +27,7 @@ from dpjax.numpyro.sample import (
     walk_from,
     walk_length,
 )
-from dpjax.numpyro.seen import check_latents
+from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.nominal import nominal_size
@@ -90,10 +90,20 @@ def plan(
     Raises
     ------
     ValueError
-        As in `dpjax.numpyro.sample`; or if `guess` does not name the latents.
+        As in `dpjax.numpyro.sample`; if observations read products of latents; or if
+        `guess` does not name the latents.
     """
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
+    is_whole = is_of_whole_records(model) and not robust and not is_walk
+    if not is_whole and pinned_model(model) is not None:
+        raise ValueError(
+            "observations read products of latents, such as scale * z: a plan foretells"
+            " widths along straight lines, which lead away from latents with the same "
+            "product. Plan the model whose products are latents of their own, such as "
+            "numpyro.sample('effect', Normal(mean, scale)): a fit of it releases about "
+            "the same"
+        )
     num_records = nominal_size(posterior, nominal_num_records)
     positions = _positions(posterior) if guess is None else _guessed(model, guess)
     found = made_up(
@@ -104,7 +114,7 @@ def plan(
         positions,
     )
     centre = jax.tree.map(lambda leaf: leaf[0], positions)
-    if is_of_whole_records(model) and not robust and not is_walk:
+    if is_whole:
         cost = simulated_cost(
             posterior, model.simulate, model.draw, nominal_num_records
         )
