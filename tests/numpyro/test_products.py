@@ -1,4 +1,4 @@
-"""Which models with products of latents are fitted, planned and walked."""
+"""Which models with products of latents are fitted in their effects."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,14 +57,6 @@ def test_effects_that_are_not_centred_have_a_pinned_model():
 
 def test_a_centred_model_is_fitted_as_it_is():
     assert pinned_model(model_of(target(poisson))) is None
-
-
-def test_a_walk_and_a_plan_of_products_are_refused():
-    refused = not_centred()
-    with pytest.raises(ValueError, match=r"products of latents.*straight lines"):
-        dpjax.numpyro.sample(refused, budget=BUDGET, method="walk")
-    with pytest.raises(ValueError, match=r"products of latents.*straight lines"):
-        dpjax.numpyro.plan(refused, budget=BUDGET)
 
 
 def test_products_without_a_pinned_model_are_refused():
