@@ -34,7 +34,7 @@ from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, s
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
 
-__all__ = ["Known", "draws"]
+__all__ = ["Known", "alarm", "bend", "draws", "evidence_of", "fit_check_of"]
 
 NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 60, 0.3, 6
 """Of every draw's chain, in standard deviations of the closest normal law."""
@@ -146,12 +146,11 @@ def draws(
 
     data_share = np.asarray(released.data_share)
     is_measured = data_share > 0
-    evidence = _evidence(released, is_measured, posterior.tempering)
+    evidence = evidence_of(released, is_measured, posterior.tempering)
     first, rng_key = jax.random.split(rng_key)
     near = closest(evidence, logprior, origin, data_share, first)
-    apart = np.sum((near.mean[is_measured] - evidence.places) ** 2, axis=1)
-    bend = CURVATURE * apart / np.sqrt(np.sum(is_measured) * released.num_records)
-    evidence = evidence._replace(score_sds=np.hypot(evidence.score_sds, bend))
+    bends = bend(evidence, near.mean[is_measured], released.num_records)
+    evidence = evidence._replace(score_sds=np.hypot(evidence.score_sds, bends))
     first, second = jax.random.split(rng_key)
     found = slopes(
         evidence,
@@ -201,7 +200,7 @@ def draws(
 
     given = second, origin, parts
     positions = compiled(run, *given)(*given)
-    fit_check = functools.partial(_fit_check, released, posterior.tempering)
+    fit_check = functools.partial(fit_check_of, released, posterior.tempering)
     known = _known(
         evidence,
         near.prior,
@@ -213,13 +212,19 @@ def draws(
         lost_fn(released),
     )
     if known.resolution < MIN_RESOLUTION:
-        warnings.warn(_alarm(known), stacklevel=2)
+        warnings.warn(alarm(known), stacklevel=2)
     if not known.is_robust:
         known.fit_check.warn()
     return positions, known
 
 
-def _evidence(released: Released, is_measured, tempering) -> Evidence:
+def bend(evidence: Evidence, mean, num_records) -> np.ndarray:
+    """b_k, where the draws have this mean in the measured directions."""
+    apart = np.sum((mean - evidence.places) ** 2, axis=1)
+    return CURVATURE * apart / np.sqrt(len(mean) * num_records)
+
+
+def evidence_of(released: Released, is_measured, tempering) -> Evidence:
     """What was released in the measured directions.
 
     The share of the slope that is lost is shrunk by as much of it as may be noise.
@@ -267,7 +272,7 @@ def _variance(released: Released, is_measured) -> np.ndarray:
     return found + hidden * np.diag(is_measured)
 
 
-def _fit_check(released: Released, tempering, distance) -> FitCheck:
+def fit_check_of(released: Released, tempering, distance) -> FitCheck:
     """The fit check at a squared distance from the centre, in variances of the draws.
 
     No |psi|^2 is above one, so the variance of their sum is at most its mean. Where the
@@ -329,7 +334,7 @@ def _known(
     )
 
 
-def _alarm(known: Known) -> str:
+def alarm(known: Known) -> str:
     factor = max(2.0, MIN_RESOLUTION / known.likely_resolution)
     return (
         "the releases do not tell how much the records say in each of the "

@@ -23,6 +23,7 @@ from dpjax.posterior import Posterior
 __all__ = [
     "fisher_information",
     "initial_position",
+    "law_of",
     "prior_law",
     "prior_mean",
     "record_information",
@@ -104,7 +105,12 @@ def prior_law(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """Mean and precision of the normal law that fits draws of the prior, flattened."""
     draws = jax.tree.leaves(model.prior_draws)
     flat = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in draws]
-    flat = np.concatenate(flat, axis=1)
+    return law_of(np.concatenate(flat, axis=1))
+
+
+def law_of(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and precision of the normal law that fits draws, ``(count, d)``."""
+    flat = np.asarray(draws, np.float64)
     flat = np.clip(flat, *np.quantile(flat, TAILS, axis=0))
     covariance = np.atleast_2d(np.cov(flat.T))
     return flat.mean(axis=0), np.linalg.inv(covariance)

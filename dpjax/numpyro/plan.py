@@ -27,7 +27,7 @@ from dpjax.numpyro.sample import (
     walk_from,
     walk_length,
 )
-from dpjax.numpyro.seen import check_latents
+from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.nominal import nominal_size
@@ -90,23 +90,32 @@ def plan(
     Raises
     ------
     ValueError
-        As in `dpjax.numpyro.sample`; or if `guess` does not name the latents.
+        As in `dpjax.numpyro.sample`; if observations read products of latents; or if
+        `guess` does not name the latents.
     """
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
+    is_whole = is_of_whole_records(model) and not robust and not is_walk
+    if not is_whole and pinned_model(model) is not None:
+        raise ValueError(
+            "observations read products of latents, such as scale * z: a plan foretells"
+            " widths along straight lines, which lead away from latents with the same "
+            "product. Plan the model whose products are latents of their own, such as "
+            "numpyro.sample('effect', Normal(mean, scale)): a fit of it releases about "
+            "the same"
+        )
     num_records = nominal_size(posterior, nominal_num_records)
     positions = _positions(posterior) if guess is None else _guessed(model, guess)
-    is_simulated = is_of_whole_records(model) and not robust and not is_walk
     found = made_up(
         posterior.loglikelihood_fn,
         model.simulate,
         prior_law(model)[1],
         posterior.tempering,
         positions,
-        1.0 if is_simulated else kept_information(model),
+        1.0 if is_whole else kept_information(model),
     )
     centre = jax.tree.map(lambda leaf: leaf[0], positions)
-    if is_simulated:
+    if is_whole:
         cost = simulated_cost(
             posterior, model.simulate, model.draw, nominal_num_records
         )

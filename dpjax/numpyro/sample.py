@@ -4,7 +4,9 @@ By default `dpjax.fit` releases what the data say about the parameters, and draw
 the posterior that this implies. A model that generates whole records
 is fitted by `dpjax.fit.simulated`, whose draws keep the shape of a curved posterior. A
 model of observations given covariates is fitted by `dpjax.fit.score_fit`, whose
-likelihood is normal about the bulk of the posterior.
+likelihood is normal about the bulk of the posterior. Where observations read products
+of latents, as in mean + scale * z, it is normal in the effects that these have
+(`dpjax.fit.pinned`).
 
 ``method="walk"`` spends a share of the budget on a fit of the second kind, and the rest
 on lazy `dpjax.barker`, whose steps leave the exact posterior unchanged:
@@ -47,7 +49,8 @@ from dpjax.numpyro.fisher import (
 )
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores, generated, kept_information
-from dpjax.numpyro.seen import check_latents
+from dpjax.numpyro.pinned import PinnedFit
+from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.captured import check_example
 from dpjax.release.gaussian_sum import GaussianSum
@@ -169,7 +172,9 @@ def sample(
     ------
     ValueError
         If the model's observations cannot be drawn, or its covariates have no public
-        design; if they read products of its latents, as in mean + scale * z; if the
+        design; if they read products of its latents that are not linear in some of them
+        where the others have fixed values, as mean + scale * z is in z; if a walk is
+        asked of a model with products; if the
         neighbouring relation makes a number of records private that is used; or if the
         example of the model holds records in their order.
     BudgetError, CheckpointError
@@ -208,7 +213,17 @@ def sample(
             nominal_num_records=nominal_num_records,
             **options,
         )
+    pinned = pinned_model(model)
     check_latents(model)
+    if pinned is not None:
+        return _of_products(
+            PinnedFit.of(posterior, pinned),
+            budget,
+            is_walk,
+            robust=robust,
+            nominal_num_records=nominal_num_records,
+            **options,
+        )
     if is_walk:
         return _walk(posterior, budget, **options)
     algorithm_fn = functools.partial(
@@ -222,7 +237,9 @@ def sample(
         ledger=ledger,
         checkpoint=checkpoint,
     )
-    _check_resolution(posterior, budget, noise_multiplier, nominal_num_records)
+    _check_resolution(
+        posterior, model.dim, budget, noise_multiplier, nominal_num_records
+    )
     return fit(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
         functools.partial(draws, lost_fn=functools.partial(_lost, posterior)),
@@ -231,6 +248,47 @@ def sample(
         budget=budget,
         **options,
     )
+
+
+def _of_products(
+    found: PinnedFit,
+    budget,
+    is_walk,
+    *,
+    robust,
+    nominal_num_records,
+    ledger,
+    checkpoint,
+    **options,
+) -> Run:
+    """A fit of a model whose observations read products of its latents."""
+    if is_walk:
+        raise ValueError(
+            "observations read products of latents, such as scale * z, and a walk takes"
+            " steps along straight lines, which lead away from latents with the same "
+            'product: use method="fit"'
+        )
+    posterior, files = found.of_zeta, dict(ledger=ledger, checkpoint=checkpoint)
+    algorithm_fn = functools.partial(
+        found.algorithm, robust=robust, nominal_num_records=nominal_num_records
+    )
+    noise_multiplier, last = spending(
+        algorithm_fn, posterior, found.dim, budget, **files
+    )
+    _check_resolution(
+        posterior, found.dim, budget, noise_multiplier, nominal_num_records
+    )
+    run = fit(
+        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
+        found.draws,
+        posterior,
+        initial_position=found.start,
+        budget=budget,
+        **files,
+        **options,
+    )
+    positions = found.posterior.constrain(run.positions)
+    return dataclasses.replace(run, positions=positions)
 
 
 def check_method(method: str, robust: bool, nominal_num_records: int | None) -> bool:
@@ -283,13 +341,13 @@ def _lost(posterior, released: Released) -> float:
     return found.lost(num_records, float(released.clip_norm))
 
 
-def _check_resolution(posterior, budget, noise_multiplier, nominal_num_records):
+def _check_resolution(posterior, dim, budget, noise_multiplier, nominal_num_records):
     """Warn, before anything is spent, of a budget that says little of the parameters.
 
     All numbers are public.
     """
     num_records = nominal_size(posterior, nominal_num_records)
-    dim, effective = model_of(posterior).dim, posterior.tempering * num_records
+    effective = posterior.tempering * num_records
     resolution = expected_resolution(dim, effective, noise_multiplier)
     if resolution >= MIN_RESOLUTION:
         return
@@ -326,7 +384,8 @@ def _walk(
     noise_multiplier = least_noise(
         fit_algorithm, posterior, share, ledger=ledger, checkpoint=files[0]
     )
-    _check_resolution(posterior, budget, noise_multiplier, None)
+    dim = model_of(posterior).dim
+    _check_resolution(posterior, dim, budget, noise_multiplier, None)
     spent = fit_algorithm(posterior, noise_multiplier=noise_multiplier).privacy(
         1, budget.neighboring_relation
     )

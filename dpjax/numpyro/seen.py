@@ -1,13 +1,15 @@
 """What a model's records tell of its latents, before the data are read.
 
-A fit takes the scores of the records to be linear in the latents. It is refused where
-they never are, however many records there are: where many values of the latents give
-the same law of the observations, along a curve (`dpjax.fit.effects`). All numbers here
-are public: the records are those of the example.
+A fit takes the scores of the records to be linear in what it asks them of. In latents
+they never are, however many records there are, where many values of the latents give
+the same law of the observations, along a curve (`dpjax.fit.effects`). Such a model is
+fitted in other coordinates (`dpjax.fit.pinned`), and refused if there are none. All
+numbers here are public: the records are those of the example.
 """
 
 import functools
 import warnings
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +18,12 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.effects import are_products, effects
+from dpjax.fit.pinned import Pinned, pinned
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import generated
 from dpjax.numpyro.refusals import listed
 
-__all__ = ["check_latents"]
+__all__ = ["check_latents", "pinned_model"]
 
 NUM_POSITIONS, NUM_ROWS, SPREAD = 4, 256, 0.5
 """Positions at which the effects of a model are compared, records of which they are the
@@ -37,13 +40,49 @@ MAX_NAMED = 6
 """Components that a warning names."""
 
 
-def check_latents(model: Model) -> None:
-    """Refuse a fit of a model that is not linear in its latents where data are many.
+def pinned_model(model: Model) -> Pinned | None:
+    """The pinned model of one whose observations read products of its latents.
+
+    It is None if there are no products, and the model itself is fitted.
 
     Raises
     ------
     ValueError
-        If observations read products of latents, as in a model that is not centred.
+        If there are products, and no pinned model has their effects.
+    """
+    flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))
+    positions, units = _positions(model)
+    is_product = are_products(_slopes(model, unravel, positions) * units)
+    if not np.any(is_product):
+        return None
+    covariates, observations = _parted(model, np.arange(_num_records(model)))
+    sizes = jax.tree.map(lambda leaf: jnp.full(leaf.shape, leaf.size), model.outline)
+    found = pinned(
+        _loglikelihood(model, unravel),
+        np.asarray(jax.vmap(_flat)(model.prior_draws)),
+        units,
+        is_product,
+        np.asarray(_flat(sizes)),
+        covariates,
+        observations,
+    )
+    if found is not None:
+        return found
+    products = unravel(jnp.asarray(is_product, flat.dtype))
+    names = [name for name, leaf in products.items() if np.any(leaf)]
+    raise ValueError(
+        f"observations read products of the latents {listed(names)}, such as scale "
+        "* z, and many values of these give the same product. A fit takes scores to be "
+        "linear in the effects of the latents, which they are not here whichever of the"
+        " latents have fixed values, so its draws would be far off. Make the product a "
+        "latent of its own, such as numpyro.sample('effect', Normal(mean, scale)) in "
+        "place of mean + scale * z, without LocScaleReparam. If there are no products, "
+        f"the records of example= are too few to tell the {model.dim} latents apart"
+    )
+
+
+def check_latents(model: Model) -> None:
+    """Warn of latents of which no record of the example tells, while some do of others.
 
     Warns
     -----
@@ -52,19 +91,7 @@ def check_latents(model: Model) -> None:
         others, as where a group has no records.
     """
     flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))
-    positions, units = _positions(model)
-    slopes = _slopes(model, unravel, positions) * units
-    found = unravel(jnp.asarray(are_products(slopes), flat.dtype))
-    if names := [name for name, leaf in found.items() if np.any(leaf)]:
-        raise ValueError(
-            f"observations read products of the latents {listed(names)}, such as scale "
-            "* z, and many values of these give the same product: a fit takes scores to"
-            " be linear in the latents, and its draws would be far off. Make the "
-            "product a latent of its own, such as numpyro.sample('effect', Normal(mean,"
-            " scale)) in place of mean + scale * z, without LocScaleReparam. If there "
-            f"are no products, the records of example= are too few to tell the "
-            f"{model.dim} latents apart"
-        )
+    positions, _ = _positions(model)
     is_seen = unravel(jnp.asarray(_are_seen(model, unravel, positions[0]), flat.dtype))
     names = [
         f"{name}{list(map(int, index))}"
@@ -85,7 +112,7 @@ def check_latents(model: Model) -> None:
 
 def _positions(model: Model) -> tuple[np.ndarray, np.ndarray]:
     """Positions ``(k, d)`` about the centre of the prior, and its units ``(d,)``."""
-    draws = jax.vmap(lambda position: ravel_pytree(position)[0])(model.prior_draws)
+    draws = jax.vmap(_flat)(model.prior_draws)
     high, centre, low = np.quantile(draws, UNIT_QUANTILES, axis=0)
     units = (high - low) / 2
     normal = np.random.default_rng(3).standard_normal((NUM_POSITIONS, model.dim))
@@ -95,18 +122,13 @@ def _positions(model: Model) -> tuple[np.ndarray, np.ndarray]:
 def _slopes(model: Model, unravel, positions) -> np.ndarray:
     """Derivatives of the effects of records at positions, ``(k, effects, d)``."""
 
-    def loglikelihood(flat, covariates, observations):
-        return model.loglikelihood(unravel(flat), covariates | observations)
-
-    effects_fn = functools.partial(effects, loglikelihood)
-    covariates = jax.tree.map(np.asarray, model.example)
-    observations = {name: covariates.pop(name) for name in generated(model)}
-    first = jax.tree.map(lambda leaf: leaf[0], (covariates, observations))
+    effects_fn = functools.partial(effects, _loglikelihood(model, unravel))
+    first = jax.tree.map(lambda leaf: leaf[0], _parted(model, np.arange(1)))
     per_record = jax.eval_shape(effects_fn, positions[0], *first).size
     most = max(2, MAX_NUMBERS // max(positions.size * per_record, 1))
     count = min(_num_records(model), NUM_ROWS + model.dim, most)
     chosen = np.linspace(0, _num_records(model) - 1, count).astype(int)
-    given = jax.tree.map(lambda leaf: leaf[chosen], (covariates, observations))
+    given = _parted(model, chosen)
 
     def slopes(positions, given):
         of_records = jax.vmap(jax.jacrev(effects_fn), (None, 0, 0))
@@ -114,6 +136,27 @@ def _slopes(model: Model, unravel, positions) -> np.ndarray:
 
     found = evaluated(slopes, positions, given)
     return np.asarray(found).reshape(len(positions), -1, model.dim)
+
+
+def _loglikelihood(model: Model, unravel) -> Callable:
+    """``(position, covariates, observations) -> scalar``, of a flattened position."""
+
+    def loglikelihood(flat, covariates, observations):
+        return model.loglikelihood(unravel(flat), covariates | observations)
+
+    return loglikelihood
+
+
+def _parted(model: Model, chosen) -> tuple[dict, dict]:
+    """Covariates and observations of some records of the example."""
+    records = {name: np.asarray(leaf)[chosen] for name, leaf in model.example.items()}
+    observed = generated(model)
+    covariates = {name: records[name] for name in records if name not in observed}
+    return covariates, {name: records[name] for name in observed}
+
+
+def _flat(position) -> jax.Array:
+    return ravel_pytree(position)[0]
 
 
 def _are_seen(model: Model, unravel, position) -> np.ndarray:

@@ -268,9 +268,10 @@ class Fit(Run):
 
     What noise adds to the posterior's width is part of theirs. They are no chain of
     steps, so their summary has no R-hat. But neither are all of them independent:
-    `dpjax.fit.score_draws` shares its draws of the slope among them, and
-    `dpjax.fit.simulated_draws` runs NUTS where records leave a direction undetermined,
-    or the posterior is so curved that it finds too few independent draws.
+    `dpjax.fit.score_draws` shares its draws of the slope among them,
+    `dpjax.fit.pinned_draws` runs NUTS, and so does `dpjax.fit.simulated_draws` where
+    records leave a direction undetermined, or the posterior is so curved that it finds
+    too few independent draws.
 
     released
         All that the draws follow from.

@@ -12,7 +12,7 @@ from scipy.stats import binom
 import dpjax
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.normal_laws import PriorLaw, laws_of
-from dpjax.fit.score_draws import _evidence, draws
+from dpjax.fit.score_draws import draws, evidence_of
 from dpjax.fit.score_fit import Released
 from dpjax.fit.slopes import LEVEL_SD, MEDIAN_SPREAD, SPREAD_SD, slopes
 
@@ -195,7 +195,7 @@ def test_intervals_cover_where_noise_hides_the_slope():
         half = eye + spread * (turns + turns.T) / np.sqrt(4 * DIM)
         slope = level * half @ half * (1 - PRIOR_SD**-2.0)
         truth = PRIOR_SD * rng.normal(size=DIM)
-        evidence = _evidence(released(slope, 0.3, 0.5, truth, seed), asked, 1.0)
+        evidence = evidence_of(released(slope, 0.3, 0.5, truth, seed), asked, 1.0)
         key = jax.random.key(seed)
         found = slopes(evidence, prior.mean, PRIOR_SD**2 * eye, key, 512)
         laws = laws_of(evidence, prior, asked, found)

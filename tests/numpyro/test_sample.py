@@ -242,8 +242,9 @@ def made_of_one_group(mean, scale, z, group):
 
 
 @pytest.mark.parametrize("effect", [made_before, made_of_one_group])
-def test_products_of_latents_are_refused_before_anything_is_spent(tmp_path, effect):
-    """Fits of 40,000 records in 15 groups missed effects by seven sds, and more."""
+def test_walks_and_plans_of_products_are_refused_before_anything_is_spent(
+    tmp_path, effect
+):
 
     def model(group, y):
         mean = numpyro.sample("mean", dist.Normal(0, 1))
@@ -258,9 +259,8 @@ def test_products_of_latents_are_refused_before_anything_is_spent(tmp_path, effe
     example = dict(group=np.arange(30) % 3)
     target = posterior(model, data, plate="data", example=example)
     ledger = tmp_path / "ledger.jsonl"
-    message = "read products of the latents 'mean', 'scale', 'z'"
+    message = "read products of latents, such as scale"
     for call, options in (
-        (dpjax.numpyro.sample, dict(ledger=ledger)),
         (dpjax.numpyro.sample, dict(ledger=ledger, method="walk")),
         (dpjax.numpyro.plan, {}),
     ):

@@ -1,0 +1,287 @@
+"""Draws of the parameters from what a `score_fit` of a pinned model released.
+
+A fit of the pinned model (`dpjax.fit.pinned`) tells of zeta(theta), the position at
+which the pinned model has the effects of theta. With y = T^-1 (zeta - position) as in
+`dpjax.fit.score_draws`, and draws J_j of the slope given the releases and a normal law
+of y a priori, the posterior of theta is about
+
+    p(theta) mean_j p(s | y(theta), J_j) / p(s | J_j),
+
+as each J_j comes with the chance p(J_j | released) p(s | J_j). Many parameters have the
+same effects, so the posterior is curved, and chains of NUTS draw from it.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import blackjax
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import solve_triangular
+from jax.scipy.special import logsumexp
+
+from dpjax.fit.compiled import compiled
+from dpjax.fit.noises import MIN_RESOLUTION
+from dpjax.fit.normal_laws import Laws, PriorLaw, laws_of
+from dpjax.fit.pinned import Pinned
+from dpjax.fit.precision import is_wide, own_precision, unraveled
+from dpjax.fit.score_draws import Known, alarm, bend, evidence_of, fit_check_of
+from dpjax.fit.score_fit import Released
+from dpjax.fit.slopes import Evidence, largest_noise, slopes
+from dpjax.posterior import Posterior
+
+__all__ = ["draws"]
+
+NUM_SLOPES = 128
+"""Draws of the slope, over which every density is a mean."""
+
+NUM_CHAINS, NUM_WARMUP = 8, 200
+"""Of NUTS: chains, and steps of each before the first draw. In coordinates in which the
+posterior is about standard normal, successive states are nearly independent."""
+
+MAX_R_HAT = 1.1
+"""Beyond which the chains are said not to have mixed."""
+
+
+def draws(
+    posterior: Posterior,
+    released: Released,
+    rng_key: jax.Array,
+    num_draws: int,
+    like: Any,
+    *,
+    pinned: Pinned,
+    prior_mean: np.ndarray,
+    prior_precision: np.ndarray,
+    lost_fn,
+) -> tuple[Any, Known]:
+    """Draws from the posterior that a fit of the pinned model implies.
+
+    They are states of chains, of which each comes after the other.
+
+    Parameters
+    ----------
+    posterior, rng_key, num_draws, like, lost_fn
+        As of `dpjax.fit.score_draws.draws`: of all parameters, not of the pinned model.
+    released
+        What `score_fit` released of the pinned model.
+    pinned
+        The pinned model.
+    prior_mean, prior_precision
+        Of the normal law that stands for the prior of the flattened position.
+
+    Returns
+    -------
+    Positions with leaves ``(num_draws, ...)``, and what they know.
+
+    Warns
+    -----
+    UserWarning
+        As there; and if the chains differ.
+    """
+    wide = is_wide()
+    is_measured = np.asarray(released.data_share) > 0
+    evidence = evidence_of(released, is_measured, posterior.tempering)
+    share, everywhere = evidence.data_share, np.ones(len(evidence.slope), bool)
+    prior = PriorLaw(np.asarray(released.prior_mean)[is_measured], np.diag(1 - share))
+    near = laws_of(evidence, prior, everywhere, evidence.regular[None])
+    evidence = evidence._replace(
+        score_sds=np.hypot(
+            evidence.score_sds, bend(evidence, near.mean[0], released.num_records)
+        )
+    )
+    first, second = jax.random.split(rng_key)
+    covariance = np.diag(1 / (1 - share))
+    found = slopes(evidence, prior.mean, covariance, first, NUM_SLOPES)
+    laws = laws_of(evidence, prior, everywhere, found)
+    weights = _log_weights(evidence, prior.mean, covariance, found)
+    with jax.enable_x64(True):
+        whitened = _Whitened.of(
+            pinned, released, is_measured, near, prior_mean, prior_precision, wide
+        )
+        logprior_fn = own_precision(posterior.logprior_fn, like, wide)
+
+    def run(rng_key, whitened, mixture):
+        rows, targets, weights = mixture
+
+        def logdensity(x):
+            theta, volume = whitened.theta(x)
+            squares = (rows @ whitened.y(theta) - targets) ** 2
+            loglikelihood = logsumexp(weights - jnp.sum(squares, axis=1) / 2)
+            return logprior_fn(theta) + loglikelihood + volume
+
+        def chain(rng_key):
+            first, second, third = jax.random.split(rng_key, 3)
+            # BlackJAX annotates neither the steps of `run` nor the fields of states.
+            adaptation: Any = blackjax.window_adaptation(blackjax.nuts, logdensity)
+            start = jax.random.normal(first, (len(pinned.center),)) / 2
+            (state, parameters), _ = adaptation.run(second, start, NUM_WARMUP)
+            step: Any = blackjax.nuts(logdensity, **parameters).step
+
+            def one(state, key):
+                state, _ = step(key, state)
+                return state, state.position
+
+            keys = jax.random.split(third, -(-num_draws // NUM_CHAINS))
+            return jax.lax.scan(one, state, keys)[1]
+
+        x = jax.vmap(chain)(jax.random.split(rng_key, NUM_CHAINS))
+        theta = jax.vmap(jax.vmap(lambda x: whitened.theta(x)[0]))(x)
+        return theta, jax.vmap(jax.vmap(whitened.y))(theta)
+
+    with jax.enable_x64(True):
+        given = second, whitened, (laws.rows, laws.target, weights)
+        theta, y = map(np.asarray, compiled(run, *given)(*given))
+    known = _known(
+        evidence,
+        laws,
+        np.reshape(y, (-1, len(found[0]))),
+        found,
+        functools.partial(fit_check_of, released, posterior.tempering),
+        released,
+        lost_fn(released),
+    )
+    if known.resolution < MIN_RESOLUTION:
+        warnings.warn(alarm(known), stacklevel=2)
+    if not known.is_robust:
+        known.fit_check.warn()
+    if (r_hat := _r_hat(theta)) > MAX_R_HAT:
+        warnings.warn(
+            "the chains of NUTS that draw from what the fit released differ: their "
+            f"R-hat is {r_hat:.2f}. The posterior may have modes apart from each other",
+            stacklevel=2,
+        )
+    theta = np.swapaxes(theta, 0, 1).reshape(-1, theta.shape[-1])[:num_draws]
+    with jax.enable_x64(True):
+        positions = jax.vmap(unraveled(like, True))(jnp.asarray(theta))
+    return jax.tree.map(
+        lambda leaf, one: np.asarray(leaf, jnp.result_type(one)), positions, like
+    ), known
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class _Whitened:
+    """Coordinates x in which the posterior is about standard normal.
+
+    The last components of x are the pinned ones of theta, in units of the prior. Given
+    them, zeta is about linear in the others, so with a normal law for their prior these
+    are normal: theirs are the first components of x.
+    """
+
+    zeta: Callable = field(metadata=dict(static=True))
+    kept: tuple = field(metadata=dict(static=True))
+    origin: jax.Array
+    back: jax.Array
+    rows: jax.Array
+    target: jax.Array
+    base: jax.Array
+    units: jax.Array
+    prior_mean: jax.Array
+    prior_precision: jax.Array
+
+    @classmethod
+    def of(cls, pinned, released, is_measured, near, prior_mean, prior_precision, wide):
+        def zeta(theta):
+            with jax.enable_x64(wide):
+                found = pinned.zeta(theta.astype(float))
+            return found.astype(jnp.float64)
+
+        stretch = np.asarray(released.stretch, np.float64)
+        start = np.where(is_measured, 0, np.asarray(released.prior_mean))
+        start[is_measured] = near.mean[0]
+        start = np.asarray(released.position, np.float64) + stretch @ start
+        kept, base = pinned.kept, np.array(pinned.center, np.float64)
+        base[kept] = start
+        parts = (
+            released.position,
+            np.linalg.inv(stretch)[is_measured],
+            near.rows[0],
+            near.target[0],
+            base,
+            np.sqrt(np.diag(np.linalg.inv(prior_precision))),
+            prior_mean[kept],
+            prior_precision[np.ix_(kept, kept)],
+        )
+        parts = (jnp.asarray(part, jnp.float64) for part in parts)
+        return cls(zeta, tuple(map(int, kept)), *parts)
+
+    def y(self, theta):
+        """T^-1 (zeta - position), in the measured directions."""
+        return self.back @ (self.zeta(theta) - self.origin)
+
+    def theta(self, x):
+        """theta, and the logarithm of its volume over that of x."""
+        kept = np.array(self.kept)
+        rest = np.setdiff1d(np.arange(len(self.base)), kept)
+        theta = self.base.at[rest].add(self.units[rest] * x[len(kept) :])
+        slope = self.rows @ jax.jacrev(self.y)(theta)[:, kept]
+        miss = self.target - self.rows @ self.y(theta)
+        pull = self.prior_precision @ (self.prior_mean - self.base[kept])
+        whole = self.prior_precision + slope.T @ slope
+        root = jnp.linalg.cholesky(whole)
+        half = solve_triangular(root, slope.T @ miss + pull, lower=True)
+        moved = solve_triangular(root, half + x[: len(kept)], lower=True, trans=1)
+        return theta.at[kept].add(moved), -jnp.sum(jnp.log(jnp.diag(root)))
+
+
+def _log_weights(evidence: Evidence, mean, covariance, found) -> np.ndarray:
+    """Of each slope: log p(s | y, J) without its square, over p(s | J)."""
+    place, score, noise_sd = evidence.pooled
+    scatter = evidence.scatter(found, noise_sd)
+    whole = found @ covariance @ found + scatter
+    rest = score - found @ (mean - place)
+    squares = np.sum(rest * np.linalg.solve(whole, rest[:, :, None])[:, :, 0], axis=1)
+    volumes = np.linalg.slogdet(whole)[1] - np.linalg.slogdet(scatter)[1]
+    return (squares + volumes) / 2
+
+
+def _r_hat(theta: np.ndarray) -> float:
+    """The largest of the components, of chains ``(chains, draws, d)``."""
+    half = theta.shape[1] // 2
+    parts = np.concatenate([theta[:, :half], theta[:, half : 2 * half]])
+    within = parts.var(axis=1, ddof=1).mean(axis=0)
+    between = parts.mean(axis=1).var(axis=0, ddof=1)
+    return float(np.sqrt(np.max((half - 1) / half + between / within)))
+
+
+def _known(
+    evidence: Evidence, laws: Laws, y, found, check, released, lost: float
+) -> Known:
+    """What the draws ``(count, r)`` know.
+
+    The precision of the prior is what that of the draws has beyond the likelihood's.
+    """
+    count = len(found[0])
+    transposed = np.swapaxes(laws.rows, 1, 2)
+    likelihood = np.linalg.inv(transposed @ laws.rows)
+    center = likelihood @ (transposed @ laws.target[:, :, None])
+    spread = likelihood.mean(0) + np.atleast_2d(np.cov(center[:, :, 0].T))
+    covariance = np.atleast_2d(np.cov(y.T))
+    prior = np.linalg.inv(covariance) - np.linalg.inv(spread)
+    slope = found.mean(0)
+    exact = slope @ np.linalg.solve(evidence.scatter(slope, 0.0), slope) + prior
+    without = np.linalg.inv(exact)
+    added = max(lost, 0.0) / count
+    share = np.trace(np.linalg.solve(covariance, without)) / count / (1 + added)
+    of_prior = max(0.0, np.trace(prior @ without) / count)
+    distance = max(0.0, np.trace(np.linalg.solve(without, covariance)) - count)
+    least = np.linalg.eigvalsh(evidence.slope)[0]
+    likely = np.median(np.linalg.eigvalsh(found)[:, 0])
+    noise = largest_noise(evidence.slope_noise_sd, count)
+    return Known(
+        position_error=float(np.sqrt(distance / count + added)),
+        records=float(share * (1 - of_prior)),
+        prior=float(share * of_prior),
+        noise=float(1 - share),
+        num_directions=count,
+        resolution=float(least / noise),
+        likely_resolution=float(likely / noise),
+        fit_check=check(distance),
+        clipped=float(released.clipped),
+        is_robust=bool(np.any(evidence.variance)),
+    )
