@@ -12,6 +12,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from numpyro import handlers
 
+from dpjax.fit.scores import NUM_REDRAWS
 from dpjax.numpyro import fisher_information, posterior
 from dpjax.numpyro.nodes import conditional_scores, kept_information
 from dpjax.release import taint
@@ -279,22 +280,22 @@ SITES = {
             3,
             y=observed(0.4, 2),
         ),
-        17,
+        NUM_REDRAWS + 1,
         None,
     ),
     "von mises": (
         site(lambda b, x: dist.VonMises(line(b, x), exp(b[2])), 3, **REAL),
-        17,
+        NUM_REDRAWS + 1,
         None,
     ),
     "hurdle": (
         (hurdle, dict(x=COVARIATES, any_visit=observed(1), cost=observed(2.0)), {}),
-        17,
+        NUM_REDRAWS + 1,
         None,
     ),
     "censored": (
         (censored_weibull, CENSORED, dict(simulate_fn=draw_censored)),
-        17,
+        NUM_REDRAWS + 1,
         None,
     ),
     "censored nodes": (
@@ -397,7 +398,8 @@ def test_redraws_keep_a_share_of_the_information():
     keys = jax.random.split(jax.random.key(3), num_records)
     whole, variance, slope = np.mean(jax.jit(jax.vmap(one))(keys), axis=1)
     kept = kept_information(target.model)
-    assert kept == 16 / 17 and kept_information(adapted("poisson").model) == 1
+    assert kept == NUM_REDRAWS / (NUM_REDRAWS + 1)
+    assert kept_information(adapted("poisson").model) == 1
     # Six standard errors: of squares of normal numbers, sqrt(2 / 100,000).
     np.testing.assert_allclose(variance / whole, kept, atol=0.03)
     np.testing.assert_allclose(slope / whole, kept, atol=0.03)
