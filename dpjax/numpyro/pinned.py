@@ -25,7 +25,14 @@ from dpjax.numpyro.fisher import law_of, prior_law, prior_mean, record_informati
 from dpjax.numpyro.nodes import conditional_scores, kept_information
 from dpjax.posterior import Posterior
 
-__all__ = ["PinnedFit"]
+__all__ = ["NO_WALK", "PinnedFit"]
+
+NO_WALK = (
+    "observations read products of latents, such as scale * z, and a walk takes steps "
+    "along straight lines, which lead away from latents with the same product: use "
+    'method="fit"'
+)
+"""Why such a model has no walk."""
 
 
 class PinnedFit(NamedTuple):
@@ -46,13 +53,8 @@ class PinnedFit(NamedTuple):
 
     @classmethod
     def of(cls, posterior: Posterior, pinned: Pinned) -> "PinnedFit":
-        draws = model_of(posterior).prior_draws
-
-        def zetas(draws):
-            vectors = jax.vmap(lambda position: ravel_pytree(position)[0])(draws)
-            return jax.lax.map(pinned.zeta, vectors)
-
-        return cls(posterior, pinned, *law_of(np.asarray(evaluated(zetas, draws))))
+        draws = _zetas(pinned, model_of(posterior).prior_draws)
+        return cls(posterior, pinned, *law_of(np.asarray(draws)))
 
     @property
     def dim(self) -> int:
@@ -70,6 +72,14 @@ class PinnedFit(NamedTuple):
         dtype, (_, unravel) = self.start.dtype, ravel_pytree(start)
         theta = self.pinned.theta
         return lambda zeta: unravel(theta(zeta).astype(dtype))
+
+    def zetas(self, positions) -> jax.Array:
+        """zeta of positions of the NumPyro model with a leading axis, ``(k, r)``."""
+        return _zetas(self.pinned, positions)
+
+    def simulate(self, rng_key: jax.Array, zeta: jax.Array):
+        """A record from the pinned model."""
+        return model_of(self.posterior).simulate(rng_key, self.latents(zeta))
 
     @property
     def of_zeta(self) -> Posterior:
@@ -129,14 +139,21 @@ class PinnedFit(NamedTuple):
 
     def _lost(self, posterior: Posterior, released: Released) -> float:
         """How much variance clipping and redraws add, where the draws are."""
-        model, latents = model_of(self.posterior), self.latents
         (found,) = made_up(
             posterior.loglikelihood_fn,
-            lambda rng_key, zeta: model.simulate(rng_key, latents(zeta)),
+            self.simulate,
             self.prior_precision,
             posterior.tempering,
             jnp.asarray(released.position)[None],
-            kept_information(model),
+            kept_information(model_of(self.posterior)),
         )
         num_records = float(released.num_records) / posterior.tempering
         return found.lost(num_records, float(released.clip_norm))
+
+
+def _zetas(pinned: Pinned, positions) -> jax.Array:
+    def zetas(positions):
+        vectors = jax.vmap(lambda position: ravel_pytree(position)[0])(positions)
+        return jax.lax.map(pinned.zeta, vectors)
+
+    return evaluated(zetas, positions)

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +14,12 @@ from dpjax import privacy
 from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
 from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
+from dpjax.fit.pinned import Pinned
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model, is_latent
 from dpjax.numpyro.nodes import conditional_scores, kept_information
+from dpjax.numpyro.pinned import NO_WALK, PinnedFit
 from dpjax.numpyro.sample import (
     FIT_SHARE,
     STEPS_PER_DRAW,
@@ -90,39 +92,41 @@ def plan(
     Raises
     ------
     ValueError
-        As in `dpjax.numpyro.sample`; if observations read products of latents; or if
-        `guess` does not name the latents.
+        As in `dpjax.numpyro.sample`; or if `guess` does not name the latents.
     """
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
     is_whole = is_of_whole_records(model) and not robust and not is_walk
-    if not is_whole and pinned_model(model) is not None:
-        raise ValueError(
-            "observations read products of latents, such as scale * z: a plan foretells"
-            " widths along straight lines, which lead away from latents with the same "
-            "product. Plan the model whose products are latents of their own, such as "
-            "numpyro.sample('effect', Normal(mean, scale)): a fit of it releases about "
-            "the same"
-        )
+    pinned = None if is_whole else pinned_model(model)
+    if is_walk and pinned is not None:
+        raise ValueError(NO_WALK)
     num_records = nominal_size(posterior, nominal_num_records)
     positions = _positions(posterior) if guess is None else _guessed(model, guess)
+    centre = jax.tree.map(lambda leaf: leaf[0], positions)
+    asked = _asked(posterior, positions, pinned)
     found = made_up(
-        posterior.loglikelihood_fn,
-        model.simulate,
-        prior_law(model)[1],
+        asked.posterior.loglikelihood_fn,
+        asked.simulate_fn,
+        asked.prior_precision,
         posterior.tempering,
-        positions,
+        asked.positions,
         1.0 if is_whole else kept_information(model),
     )
-    centre = jax.tree.map(lambda leaf: leaf[0], positions)
     if is_whole:
         cost = simulated_cost(
             posterior, model.simulate, model.draw, nominal_num_records
         )
     else:
         check_latents(model)
-        cost = _cost(posterior, centre, robust, is_walk, nominal_num_records)
-    planned = plan_fit(found, names_of(centre), cost, budget, epsilons)
+        passes = _tried(posterior, num_records, centre, robust)
+        cost = _cost(asked, passes, robust, is_walk, nominal_num_records)
+    planned = plan_fit(found, asked.names, cost, budget, epsilons)
+    if pinned is not None:
+        said = (
+            "observations read products of latents: rows are of effects, by the names "
+            "of the latents that they are linear in"
+        )
+        return dataclasses.replace(planned, text=f"{planned.text}\n{said}")
     if not is_walk:
         return planned
     num_steps = STEPS_PER_DRAW * num_draws
@@ -134,17 +138,63 @@ def plan(
     return dataclasses.replace(planned, text=f"{planned.text}\n{said}")
 
 
-def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
-    """Of `fit_algorithm`, which a walk gives a share of the budget."""
+class _Asked(NamedTuple):
+    """What a fit asks records of: the latents, or the effects of products of these.
+
+    posterior
+        Of what is asked.
+    algorithm_fn
+        ``(posterior, noise_multiplier=..., ...) -> Algorithm`` of the fit.
+    simulate_fn
+        ``(rng_key, position) -> record``.
+    prior_precision
+        Of the flattened position, ``(d, d)``.
+    positions
+        Public ones, at which records are made up, with a leading axis.
+    names
+        Of the components of the flattened position.
+    """
+
+    posterior: Posterior
+    algorithm_fn: Callable
+    simulate_fn: Callable
+    prior_precision: np.ndarray
+    positions: Any
+    names: list[str]
+
+
+def _asked(posterior: Posterior, positions, pinned: Pinned | None) -> _Asked:
     model = model_of(posterior)
+    names = names_of(jax.tree.map(lambda leaf: leaf[0], positions))
+    if pinned is None:
+        precision = prior_law(model)[1]
+        return _Asked(
+            posterior, fit_algorithm, model.simulate, precision, positions, names
+        )
+    found = PinnedFit.of(posterior, pinned)
+    return _Asked(
+        found.of_zeta,
+        found.algorithm,
+        found.simulate,
+        found.prior_precision,
+        found.zetas(positions),
+        [names[i] for i in pinned.kept],
+    )
+
+
+def _cost(
+    asked: _Asked, passes: Passes, robust: bool, is_walk: bool, nominal_num_records
+) -> FitCost:
+    """Of a fit, which a walk gives a share of the budget."""
+    posterior, dim = asked.posterior, len(asked.names)
     num_records = nominal_size(posterior, nominal_num_records)
     algorithm_fn = functools.partial(
-        fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
+        asked.algorithm_fn, robust=robust, nominal_num_records=nominal_num_records
     )
 
     def gaussian(noise_multiplier, num_records=num_records):
         effective = posterior.tempering * num_records
-        return Noises.of(model.dim, effective, noise_multiplier, robust)
+        return Noises.of(dim, effective, noise_multiplier, robust)
 
     def noise(noise_multiplier, num_records, gain):
         noises = gaussian(noise_multiplier, num_records)
@@ -159,14 +209,14 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         return spending_and_gain(
             algorithm_fn,
             posterior,
-            model.dim,
+            dim,
             budget,
             lambda noise_multiplier: gaussian(noise_multiplier).scores[-1],
         )
 
     def resolution(noise_multiplier, num_records):
         effective = posterior.tempering * num_records
-        return expected_resolution(model.dim, effective, noise_multiplier)
+        return expected_resolution(dim, effective, noise_multiplier)
 
     def events(relation, noise_multiplier):
         algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
@@ -181,7 +231,7 @@ def _cost(posterior, centre, robust: bool, is_walk: bool, nominal_num_records):
         events,
         is_refused=False,
         share=FIT_SHARE if is_walk else 1.0,
-        of_passes=_tried(posterior, num_records, centre, robust),
+        of_passes=passes,
     )
 
 

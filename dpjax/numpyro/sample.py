@@ -49,7 +49,7 @@ from dpjax.numpyro.fisher import (
 )
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores, generated, kept_information
-from dpjax.numpyro.pinned import PinnedFit
+from dpjax.numpyro.pinned import NO_WALK, PinnedFit
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.captured import check_example
@@ -263,11 +263,7 @@ def _of_products(
 ) -> Run:
     """A fit of a model whose observations read products of its latents."""
     if is_walk:
-        raise ValueError(
-            "observations read products of latents, such as scale * z, and a walk takes"
-            " steps along straight lines, which lead away from latents with the same "
-            'product: use method="fit"'
-        )
+        raise ValueError(NO_WALK)
     posterior, files = found.of_zeta, dict(ledger=ledger, checkpoint=checkpoint)
     algorithm_fn = functools.partial(
         found.algorithm, robust=robust, nominal_num_records=nominal_num_records

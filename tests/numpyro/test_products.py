@@ -1,5 +1,6 @@
 """Which models with products of latents are fitted in their effects."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -53,6 +54,30 @@ def test_effects_that_are_not_centred_have_a_pinned_model():
     # In the order of the latents' names, mean and scale come after the effects.
     assert found is not None
     assert found.kept.tolist() == [*range(NUM_GROUPS), NUM_GROUPS + 2]
+
+
+@pytest.mark.thorough
+def test_a_plan_is_of_the_effects():
+    """At the same guess, it foretells of them what it does where they are latents."""
+    guess = dict(mean=0.3, scale=0.6, slope=-0.2)
+    z = np.linspace(-1, 1, NUM_GROUPS)
+    effect = guess["mean"] + guess["scale"] * z
+    options: dict = dict(budget=BUDGET, epsilons=[])
+    with jax.numpy_rank_promotion("allow"):
+        centred = dpjax.numpyro.plan(
+            target(poisson), guess=dict(guess, effect=effect), **options
+        )
+        found = dpjax.numpyro.plan(
+            not_centred(), guess=dict(guess, effect_decentered=z), **options
+        )
+    noise = centred.to_dataframe().set_index("parameter")["noise"]
+    names = [*(f"effect[{i}]" for i in range(NUM_GROUPS)), "slope"]
+    assert found.columns["parameter"] == [
+        name.replace("effect", "effect_decentered") for name in names
+    ]
+    # Their priors differ, which counts for little at this budget.
+    np.testing.assert_allclose(found.columns["noise"], noise[names], rtol=0.3)
+    assert "rows are of effects" in found.text
 
 
 def test_a_centred_model_is_fitted_as_it_is():
