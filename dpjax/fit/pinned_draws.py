@@ -29,9 +29,16 @@ from dpjax.fit.noises import MIN_RESOLUTION
 from dpjax.fit.normal_laws import Laws, PriorLaw, laws_of
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.precision import is_wide, own_precision, unraveled
-from dpjax.fit.score_draws import Known, alarm, bend, evidence_of, fit_check_of
+from dpjax.fit.score_draws import (
+    Known,
+    alarm,
+    bend,
+    evidence_of,
+    fit_check_of,
+    known_of,
+)
 from dpjax.fit.score_fit import Released
-from dpjax.fit.slopes import Evidence, largest_noise, slopes
+from dpjax.fit.slopes import Evidence, slopes
 from dpjax.posterior import Posterior
 
 __all__ = ["draws"]
@@ -256,7 +263,6 @@ def _known(
 
     The precision of the prior is what that of the draws has beyond the likelihood's.
     """
-    count = len(found[0])
     transposed = np.swapaxes(laws.rows, 1, 2)
     likelihood = np.linalg.inv(transposed @ laws.rows)
     center = likelihood @ (transposed @ laws.target[:, :, None])
@@ -266,22 +272,7 @@ def _known(
     slope = found.mean(0)
     exact = slope @ np.linalg.solve(evidence.scatter(slope, 0.0), slope) + prior
     without = np.linalg.inv(exact)
-    added = max(lost, 0.0) / count
-    share = np.trace(np.linalg.solve(covariance, without)) / count / (1 + added)
-    of_prior = max(0.0, np.trace(prior @ without) / count)
-    distance = max(0.0, np.trace(np.linalg.solve(without, covariance)) - count)
-    least = np.linalg.eigvalsh(evidence.slope)[0]
-    likely = np.median(np.linalg.eigvalsh(found)[:, 0])
-    noise = largest_noise(evidence.slope_noise_sd, count)
-    return Known(
-        position_error=float(np.sqrt(distance / count + added)),
-        records=float(share * (1 - of_prior)),
-        prior=float(share * of_prior),
-        noise=float(1 - share),
-        num_directions=count,
-        resolution=float(least / noise),
-        likely_resolution=float(likely / noise),
-        fit_check=check(distance),
-        clipped=float(released.clipped),
-        is_robust=bool(np.any(evidence.variance)),
+    distance = max(0.0, np.trace(np.linalg.solve(without, covariance)) - len(slope))
+    return known_of(
+        evidence, found, covariance, without, prior, distance, check, released, lost
     )

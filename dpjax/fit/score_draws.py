@@ -34,7 +34,7 @@ from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, s
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
 
-__all__ = ["Known", "alarm", "bend", "draws", "evidence_of", "fit_check_of"]
+__all__ = ["Known", "alarm", "bend", "draws", "evidence_of", "fit_check_of", "known_of"]
 
 NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 60, 0.3, 6
 """Of every draw's chain, in standard deviations of the closest normal law."""
@@ -298,7 +298,6 @@ def _known(
     released,
     lost: float,
 ) -> Known:
-    count = len(found[0])
     asked = np.ix_(is_measured, is_measured)
     _, _, noise_sd = evidence.pooled
     exact = prior.precision.copy()
@@ -313,13 +312,56 @@ def _known(
     of_slope = np.cov(laws.mean.T).reshape(given_slope[0].shape)[asked]
     covariance = given_slope.mean(0)[asked] + of_slope
     error = (moves @ np.swapaxes(moves, 1, 2)).mean(0) + of_slope
+    return known_of(
+        evidence,
+        found,
+        covariance,
+        without,
+        prior.precision[asked],
+        np.trace(np.linalg.solve(without, error)),
+        check,
+        released,
+        lost,
+    )
+
+
+def known_of(
+    evidence: Evidence,
+    found,
+    covariance,
+    without,
+    prior_precision,
+    distance: float,
+    check: Callable[[float], FitCheck],
+    released: Released,
+    lost: float,
+) -> Known:
+    """What draws know, from their law in the r measured directions.
+
+    Parameters
+    ----------
+    evidence, released
+        What was released.
+    found
+        Draws of the slope, ``(count, r, r)``.
+    covariance, without
+        Of the draws, and what it would be without noise, ``(r, r)``.
+    prior_precision
+        Of the prior, ``(r, r)``.
+    distance
+        Squared distance by which noise moves the centre, in variances `without` it.
+    check
+        The fit check at a distance.
+    lost
+        As `lost_fn` of `draws` returns it.
+    """
+    count = len(found[0])
     added = max(lost, 0.0) / count
     share = np.trace(np.linalg.solve(covariance, without)) / count / (1 + added)
-    of_prior = np.trace(prior.precision[asked] @ without) / count
+    of_prior = max(0.0, np.trace(prior_precision @ without) / count)
     least = np.linalg.eigvalsh(evidence.slope)[0]
     likely = np.median(np.linalg.eigvalsh(found)[:, 0])
     noise = largest_noise(evidence.slope_noise_sd, count)
-    distance = np.trace(np.linalg.solve(without, error))
     return Known(
         position_error=float(np.sqrt(distance / count + added)),
         records=float(share * (1 - of_prior)),
