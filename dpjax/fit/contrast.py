@@ -21,6 +21,11 @@ __all__ = ["Contrast", "contrast", "difference", "length", "packed", "unpacked"]
 CENTRINGS = 6
 """Steps of the fixed point for the centre of the clipped scores."""
 
+MAX_UNROLLED = 8
+"""Directions up to which lengths are sums of products written one by one. XLA's CPU
+compiler fuses them with what is done to the lengths; of a product of small matrices for
+each record it makes a call, which takes several times as long."""
+
 
 def length(coefficients: jax.Array, directions: jax.Array) -> jax.Array:
     """Euclidean norms of ``coefficients @ directions`` over the last axis.
@@ -28,9 +33,21 @@ def length(coefficients: jax.Array, directions: jax.Array) -> jax.Array:
     Norms are at least a tiny number. Only products of the p directions with each other
     are needed, not the vectors.
     """
-    products = jnp.matmul(directions, directions.T, precision="highest")
-    squares = jnp.sum((coefficients @ products) * coefficients, axis=-1)
+    products = _products(directions)
+    if len(directions) > MAX_UNROLLED:
+        squares = jnp.sum((coefficients @ products) * coefficients, axis=-1)
+    else:
+        columns = jnp.moveaxis(coefficients, -1, 0)
+        squares = sum(
+            column * sum(map(jnp.multiply, row, columns))
+            for column, row in zip(columns, products, strict=True)
+        )
     return jnp.sqrt(jnp.maximum(squares, 1e-30))
+
+
+def _products(directions: jax.Array) -> jax.Array:
+    """Of the directions with each other, ``(p, p)``."""
+    return jnp.matmul(directions, directions.T, precision="highest")
 
 
 def difference(scores: Scores) -> jax.Array:
@@ -110,8 +127,10 @@ def contrast(scores: Scores, slope_bound) -> Contrast:
     centre = jax.lax.fori_loop(0, CENTRINGS, centring, start)
     chances, apart = kept(centre), nodes - centre[None]
     rest = chances @ apart
-    slope = directions.T @ ((apart * chances[:, None]).T @ apart) @ directions
-    size = jnp.sqrt(jnp.maximum(jnp.sum(slope**2), 1e-30))
+    moments = (apart * chances[:, None]).T @ apart
+    slope = directions.T @ moments @ directions
+    turned = moments @ _products(directions)
+    size = jnp.sqrt(jnp.maximum(jnp.sum(turned * turned.T), 1e-30))
     loss = length(rest, directions)
     factor = jnp.minimum(1.0, slope_bound / size) / (1.0 + loss)
     lengths = length(apart, directions)

@@ -152,10 +152,12 @@ class FitState(NamedTuple):
 
 @dataclass(frozen=True)
 class ScoreModel:
-    """What a fit asks of a model. All of it is public but what `scores_fn` returns.
+    """What a fit asks of a model. All of it is public but the scores.
 
     scores_fn
         ``(position, record, rng_key) -> Scores``; see `dpjax.fit.scores`.
+    search_scores_fn
+        As `scores_fn`, for the search: of fewer nodes if they are drawn, or the same.
     information
         ``position -> (d, d)``: the expected Fisher information of all records, as
         `dpjax.fisher.fisher_information` gives it.
@@ -165,6 +167,7 @@ class ScoreModel:
     """
 
     scores_fn: Callable
+    search_scores_fn: Callable
     information: Callable[[Any], jax.Array]
     prior_mean: np.ndarray
     prior_precision: np.ndarray
@@ -289,6 +292,7 @@ class _Fit:
         self.effective = posterior.tempering * num_records
         # Functions of the model are traced once, wherever they are called.
         self.scores_fn = jax.jit(model.scores_fn)
+        self.search_scores_fn = jax.jit(model.search_scores_fn)
         self.information = jax.jit(self._information)
         covariance = np.linalg.inv(model.prior_precision)
         self.prior_sd = np.sqrt(np.diag(covariance))
@@ -326,15 +330,16 @@ class _Fit:
         """Root mean square length of one record's score in this frame."""
         return jnp.sqrt(axes.effective_dim / self.effective)
 
-    def scores_at(self, z, axes: Frame, unit):
+    def scores_at(self, z, axes: Frame, unit, scores_fn=None):
         """``(record, key) -> Scores`` in the measured directions, over `unit`."""
+        scores_fn = scores_fn or self.scores_fn
         position = self.unravel(z)
         columns = jnp.where(axes.is_measured, axes.stretch / unit, 0)
         columns = columns.astype(self.dtype)
 
         def scores(record, rng_key):
             with self.precision():
-                found = self.scores_fn(position, record, rng_key)
+                found = scores_fn(position, record, rng_key)
             found = jax.lax.optimization_barrier(found)
             return found._replace(directions=found.directions @ columns)
 
@@ -391,7 +396,7 @@ class _Fit:
         """z after a step of the search."""
         axes = self.frame(self.information(z), correction)
         unit = self.unit(axes)
-        scores = self.scores_at(z, axes, unit)
+        scores = self.scores_at(z, axes, unit, self.search_scores_fn)
 
         def contribution(*record):
             return contrast.difference(scores(*record))
@@ -402,7 +407,7 @@ class _Fit:
 
     def curvature(self, release, words, noise, z, axes: Frame):
         """The correction of the frame at z, where noise does not explain it."""
-        scores = self.scores_at(z, axes, self.unit(axes))
+        scores = self.scores_at(z, axes, self.unit(axes), self.search_scores_fn)
 
         def contribution(*record):
             found = scores(*record)

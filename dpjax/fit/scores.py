@@ -7,12 +7,22 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-__all__ = ["NUM_REDRAWS", "Scores", "redrawn_scores", "scores_of"]
+__all__ = [
+    "NUM_REDRAWS",
+    "NUM_SEARCH_REDRAWS",
+    "Scores",
+    "redrawn_scores",
+    "scores_of",
+]
 
 NUM_REDRAWS = 64
 """K, of observations that are drawn anew for a record. They leave K / (K + 1) of what
 it tells, so that the centre of the draws is off by about K^(-1/2) posterior sds: .25
 for 16, and .12 for 64, which take up to twice the time."""
+
+NUM_SEARCH_REDRAWS = 8
+"""K in the search, whose steps are most of the passes over the records. It only has to
+end near the posterior."""
 
 
 class Scores(NamedTuple):
@@ -81,7 +91,7 @@ def scores_of(
 def redrawn_scores(
     loglikelihood_fn: Callable[[Any, Any], jax.Array],
     simulate_fn: Callable[[jax.Array, Any, Any], Any],
-) -> Callable[[Any, Any, jax.Array], Scores]:
+) -> Callable[..., Scores]:
     """Scores of any model whose observations can be drawn.
 
     Parameters
@@ -95,9 +105,9 @@ def redrawn_scores(
     Returns
     -------
     Callable
-        ``(position, record, rng_key) -> Scores`` with K + 1 nodes, of which the record
-        as observed is the first: under the model they are exchangeable, so their mean
-        is zero whatever K.
+        ``(position, record, rng_key, num_redraws=NUM_REDRAWS) -> Scores``. The nodes
+        are the record as observed and the others: under the model they are
+        exchangeable, so their mean is zero however many they are.
 
     Notes
     -----
@@ -105,8 +115,8 @@ def redrawn_scores(
     key alone.
     """
 
-    def scores_fn(position, record, rng_key):
-        keys = jax.random.split(rng_key, NUM_REDRAWS)
+    def scores_fn(position, record, rng_key, num_redraws=NUM_REDRAWS):
+        keys = jax.random.split(rng_key, num_redraws)
         others = jax.vmap(lambda key: simulate_fn(key, position, record))(keys)
         return scores_of(loglikelihood_fn, position, record, others)
 

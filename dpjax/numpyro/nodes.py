@@ -44,13 +44,17 @@ NUM_CHECKS, MAX_WEIGHT_ERROR = 4, 1e-3
 """Positions at which the mean is taken, and the largest error of the weights' sum."""
 
 
-def conditional_scores(model: Model) -> Callable[[Any, Any, jax.Array], Scores]:
+def conditional_scores(
+    model: Model, num_redraws: int = NUM_REDRAWS
+) -> Callable[[Any, Any, jax.Array], Scores]:
     """``(position, record, rng_key) -> Scores`` of one record of a NumPyro model.
 
     Parameters
     ----------
     model
         Of a posterior that `dpjax.numpyro.posterior` returned.
+    num_redraws
+        Observations that are drawn anew, if the nodes are such.
 
     Returns
     -------
@@ -70,7 +74,10 @@ def conditional_scores(model: Model) -> Callable[[Any, Any, jax.Array], Scores]:
     *Formal guarantees.* The scores are a function of the record, the position, the key
     and public values alone.
     """
-    return _checked_scores(model)[0]
+    scores_fn, is_exchangeable = _checked_scores(model)
+    if not is_exchangeable:
+        return scores_fn
+    return functools.partial(scores_fn, num_redraws=num_redraws)
 
 
 def kept_information(model: Model) -> float:
@@ -126,14 +133,17 @@ def _given(model, position, record, rng_key) -> Scores:
     return scores_of(model.loglikelihood, position, record, others, weights)
 
 
-def _by_chain_rule(model, varied, nodes_fn, position, record, rng_key) -> Scores:
+def _by_chain_rule(
+    model, varied, nodes_fn, position, record, rng_key, num_redraws=NUM_REDRAWS
+) -> Scores:
     """Scores at the nodes of the laws of all sites.
 
     varied
         Which leaves of the laws are parameters that depend on a latent, in the order in
         which they make up phi.
     nodes_fn
-        ``(laws, rng_key) -> (values, weights)``, the values by site, ``(K, ...)``.
+        ``(laws, rng_key, num_redraws) -> (values, weights)``, the values by site,
+        ``(K, ...)``.
     """
     flat, unravel = ravel_pytree(position)
     rows = jax.tree.map(lambda leaf: leaf[None], record)
@@ -159,7 +169,7 @@ def _by_chain_rule(model, varied, nodes_fn, position, record, rng_key) -> Scores
             replaced[i] = leaf
         return _log_prob(jax.tree.unflatten(treedef, replaced), values)
 
-    values, weights = nodes_fn(laws, rng_key)
+    values, weights = nodes_fn(laws, rng_key, num_redraws)
     scores = jax.vmap(jax.grad(log_prob), (None, 0))(phi, _after_observed(laws, values))
     # A node of chance zero may have a score that is not finite.
     usable = jnp.all(jnp.isfinite(scores), axis=1)
@@ -172,25 +182,25 @@ def _by_chain_rule(model, varied, nodes_fn, position, record, rng_key) -> Scores
     return Scores(scores[0], scores[-len(weights) :], weights, jacobian)
 
 
-def _enumerated(everything, laws, rng_key):
+def _enumerated(everything, laws, rng_key, num_redraws):
     log_weights = jax.vmap(lambda values: _log_prob(laws, values, False))(everything)
     return everything, jax.nn.softmax(log_weights)
 
 
-def _one_scalar(laws, rng_key):
+def _one_scalar(laws, rng_key, num_redraws):
     ((name, (law, _, _)),) = laws.items()
     values, weights = spread(law, jax.random.uniform(rng_key))
     return {name: values.reshape(-1, *law.shape())}, weights.reshape(-1)
 
 
-def _drawn(laws, rng_key):
+def _drawn(laws, rng_key, num_redraws):
     """The observed node comes first."""
     keys = jax.random.split(rng_key, len(laws))
     draws = {
-        name: law.sample(key, (NUM_REDRAWS,))
+        name: law.sample(key, (num_redraws,))
         for key, (name, (law, _, _)) in zip(keys, laws.items(), strict=True)
     }
-    return draws, jnp.ones(NUM_REDRAWS + 1)
+    return draws, jnp.ones(num_redraws + 1)
 
 
 class _Law(NamedTuple):

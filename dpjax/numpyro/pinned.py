@@ -20,6 +20,7 @@ from dpjax.fit.compiled import evaluated
 from dpjax.fit.foretold import made_up
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.score_fit import Released, ScoreModel, score_fit
+from dpjax.fit.scores import NUM_SEARCH_REDRAWS
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import law_of, prior_law, prior_mean, record_information
 from dpjax.numpyro.nodes import conditional_scores, kept_information
@@ -100,18 +101,23 @@ class PinnedFit(NamedTuple):
         self, posterior: Posterior, *, nominal_num_records: int | None, **options
     ) -> Algorithm:
         """`score_fit` of the pinned model; the options are its own."""
-        scores_fn, latents = conditional_scores(model_of(self.posterior)), self.latents
+        target, latents = model_of(self.posterior), self.latents
         information = record_information(
             self.posterior, nominal_num_records=nominal_num_records
         )
         kept = self.pinned.kept
 
-        def scores(zeta, record, rng_key):
-            found = scores_fn(latents(zeta), record, rng_key)
-            return found._replace(directions=found.directions[:, kept])
+        @functools.cache  # One function is traced once.
+        def of_zeta(scores_fn):
+            def scores(zeta, record, rng_key):
+                found = scores_fn(latents(zeta), record, rng_key)
+                return found._replace(directions=found.directions[:, kept])
+
+            return scores
 
         model = ScoreModel(
-            scores,
+            of_zeta(conditional_scores(target)),
+            of_zeta(conditional_scores(target, NUM_SEARCH_REDRAWS)),
             lambda zeta: information(latents(zeta))[np.ix_(kept, kept)],
             self.prior_mean,
             self.prior_precision,

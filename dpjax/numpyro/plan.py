@@ -15,6 +15,7 @@ from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
 from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.fit.pinned import Pinned
+from dpjax.fit.scores import NUM_REDRAWS, NUM_SEARCH_REDRAWS
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model, is_latent
@@ -274,10 +275,12 @@ def _tried(posterior: Posterior, num_records: int, position, robust: bool) -> Pa
     records = jax.tree.map(
         lambda leaf: np.resize(leaf, (NUM_TIMED, *leaf.shape[1:])), model.example
     )
-    scores_fn, release = conditional_scores(model), GaussianSum(1.0, 1.0)
+    release = GaussianSum(1.0, 1.0)
     words = jnp.zeros(release.num_words(model.dim, NUM_TIMED), jnp.uint32)
 
-    def tried(contribution_fn):
+    def tried(contribution_fn, num_redraws):
+        scores_fn = conditional_scores(model, num_redraws)
+
         def one_pass(records, words):
             return release(
                 words,
@@ -289,8 +292,10 @@ def _tried(posterior: Posterior, num_records: int, position, robust: bool) -> Pa
         program: Any = jax.jit(one_pass).lower(records, words).compile()
         return timed(program, records, words)[1], program.memory_analysis()
 
-    of_search, _ = tried(contrast.difference)
-    of_rest, memory = tried(lambda scores: contrast.contrast(scores, 1.0).score)
+    of_search, _ = tried(contrast.difference, NUM_SEARCH_REDRAWS)
+    of_rest, memory = tried(
+        lambda scores: contrast.contrast(scores, 1.0).score, NUM_REDRAWS
+    )
     noises = Noises.of(model.dim, num_records, 1.0, robust)
     num_search = sum(map(len, noises.steps))
     num_rest = len(noises.curvatures) + len(noises.scores) + 3 + 2 * robust

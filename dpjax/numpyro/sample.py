@@ -40,6 +40,7 @@ from dpjax.fit.foretold import made_up
 from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
 from dpjax.fit.score_draws import draws
 from dpjax.fit.score_fit import Released, ScoreModel, score_fit
+from dpjax.fit.scores import NUM_SEARCH_REDRAWS
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (
@@ -108,6 +109,7 @@ def fit_algorithm(
         posterior,
         ScoreModel(
             conditional_scores(model),
+            conditional_scores(model, NUM_SEARCH_REDRAWS),
             record_information(posterior, nominal_num_records=nominal_num_records),
             *prior_law(model),
         ),
