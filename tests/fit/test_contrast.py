@@ -26,12 +26,16 @@ def seen(found: Scores, node: int) -> Scores:
     return found._replace(observed=found.nodes[node])
 
 
+SIZES = 2, contrast.MAX_UNROLLED + 1
+
+
+@pytest.mark.parametrize("p", SIZES)
 @pytest.mark.parametrize("scale", tiered([0.01, 1.0, 100.0], [1.0]))
-def test_contributions_are_bounded(scale):
+def test_contributions_are_bounded(scale, p):
     rng = np.random.default_rng(0)
     for _ in range(20):
-        found = scores(rng, scale=scale)
-        far = found._replace(observed=jnp.asarray([1e6, -1e5]))
+        found = scores(rng, p, scale=scale)
+        far = found._replace(observed=jnp.resize(jnp.asarray([1e6, -1e5]), p))
         for record in (found, far):
             psi, slope, square, lost = own = contrast.contrast(record, 0.3)
             assert np.linalg.norm(contrast.difference(record)) <= 1 + TINY
@@ -41,11 +45,12 @@ def test_contributions_are_bounded(scale):
             assert abs(lost) <= 1
 
 
+@pytest.mark.parametrize("p", SIZES)
 @pytest.mark.parametrize("scale", tiered([0.1, 1.0, 10.0], [1.0]))
-def test_contributions_have_mean_zero_under_the_model(scale):
+def test_contributions_have_mean_zero_under_the_model(scale, p):
     rng = np.random.default_rng(1)
     for _ in range(10):
-        found = scores(rng, scale=scale)
+        found = scores(rng, p, scale=scale)
         nodes = range(NUM_NODES)
         differences = [contrast.difference(seen(found, node)) for node in nodes]
         own = [contrast.contrast(seen(found, node), 0.3) for node in nodes]

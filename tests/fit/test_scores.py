@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from dpjax.fit.scores import NUM_REDRAWS, redrawn_scores
+from dpjax.fit.scores import NUM_REDRAWS, NUM_SEARCH_REDRAWS, redrawn_scores
 
 
 def loglikelihood(position, record):
@@ -19,7 +20,8 @@ def simulate(rng_key, position, record):
     return record[0], jax.random.exponential(rng_key) / rate
 
 
-def test_the_record_is_one_of_exchangeable_nodes():
+@pytest.mark.parametrize("num_redraws", [NUM_SEARCH_REDRAWS, NUM_REDRAWS])
+def test_the_record_is_one_of_exchangeable_nodes(num_redraws):
     position = dict(a=jnp.array(0.3), b=jnp.array(-0.5))
     scores_fn = redrawn_scores(loglikelihood, simulate)
 
@@ -27,14 +29,14 @@ def test_the_record_is_one_of_exchangeable_nodes():
         first, second, third = jax.random.split(rng_key, 3)
         record = jax.random.normal(first), jnp.array(0.0)
         record = simulate(second, position, record)
-        found = scores_fn(position, record, third)
+        found = scores_fn(position, record, third, num_redraws)
         largest = jnp.argmax(jnp.abs(found.nodes[:, 0]))
         return found, jax.grad(loglikelihood)(position, record), largest
 
     many = jax.jit(jax.vmap(one))
     found, slopes, largest = many(jax.random.split(jax.random.key(0), 4000))
     np.testing.assert_array_equal(found.observed, found.nodes[:, 0])
-    chance = 1 / (NUM_REDRAWS + 1)
+    chance = 1 / (num_redraws + 1)
     np.testing.assert_allclose(found.weights, chance, rtol=1e-6)
     observed = jax.vmap(lambda f: f.gradients()[0])(found)
     expected = np.stack([slopes["a"], slopes["b"]], axis=1)
