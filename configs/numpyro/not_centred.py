@@ -1,7 +1,7 @@
 """The regression of `hierarchical.py` with standardised effects as latents.
 
-Every group's intercept is ``mean + spread * effect``. A fit asks of the intercepts, which
-the records tell of, and draws all latents from what they say.
+Every group's intercept is ``mean + spread * effect``. A fit asks of the intercepts,
+which the records tell of, and draws all latents from what they say.
 """
 
 import numpyro
