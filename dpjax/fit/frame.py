@@ -22,6 +22,9 @@ __all__ = ["Frame", "frame"]
 MIN_DATA_SHARE = 1e-3
 """Least gamma of a direction in which the records are asked anything."""
 
+MIN_PRIOR_SHARE = 1e-12
+"""Least 1 - gamma. That of a vague prior is lost in rounding, and could be negative."""
+
 
 class Frame(NamedTuple):
     """A frame at a position; float64.
@@ -62,7 +65,7 @@ def frame(information: jax.Array, prior: jax.Array, correction: jax.Array) -> Fr
     whole = root @ jnp.linalg.cholesky(correction)
     inverse = solve_triangular(whole, jnp.eye(len(whole)), lower=True)
     rest, turn = jnp.linalg.eigh(inverse @ prior @ inverse.T)
-    share = 1 - rest
+    share = 1 - jnp.maximum(rest, MIN_PRIOR_SHARE)
     is_measured = share > MIN_DATA_SHARE
     return Frame(
         inverse.T @ turn, root, jnp.where(is_measured, share, 0.0), is_measured

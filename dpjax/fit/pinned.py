@@ -127,11 +127,13 @@ def pinned(
     values_fn = program.values_fn(program.frontier(is_affine))
     given = _few(values_fn, center, given)
     slope, count = _slope(values_fn, center, given)[:, products], _num(given)
-    chosen = _spanning(slope * units[None, products], len(slope) // count)
+    # Covariates may be in units that differ by orders of magnitude.
+    lengths = np.linalg.norm(slope, axis=0)
+    slope = slope / lengths[None]
+    chosen = _spanning(slope, len(slope) // count)
     given = jax.tree.map(lambda leaf: leaf[chosen], given)
-    slope = slope.reshape(count, -1, len(products))[chosen]
-    slope = slope.reshape(-1, len(products)) * units[None, products]
-    inverse = units[products, None] * np.linalg.pinv(slope, rcond=RANK_TOLERANCE)
+    slope = slope.reshape(count, -1, len(products))[chosen].reshape(-1, len(products))
+    inverse = np.linalg.pinv(slope, rcond=RANK_TOLERANCE) / lengths[:, None]
     kept = np.flatnonzero(~is_product | np.isin(np.arange(len(center)), products))
     place = np.searchsorted(kept, products)
 
