@@ -300,7 +300,9 @@ def check_drawable(model: Model) -> None:
             )
         if _names(reads[site]) & {*missing} or missing.count(name) > 1:
             raise ValueError(
-                f"site {site!r} reads what it or a later site observes: {advice}"
+                f"site {site!r} reads what it or a later site observes: {advice}. If "
+                "it reads which observations are missing, let that be an array of its "
+                "own in data, and fill them before the model is called"
             )
         missing.remove(name)
 
@@ -366,7 +368,8 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
             "gradients of the log-likelihoods of made-up records do not have mean "
             "zero. Draw a record's observations given its covariates from the law "
             "whose density the model computes; a censoring time is a covariate, and "
-            f"whether it came first is drawn. If they do follow it, {OVERFLOW}"
+            "whether it came first is drawn, by the simulate_fn= of "
+            f"dpjax.numpyro.posterior. If they do follow it, {OVERFLOW}"
         )
 
 

@@ -555,8 +555,8 @@ def indicator_is_data(x, y):
     ("model", "message"),
     tiered(
         CANNOT_BE_DRAWN := [
-            (reads_itself, "'obs' reads what it or a later site observes"),
-            (indicator_is_data, "drawn by the sites of the model do not follow"),
+            (reads_itself, "'obs' reads what it or a later.*an array of its own"),
+            (indicator_is_data, "drawn by the sites of the model do not.*simulate_fn="),
         ],
         CANNOT_BE_DRAWN[:1],
     ),
