@@ -170,9 +170,8 @@ def _is_same(loglikelihood_fn, found: Pinned, draws, records) -> bool:
         return jax.lax.map(one, draws)
 
     exact, other = map(np.asarray, evaluated(both, draws[:NUM_DRAWS], records))
-    usable = np.isfinite(exact)
-    allowed = MAX_DIFFERENCE * (1 + np.abs(exact))
-    return bool(np.all((np.abs(exact - other) < allowed)[usable]))
+    exact, other = (each[np.isfinite(exact)] for each in (exact, other))
+    return bool(np.all(np.abs(exact - other) < MAX_DIFFERENCE * (1 + np.abs(exact))))
 
 
 class _Program(NamedTuple):
