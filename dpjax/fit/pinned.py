@@ -29,7 +29,8 @@ RANK_TOLERANCE = 1e-3
 """Least part of a column of A that others do not explain, of one that is kept."""
 
 AFFINE_TOLERANCE, ROUNDING = 1e-3, 1e-5
-"""Largest second difference of an affine function, over the first one and its size."""
+"""Largest difference of an affine function's changes by one step at two places, over
+the change and its size."""
 
 NEAR_ZERO = 0.2
 """A center in units of the prior, by which that of its draws may be off zero."""
@@ -123,7 +124,13 @@ def pinned(
     products = np.asarray(_independent(columns, products), int)
     if not len(products):
         return None
-    is_affine = program.affine(draws[:4], units, products, given)
+    is_affine = program.affine(
+        draws[:4],
+        np.where(is_product, center, draws[:4]),
+        units,
+        products,
+        given,
+    )
     values_fn = program.values_fn(program.frontier(is_affine))
     given = _few(values_fn, center, given)
     slope, count = _slope(values_fn, center, given)[:, products], _num(given)
@@ -165,9 +172,8 @@ def _is_same(loglikelihood_fn, found: Pinned, draws, records) -> bool:
         return jax.lax.map(one, draws)
 
     exact, other = map(np.asarray, evaluated(both, draws[:NUM_DRAWS], records))
-    usable = np.isfinite(exact)
-    allowed = MAX_DIFFERENCE * (1 + np.abs(exact))
-    return bool(np.all((np.abs(exact - other) < allowed)[usable]))
+    exact, other = (each[np.isfinite(exact)] for each in (exact, other))
+    return bool(np.all(np.abs(exact - other) < MAX_DIFFERENCE * (1 + np.abs(exact))))
 
 
 class _Program(NamedTuple):
@@ -245,8 +251,12 @@ class _Program(NamedTuple):
 
         return values
 
-    def affine(self, positions, units, moved, given) -> Callable:
-        """Which variables are affine in the components `moved`, as a function."""
+    def affine(self, positions, pinned, units, moved, given) -> Callable:
+        """Which variables are affine in the components `moved`, as a function.
+
+        Their slopes must be the same at all positions `pinned`. That of shape * mean is
+        not where the shape is free, and the mean is the effect then.
+        """
         atoms = list(self.is_public)
         evaluate = jaxpr_as_fun(
             ClosedJaxpr(self.jaxpr.replace(outvars=atoms), self.consts)
@@ -256,7 +266,7 @@ class _Program(NamedTuple):
         steps[:, moved] = units[moved] * normal
         given = _some(given, NUM_ROWS)
 
-        def differences(positions, steps, given):
+        def differences(positions, pinned, steps, given):
             def at(position):
                 def one(*record):
                     return evaluate(position, *jax.tree.leaves(record))
@@ -266,27 +276,44 @@ class _Program(NamedTuple):
             def largest(leaf):
                 return jnp.max(jnp.abs(leaf), initial=0.0)
 
-            def one(position, step):
-                three = at(position - step), at(position), at(position + step)
+            def compared(first, first_moved, second, second_moved):
+                change = second_moved - second
+                return (
+                    largest(first_moved - first - change),
+                    largest(change),
+                    largest(first) + largest(second),
+                )
+
+            def one(arguments):
+                position, there, step = arguments
+                moves = (
+                    (position - step, position, step),
+                    (pinned[0], there, steps[0]),
+                )
                 return [
-                    (
-                        largest(low + high - 2 * mid),
-                        largest(high - low),
-                        largest(mid),
-                    )
-                    for low, mid, high in zip(*three, strict=True)
+                    [
+                        compared(*values)
+                        for values in zip(
+                            at(first),
+                            at(first + move),
+                            at(second),
+                            at(second + move),
+                            strict=True,
+                        )
+                    ]
+                    for first, second, move in moves
                 ]
 
-            return jax.lax.map(lambda both: one(*both), (positions, steps))
+            return jax.lax.map(one, (positions, pinned, steps))
 
-        found = evaluated(differences, positions, steps, given)
+        def are_equal(difference, change, size):
+            return np.all(difference <= AFFINE_TOLERANCE * change + ROUNDING * size)
+
+        found = evaluated(differences, positions, pinned, steps, given)
         is_affine = {
             atom
-            for atom, (second, first, size) in zip(atoms, found, strict=True)
-            if np.all(
-                np.asarray(second)
-                <= AFFINE_TOLERANCE * np.asarray(first) + ROUNDING * np.asarray(size)
-            )
+            for atom, *both in zip(atoms, *found, strict=True)
+            if all(are_equal(*map(np.asarray, sizes)) for sizes in both)
         }
         return lambda atom: atom in is_affine
 

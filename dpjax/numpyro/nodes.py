@@ -43,6 +43,10 @@ standard error. Both must be exceeded for a model to be refused."""
 NUM_CHECKS, MAX_WEIGHT_ERROR = 4, 1e-3
 """Positions at which the mean is taken, and the largest error of the weights' sum."""
 
+UNIT_QUANTILES = 0.16, 0.84
+"""Of a latent a priori, a sd apart from its centre. Positions are nearer to zero where
+sds are below one, as those of coefficients of covariates in large units are."""
+
 
 def conditional_scores(
     model: Model, num_redraws: int = NUM_REDRAWS
@@ -310,7 +314,9 @@ def check_drawable(model: Model) -> None:
             )
         if _names(reads[site]) & {*missing} or missing.count(name) > 1:
             raise ValueError(
-                f"site {site!r} reads what it or a later site observes: {advice}"
+                f"site {site!r} reads what it or a later site observes: {advice}. If "
+                "it reads which observations are missing, let that be an array of its "
+                "own in data, and fill them before the model is called"
             )
         missing.remove(name)
 
@@ -333,12 +339,14 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
     """Refuse scores that do not have mean zero at made-up positions and covariates."""
     rows = len(jax.tree.leaves(model.example)[0])
     rng = np.random.default_rng(2)
-    positions = jax.tree.map(
-        lambda leaf: np.asarray(
-            0.3 * rng.standard_normal((NUM_CHECKS, *leaf.shape)), leaf.dtype
-        ),
-        model.outline,
-    )
+
+    def near_zero(draws):
+        low, high = np.quantile(draws, UNIT_QUANTILES, axis=0)
+        unit = np.nan_to_num(np.minimum((high - low) / 2, 1.0), nan=1.0)
+        normal = rng.standard_normal((NUM_CHECKS, *unit.shape))
+        return np.asarray(0.3 * unit * normal, draws.dtype)
+
+    positions = jax.tree.map(near_zero, model.prior_draws)
 
     def moments(position, record, rng_key):
         scores = scores_fn(position, record, rng_key)
@@ -376,7 +384,8 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
             "gradients of the log-likelihoods of made-up records do not have mean "
             "zero. Draw a record's observations given its covariates from the law "
             "whose density the model computes; a censoring time is a covariate, and "
-            f"whether it came first is drawn. If they do follow it, {OVERFLOW}"
+            "whether it came first is drawn, by the simulate_fn= of "
+            f"dpjax.numpyro.posterior. If they do follow it, {OVERFLOW}"
         )
 
 

@@ -70,6 +70,9 @@ def traced(function, *arguments):
             f"or jax.lax.cond, and jax.numpy instead of numpy ({_first_line(error)})"
         ) from error
     except NotImplementedError as error:
+        if "control flow" in str(error):
+            message = f"control flow in a plate: {REMEDIES['control_flow']}"
+            raise ValueError(message) from error
         raise ValueError(
             "nothing can be drawn from a law of the model, as from ImproperUniform: "
             f"give every latent a prior that has draws ({_first_line(error)})"
@@ -86,9 +89,10 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
     """Refuse models without a density, or whose likelihood is no sum over records."""
     plate = model.plate
     if plate not in rows.plates:
+        others = f"only {sorted(set(rows.plates))}" if rows.plates else "nor any other"
         raise ValueError(
-            f"the model has no plate {plate!r}, only {sorted(set(rows.plates))}: put "
-            f"the records in `with numpyro.plate({plate!r}, n)` or name theirs as plate"
+            f"the model has no plate {plate!r}, {others}: put the records in `with "
+            f"numpyro.plate({plate!r}, n)` or name theirs as plate"
         )
     for kind, remedy in REMEDIES.items():
         if kind in rows.types:

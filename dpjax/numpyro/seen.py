@@ -4,7 +4,8 @@ A fit takes the scores of the records to be linear in what it asks them of. In l
 they never are, however many records there are, where many values of the latents give
 the same law of the observations, along a curve (`dpjax.fit.effects`). Such a model is
 fitted in other coordinates (`dpjax.fit.pinned`), and refused if there are none. All
-numbers here are public: the records are those of the example.
+numbers here are public: the records are those of the example. Observations that it
+leaves out are drawn from the model, so that all of their levels occur.
 """
 
 import functools
@@ -20,7 +21,7 @@ from dpjax.fit.compiled import evaluated
 from dpjax.fit.effects import are_products, effects
 from dpjax.fit.pinned import Pinned, pinned
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import generated
+from dpjax.numpyro.nodes import check_drawable, generated
 from dpjax.numpyro.refusals import listed
 
 __all__ = ["check_latents", "pinned_model"]
@@ -110,12 +111,14 @@ def check_latents(model: Model) -> None:
         )
 
 
-def _positions(model: Model) -> tuple[np.ndarray, np.ndarray]:
+def _positions(
+    model: Model, count: int = NUM_POSITIONS
+) -> tuple[np.ndarray, np.ndarray]:
     """Positions ``(k, d)`` about the centre of the prior, and its units ``(d,)``."""
     draws = jax.vmap(_flat)(model.prior_draws)
     high, centre, low = np.quantile(draws, UNIT_QUANTILES, axis=0)
     units = (high - low) / 2
-    normal = np.random.default_rng(3).standard_normal((NUM_POSITIONS, model.dim))
+    normal = np.random.default_rng(3).standard_normal((count, model.dim))
     return (centre + SPREAD * units * normal).astype(draws.dtype), units
 
 
@@ -149,7 +152,7 @@ def _loglikelihood(model: Model, unravel) -> Callable:
 
 def _parted(model: Model, chosen) -> tuple[dict, dict]:
     """Covariates and observations of some records of the example."""
-    records = {name: np.asarray(leaf)[chosen] for name, leaf in model.example.items()}
+    records = {name: np.asarray(leaf)[chosen] for name, leaf in _records(model).items()}
     observed = generated(model)
     covariates = {name: records[name] for name in records if name not in observed}
     return covariates, {name: records[name] for name in observed}
@@ -169,7 +172,36 @@ def _are_seen(model: Model, unravel, position) -> np.ndarray:
 
         return jnp.any(jax.lax.map(one, records, batch_size=NUM_ROWS), axis=0)
 
-    return np.asarray(evaluated(seen, position, model.example))
+    return np.asarray(evaluated(seen, position, _records(model)))
+
+
+@functools.lru_cache(maxsize=8)
+def _records(model: Model) -> dict:
+    """The example, in which observations that it leaves out are drawn from the model.
+
+    Each record has latents of its own, spread as those of `_positions`.
+    """
+    lacking = generated(model) & model.unspecified
+    if not lacking:
+        return model.example
+    check_drawable(model)
+    _, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))
+    positions, _ = _positions(model, _num_records(model))
+
+    def drawn(positions, example, seed):
+        keys = jax.random.split(jax.random.key(seed), len(positions))
+
+        def one(rng_key, flat, record):
+            return model.observe_anew(rng_key, unravel(flat), record)
+
+        return jax.vmap(one)(keys, positions, example)
+
+    found = evaluated(drawn, positions, model.example, np.uint32(0))
+    usable = {name: np.isfinite(found[name]) for name in lacking}
+    return model.example | {
+        name: np.where(usable[name], found[name], model.example[name])
+        for name in lacking
+    }
 
 
 def _num_records(model: Model) -> int:

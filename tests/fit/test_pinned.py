@@ -36,6 +36,14 @@ def logistic(t, covariates, observations):
     return observations["y"] * logits - jax.nn.softplus(logits)
 
 
+def gamma(t, covariates, observations):
+    """What normalises the density is linear in the effects, with a free slope."""
+    shape, link = jnp.exp(t[6]), predictor(t, covariates)
+    cost = 1 + observations["y"]
+    constant = jax.scipy.special.gammaln(shape) - shape * (t[6] - link)
+    return (shape - 1) * jnp.log(cost) - shape * jnp.exp(-link) * cost - constant
+
+
 def scale_that_is_seen(t, covariates, observations):
     """The scale of the effects is that of the noise, so it has no fixed value."""
     return normal(t.at[6].set(t[4]), covariates, observations)
@@ -66,7 +74,7 @@ def found(loglikelihood):
     return pinned(loglikelihood, draws, units, OF_PRODUCTS, SIZES, *given)
 
 
-@pytest.mark.parametrize("loglikelihood", [normal, poisson, logistic])
+@pytest.mark.parametrize("loglikelihood", [normal, poisson, logistic, gamma])
 def test_effects_are_linear_where_their_scale_is_pinned(loglikelihood):
     one = found(loglikelihood)
     assert one.kept.tolist() == [0, 1, 2, 5, 6]

@@ -555,8 +555,8 @@ def indicator_is_data(x, y):
     ("model", "message"),
     tiered(
         CANNOT_BE_DRAWN := [
-            (reads_itself, "'obs' reads what it or a later site observes"),
-            (indicator_is_data, "drawn by the sites of the model do not follow"),
+            (reads_itself, "'obs' reads what it or a later.*an array of its own"),
+            (indicator_is_data, "drawn by the sites of the model do not.*simulate_fn="),
         ],
         CANNOT_BE_DRAWN[:1],
     ),
@@ -618,3 +618,17 @@ def test_a_program_does_not_depend_on_the_order_of_numpyros_fields(monkeypatch):
             classmethod(lambda cls, order=reordered: tuple(order(gather(cls)))),
         )
         assert text() == one
+
+
+def test_a_narrow_prior_is_that_of_a_coefficient_of_large_units():
+    """At 0.3 from zero the rates of these counts overflow, and their prior is 0.01."""
+
+    def rates(x, y):
+        b = numpyro.sample("b", dist.Normal(0.0, 0.01))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("obs", dist.Poisson(jnp.exp(b * x)), obs=y)
+
+    with jax.enable_x64(False):
+        example = dict(x=np.linspace(0.0, 200.0, 20), y=np.zeros(20))
+        target = posterior(rates, example, plate="data", example=example)
+        assert callable(conditional_scores(target.model))

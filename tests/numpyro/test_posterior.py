@@ -222,6 +222,17 @@ def chained(x):
     scan(transition, jnp.zeros(()), x)
 
 
+def chained_in_plate(x):
+    m = mean()
+
+    def transition(before, now):
+        numpyro.sample("obs", dist.Normal(m * before, 1), obs=now)
+        return now, None
+
+    with numpyro.plate("data", x.shape[0]):
+        scan(transition, jnp.zeros(()), x)
+
+
 def observed_outside(x, z):
     m = mean()
     numpyro.sample("other", dist.Normal(m, 1).expand(z.shape), obs=z)
@@ -324,7 +335,7 @@ def other_argument(z):
 
 
 REFUSED = {
-    no_plate: (dict(x=VECTOR), "no plate 'data'.*name theirs as plate"),
+    no_plate: (dict(x=VECTOR), "no plate 'data', nor any other.*theirs as plate"),
     local_latent: (dict(x=VECTOR), "latent 'u' is inside plate.*Marginalise it"),
     local_discrete: (dict(x=VECTOR), "latent 'k' is inside plate.*Marginalise it"),
     global_discrete: (dict(x=VECTOR), "latent 'k' is discrete.*Marginalise it"),
@@ -333,6 +344,7 @@ REFUSED = {
     standardised: (dict(x=VECTOR), "depends on other records.*public constants"),
     autoregressive: (dict(x=VECTOR), "depends on other records.*independent series"),
     chained: (dict(x=VECTOR), "link records, as a time series.*use jax.lax.scan"),
+    chained_in_plate: (dict(x=VECTOR), "control flow in a plate.*use jax.lax.scan"),
     observed_outside: (dict(x=VECTOR, z=MATRIX), "'other' is outside.*into the plate"),
     features_by_closure: (dict(y=BITS), "other records reached.*name all the data"),
     all_by_closure: (dict(x=VECTOR), "reads none of 'x'.*name them in data"),

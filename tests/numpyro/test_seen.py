@@ -54,6 +54,25 @@ def test_hyperparameters_are_no_such_latents():
         checked(np.arange(600) % 9, np.ones((600, 2)))
 
 
+def test_levels_of_outcomes_that_the_example_leaves_out_are_drawn():
+    """The model generates answers, so an example of covariates tells of all levels."""
+
+    def ordinal(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        ordered = dist.transforms.OrderedTransform()
+        law = dist.Normal(0, 1).expand([4]).to_event(1)
+        cuts = numpyro.sample("cuts", dist.TransformedDistribution(law, ordered))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("obs", dist.OrderedLogistic(slope * x, cuts), obs=y)
+
+    data = dict(x=np.ones(500), y=np.arange(500) % 5)
+    example = dict(x=np.linspace(-1, 1, 200))
+    target = posterior(ordinal, data, plate="data", example=example)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_latents(model_of(target))
+
+
 def decay(time, y):
     """The solution of a differential equation has derivatives in reverse mode alone."""
     start = numpyro.sample("start", dist.LogNormal(0, 0.5))
