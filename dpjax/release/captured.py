@@ -390,14 +390,15 @@ def constants(
 ) -> Iterator[Any]:
     """Constants of a traced program and of the programs inside it.
 
-    Literals are numbers, which are written into the program.
+    Literals are numbers, which are written into the program. So are arrays where JAX is
+    set to simplify constants; they are not left out.
     """
     if isinstance(program, ClosedJaxpr):
         yield from program.consts
         program = program.jaxpr
     for eqn in program.eqns:
-        if with_literals:
-            yield from (atom.val for atom in eqn.invars if isinstance(atom, Literal))
+        literals = [atom.val for atom in eqn.invars if isinstance(atom, Literal)]
+        yield from (each for each in literals if with_literals or np.ndim(each))
         for part in jax.tree.leaves(eqn.params, is_leaf=taint.is_program):
             if taint.is_program(part):
                 yield from constants(part, with_literals)

@@ -67,7 +67,10 @@ def tainted(
         known.update(zip(jaxpr.constvars, secret, strict=True))
 
         def of(atom):
-            return not isinstance(atom, Literal) and known[atom]
+            if isinstance(atom, Literal):
+                # It is an array where JAX is set to simplify constants.
+                return bool(np.ndim(atom.val)) and is_secret(atom.val)
+            return known[atom]
 
         for eqn in jaxpr.eqns:
             found = passed(eqn, [of(atom) for atom in eqn.invars])
