@@ -23,7 +23,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from dpjax.posterior import Posterior
-from dpjax.release import taint
+from dpjax.release import separate, taint
 
 __all__ = [
     "Records",
@@ -257,6 +257,8 @@ def _check(
     # A new function, as JAX may have traced this one when its variables had other
     # values.
     program = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
+    if kind == "loglikelihood_fn":
+        separate.check_batching(program, kind)
     held += [
         (f"a constant of shape {np.shape(value)}", value)
         for value in constants(program)

@@ -19,6 +19,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from dpjax.release import separate
 from dpjax.release.on_disk import Reader
 
 __all__ = ["is_one_of", "is_program", "released", "tainted"]
@@ -55,7 +56,8 @@ def tainted(
     Raises
     ------
     ValueError
-        If the program calls a function outside of it, which may know the records.
+        If the program calls a function outside of it, which may know the records, or
+        has random numbers that mix them.
     """
 
     def follow(program, inputs):
@@ -87,6 +89,12 @@ def tainted(
             raise ValueError(
                 f"the program makes a {name}, which may see records or bring them in: "
                 "take prints and callbacks out of the model and the kernel"
+            )
+        if separate.is_mixed(eqn, inputs):
+            raise ValueError(
+                "random numbers are drawn from keys that depend on a record, of a "
+                "generator with which JAX draws those of all records from the key of "
+                "one: make such keys by jax.random.key(.., impl='threefry2x32')"
             )
         match name:
             case "jit":
