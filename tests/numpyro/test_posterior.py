@@ -135,8 +135,30 @@ def test_a_data_frame_is_the_arrays_of_its_columns():
     np.testing.assert_allclose(given["x"], VECTOR[:3], rtol=1e-6)
     with pytest.raises(TypeError, match="data must be a dict of arrays by the names"):
         posterior(line, (VECTOR, VECTOR), plate="data")
-    with pytest.raises(ValueError, match="data\\['y'\\] must be an array of numbers"):
+    with pytest.raises(ValueError, match=r"data\['y'\] .* an array of numbers"):
         posterior(line, frame.assign(y=frame["y"].astype(str)), plate="data")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        VECTOR.tolist(),
+        tuple(VECTOR.tolist()),
+        pandas.Series(np.arange(len(VECTOR)), dtype="Int64"),
+        pandas.Series(VECTOR > 0, dtype="boolean"),
+    ],
+    ids=["list", "tuple", "integers", "flags"],
+)
+def test_data_whose_type_a_record_could_change_are_refused(values):
+    """One missing value makes floats of integers, and the public design another one."""
+
+    def line(x):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(slope, 1.0), obs=x)
+
+    with pytest.raises(ValueError, match="one record could change the type"):
+        posterior(line, {"x": values}, plate="data")
 
 
 def test_an_example_stands_for_records_outside_the_default_range():
