@@ -161,6 +161,31 @@ def test_data_whose_type_a_record_could_change_are_refused(values):
         posterior(line, {"x": values}, plate="data")
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_no_error_tells_of_a_number_that_is_not_finite(value):
+    """JAX would raise one where it is asked to debug such numbers."""
+
+    def centre(x):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(mean, 1.0), obs=x)
+
+    records = VECTOR.copy()
+    records[1] = value
+    barker = functools.partial(dpjax.barker, step_size=0.3, clip_bound=0.01)
+    with jax.debug_nans(True), jax.debug_infs(True):
+        target = posterior(centre, {"x": records}, plate="data")
+        run = dpjax.batch(
+            {"one": (barker, dpjax.Budget(1.0, 1e-5))},
+            [target, target],
+            2,
+            initial_position={"mean": jnp.zeros(1)},
+            num_chains=1,
+            verbose=False,
+        )
+    assert np.all(np.isfinite(run.positions["one"]["mean"]))
+
+
 def test_an_example_stands_for_records_outside_the_default_range():
     def compositions(x):
         a = numpyro.sample("a", dist.Gamma(2.0, 1.0).expand([3]).to_event(1))
