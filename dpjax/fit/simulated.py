@@ -39,6 +39,7 @@ from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import BLOCK, MAX_PARTS, RecordModel, Window
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
+from dpjax.release.exact_sums import wide
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts, whole
 from dpjax.release.k_norm_sum import KNormSum
@@ -231,8 +232,7 @@ def simulated_fit(
             score_fn = whitened(window)
 
             def contribution_fn(record):
-                found = jnp.sum(score_fn(record) ** 2)
-                return jnp.minimum(1, found) - square.astype(found.dtype)
+                return _excess(jnp.sum(score_fn(record) ** 2), square)
 
             return check(words, posterior, contribution_fn)
 
@@ -317,3 +317,12 @@ def simulated_fit(
         return FitState(position)
 
     return Algorithm.of(init, Transition(num_words, move, stay), privacy)
+
+
+def _excess(found: jax.Array, square) -> jax.Array:
+    """What a record with |g|^2 / C^2 = `found` adds to the fit check.
+
+    The ends of its range are apart by one. Half precision would move them by 2^-9.
+    """
+    found = wide(found)
+    return jnp.minimum(1, found) - square.astype(found.dtype)

@@ -171,7 +171,15 @@ def posterior(
 
 
 def _as_array(name: str, value) -> jax.Array | np.memmap:
-    # JAX's own messages quote the values of lists.
+    # The type of an array decides what a fit computes, so no record may decide it.
+    dtype = getattr(value, "dtype", None)
+    if not (isinstance(value, jax.Array) or isinstance(dtype, np.dtype)):
+        kind = type(value).__name__ if dtype is None else dtype
+        raise ValueError(
+            f"data[{name!r}] is of type {kind}, and one record could change the type "
+            "of the array that is made of it: make an array of numbers of a type that "
+            "you choose, such as np.asarray(values, float)"
+        )
     is_array = isinstance(value, jax.Array | np.memmap)
     array = value if is_array else np.asarray(value)
     check_numbers(f"data[{name!r}]", array)

@@ -23,7 +23,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from dpjax.posterior import Posterior
-from dpjax.release import taint
+from dpjax.release import separate, taint
 
 __all__ = [
     "Records",
@@ -257,6 +257,8 @@ def _check(
     # A new function, as JAX may have traced this one when its variables had other
     # values.
     program = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
+    if kind == "loglikelihood_fn":
+        separate.check_batching(program, kind)
     held += [
         (f"a constant of shape {np.shape(value)}", value)
         for value in constants(program)
@@ -390,14 +392,15 @@ def constants(
 ) -> Iterator[Any]:
     """Constants of a traced program and of the programs inside it.
 
-    Literals are numbers, which are written into the program.
+    Literals are numbers, which are written into the program. So are arrays where JAX is
+    set to simplify constants; they are not left out.
     """
     if isinstance(program, ClosedJaxpr):
         yield from program.consts
         program = program.jaxpr
     for eqn in program.eqns:
-        if with_literals:
-            yield from (atom.val for atom in eqn.invars if isinstance(atom, Literal))
+        literals = [atom.val for atom in eqn.invars if isinstance(atom, Literal)]
+        yield from (each for each in literals if with_literals or np.ndim(each))
         for part in jax.tree.leaves(eqn.params, is_leaf=taint.is_program):
             if taint.is_program(part):
                 yield from constants(part, with_literals)

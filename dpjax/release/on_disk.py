@@ -120,11 +120,13 @@ def array(values) -> Any:
     """An array for a `Posterior`, on disk still if it is, or of JAX.
 
     One on disk is read into memory if its type is none of JAX: float64 is none unless
-    x64 is on.
+    x64 is on. Numbers that are not finite raise no error, whatever JAX is asked to
+    debug: it would tell of a record.
     """
     if _is_on_disk(values) and OnDisk(values).dtype == values.dtype:
         return values
-    return jnp.asarray(canonical(values))
+    with jax.debug_nans(False), jax.debug_infs(False):
+        return jnp.asarray(canonical(values))
 
 
 def canonical(values, dtype=None) -> Any:

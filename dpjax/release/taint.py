@@ -19,6 +19,7 @@ import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
+from dpjax.release import separate
 from dpjax.release.on_disk import Reader
 
 __all__ = ["is_one_of", "is_program", "released", "tainted"]
@@ -55,7 +56,8 @@ def tainted(
     Raises
     ------
     ValueError
-        If the program calls a function outside of it, which may know the records.
+        If the program calls a function outside of it, which may know the records, or
+        has random numbers that mix them.
     """
 
     def follow(program, inputs):
@@ -67,7 +69,10 @@ def tainted(
         known.update(zip(jaxpr.constvars, secret, strict=True))
 
         def of(atom):
-            return not isinstance(atom, Literal) and known[atom]
+            if isinstance(atom, Literal):
+                # It is an array where JAX is set to simplify constants.
+                return bool(np.ndim(atom.val)) and is_secret(atom.val)
+            return known[atom]
 
         for eqn in jaxpr.eqns:
             found = passed(eqn, [of(atom) for atom in eqn.invars])
@@ -84,6 +89,12 @@ def tainted(
             raise ValueError(
                 f"the program makes a {name}, which may see records or bring them in: "
                 "take prints and callbacks out of the model and the kernel"
+            )
+        if separate.is_mixed(eqn, inputs):
+            raise ValueError(
+                "random numbers are drawn from keys that depend on a record, of a "
+                "generator with which JAX draws those of all records from the key of "
+                "one: make such keys by jax.random.key(.., impl='threefry2x32')"
             )
         match name:
             case "jit":

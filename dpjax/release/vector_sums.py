@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from dpjax.posterior import Posterior
 from dpjax.random.batches import Sample
-from dpjax.release import on_disk
+from dpjax.release import on_disk, separate
 from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import (
     GRID,
@@ -59,7 +59,9 @@ def _shapes(posterior, contribution_fn, rng_key):
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), posterior.data
     )
     keys = [] if rng_key is None else [rng_key]
-    return jax.eval_shape(contribution_fn, record, *keys)
+    program, shapes = jax.make_jaxpr(contribution_fn, return_shape=True)(record, *keys)
+    separate.check_batching(program, "what a record adds to a sum")
+    return shapes
 
 
 def _is_outer(part) -> bool:
@@ -97,7 +99,8 @@ def vector_sum(
     Raises
     ------
     ValueError
-        If there are more than 2^21 components, or 2^30 records to be read.
+        If there are more than 2^21 components, or 2^30 records to be read, or
+        `contribution_fn` has a rule of its own for batches.
 
     Returns
     -------

@@ -418,7 +418,9 @@ def _stacked(posteriors: list[Posterior]) -> Posterior:
     def together(*leaves):
         return jnp.stack(list(map(on_disk.array, leaves)))
 
-    data = jax.tree.map(together, *(each.data for each in posteriors))
+    # An error would tell of a record that is not finite.
+    with jax.debug_nans(False), jax.debug_infs(False):
+        data = jax.tree.map(together, *(each.data for each in posteriors))
     return replace(posteriors[0], data=data)
 
 

@@ -305,6 +305,9 @@ def _identity(program: ClosedJaxpr) -> str:
     text = re.sub("0x[0-9a-f]+", "", str(program))
     # The text leaves constants out, or shortens them.
     values = [_plain(value) for value in constants(program)]
+    # Nor does it tell by which of two rules threefry numbers an array of random words.
+    if not jax.config.jax_threefry_partitionable:
+        text += "not partitionable"
     return hashlib.sha256(text.encode() + digest(values)).hexdigest()
 
 

@@ -17,6 +17,7 @@ from dpjax.fit.record_model import RecordModel
 from dpjax.fit.simulated import CHECK_SHARE, SHARES, simulated_fit
 from dpjax.fit.simulated_draws import draws
 from dpjax.models.banana import banana, exact_sample, simulate
+from dpjax.release.exact_sums import GRID, clip_to_grid, wide
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.runner.program import check_algorithm
 
@@ -286,3 +287,15 @@ def test_determinants_are_computed_where_they_differ():
     assert np.std(np.log(slopes)) > 0.1
     np.testing.assert_allclose(far[::29], np.log(slopes), rtol=1e-5, atol=1e-5)
     assert len(far) == len(near) == 300 and not np.any(near)
+
+
+@pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16, jnp.float32])
+def test_what_records_add_to_the_fit_check_has_a_range_of_length_one(kind):
+    """Where the scores of a model have few bits, too."""
+    worst = 0.0
+    for square in np.linspace(0, 1, 1000):
+        ends = jnp.array([0, 0.3, 1, 1e4], kind)
+        added = simulated._excess(ends, jnp.asarray(square, kind))
+        (cells,) = clip_to_grid([wide(added)[None]], jnp.ones(4, bool), 1.0)
+        worst = max(worst, np.ptp(np.asarray(cells)) / GRID)
+    assert 0.999 < worst <= 1

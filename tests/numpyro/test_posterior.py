@@ -135,8 +135,55 @@ def test_a_data_frame_is_the_arrays_of_its_columns():
     np.testing.assert_allclose(given["x"], VECTOR[:3], rtol=1e-6)
     with pytest.raises(TypeError, match="data must be a dict of arrays by the names"):
         posterior(line, (VECTOR, VECTOR), plate="data")
-    with pytest.raises(ValueError, match="data\\['y'\\] must be an array of numbers"):
+    with pytest.raises(ValueError, match=r"data\['y'\] .* an array of numbers"):
         posterior(line, frame.assign(y=frame["y"].astype(str)), plate="data")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        VECTOR.tolist(),
+        tuple(VECTOR.tolist()),
+        pandas.Series(np.arange(len(VECTOR)), dtype="Int64"),
+        pandas.Series(VECTOR > 0, dtype="boolean"),
+    ],
+    ids=["list", "tuple", "integers", "flags"],
+)
+def test_data_whose_type_a_record_could_change_are_refused(values):
+    """One missing value makes floats of integers, and the public design another one."""
+
+    def line(x):
+        slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(slope, 1.0), obs=x)
+
+    with pytest.raises(ValueError, match="one record could change the type"):
+        posterior(line, {"x": values}, plate="data")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_no_error_tells_of_a_number_that_is_not_finite(value):
+    """JAX would raise one where it is asked to debug such numbers."""
+
+    def centre(x):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(mean, 1.0), obs=x)
+
+    records = VECTOR.copy()
+    records[1] = value
+    barker = functools.partial(dpjax.barker, step_size=0.3, clip_bound=0.01)
+    with jax.debug_nans(True), jax.debug_infs(True):
+        target = posterior(centre, {"x": records}, plate="data")
+        run = dpjax.batch(
+            {"one": (barker, dpjax.Budget(1.0, 1e-5))},
+            [target, target],
+            2,
+            initial_position={"mean": jnp.zeros(1)},
+            num_chains=1,
+            verbose=False,
+        )
+    assert np.all(np.isfinite(run.positions["one"]["mean"]))
 
 
 def test_an_example_stands_for_records_outside_the_default_range():

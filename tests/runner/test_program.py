@@ -177,6 +177,16 @@ def test_another_run_is_not_resumed(tmp_path, monkeypatch, before, after, names)
     assert files["ledger"].read_bytes() == charged
 
 
+def test_the_rule_by_which_random_words_are_numbered_is_part_of_a_program():
+    """Otherwise runs with the noise of one key could differ in other random numbers."""
+
+    def check(is_partitionable):
+        with jax.threefry_partitionable(is_partitionable):
+            return program.check_algorithm(BARKER, posterior(), STARTS)
+
+    assert check(True) != check(False)
+
+
 @pytest.mark.parametrize("name", ["checkpoint", "checkpoint.partial"])
 def test_nobody_can_lay_the_checkpoint_out_for_reading(tmp_path, name):
     """A link where the file goes, or its unfinished copy, does not receive the key."""

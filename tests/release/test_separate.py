@@ -1,0 +1,116 @@
+"""No record reaches what others add to a sum through what JAX does with a batch."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.custom_batching import custom_vmap
+
+import dpjax
+from dpjax.release.vector_sums import vector_sum
+from dpjax.runner.program import check_algorithm
+
+NUM_RECORDS = 64
+BARKER = functools.partial(dpjax.barker, step_size=0.5, clip_bound=0.01)
+SGLD = functools.partial(
+    dpjax.sgld,
+    step_size=0.1,
+    dim=1,
+    l2_clip_norm=1.0,
+    sampling_prob=0.5,
+)
+
+
+def logprior(position):
+    return -jnp.sum(position**2) / 2
+
+
+def check(algorithm_fn, loglikelihood, data):
+    posterior = dpjax.Posterior(logprior, loglikelihood, data)
+    check_algorithm(algorithm_fn, posterior, jnp.zeros((2, 1)))
+
+
+def seeded(generator: str):
+    """A mean over random numbers that follow from the number of the record."""
+
+    def loglikelihood(position, record):
+        key = jax.random.fold_in(jax.random.key(0, impl=generator), record["number"])
+        noise = jax.random.normal(key, (4,))
+        return -jnp.mean((record["x"] - position - 3 * noise) ** 2) / 2
+
+    return loglikelihood
+
+
+def numbered(first: int):
+    numbers = np.arange(NUM_RECORDS, dtype=np.int32)
+    numbers[0] = first
+    return dict(x=np.zeros(NUM_RECORDS, np.float32), number=numbers)
+
+
+def moved(generator: str) -> float:
+    """How far the first record's number moves a sum, in clip norms."""
+
+    def total(data):
+        posterior = dpjax.Posterior(logprior, seeded(generator), data)
+        score = jax.grad(posterior.loglikelihood_fn)
+        found = vector_sum(posterior, functools.partial(score, jnp.zeros(1)), 1.0)
+        return np.asarray(found, float) / 2**32
+
+    return float(np.abs(total(numbered(0)) - total(numbered(1000)))[0])
+
+
+@pytest.mark.parametrize("algorithm_fn", [BARKER, SGLD], ids=["barker", "sgld"])
+def test_random_numbers_that_mix_records_are_refused(algorithm_fn):
+    assert moved("threefry2x32") <= 2 < moved("rbg")
+    for generator in ("rbg", "unsafe_rbg"):
+        with pytest.raises(ValueError, match=r"random numbers .* the key of one"):
+            check(algorithm_fn, seeded(generator), numbered(0))
+    check(algorithm_fn, seeded("threefry2x32"), numbered(0))
+
+
+def test_random_numbers_that_are_the_same_for_all_records_are_none():
+    def loglikelihood(position, record):
+        noise = jax.random.normal(jax.random.key(0, impl="rbg"), (4,))
+        return -jnp.mean((record["x"] - position - noise) ** 2) / 2
+
+    check(BARKER, loglikelihood, numbered(0))
+
+
+@custom_vmap
+def centred(x):
+    return x
+
+
+@centred.def_vmap
+def _(axis_size, in_batched, x):
+    return x - jnp.mean(x, axis=0), True
+
+
+@jax.custom_vjp
+def with_a_gradient(position, record):
+    return -jnp.sum((record - position) ** 2) / 2
+
+
+with_a_gradient.defvjp(
+    lambda position, record: (
+        with_a_gradient(position, record),
+        (centred(record) - position, record),
+    ),
+    lambda kept, out: (out * kept[0], 0 * kept[1]),
+)
+
+
+@pytest.mark.parametrize(
+    ("algorithm_fn", "loglikelihood"),
+    [
+        (BARKER, lambda position, record: -jnp.sum((centred(record) - position) ** 2)),
+        (SGLD, with_a_gradient),
+    ],
+    ids=["of the likelihood", "of its derivative"],
+)
+def test_rules_for_batches_are_refused(algorithm_fn, loglikelihood):
+    data = np.zeros((NUM_RECORDS, 1), np.float32)
+    with pytest.raises(ValueError, match="a rule of its own for batches"):
+        check(algorithm_fn, loglikelihood, data)
