@@ -16,7 +16,15 @@ import jax.numpy as jnp
 
 from dpjax.fit.scores import Scores
 
-__all__ = ["Contrast", "contrast", "difference", "length", "packed", "unpacked"]
+__all__ = [
+    "Contrast",
+    "contrast",
+    "difference",
+    "expected_slopes",
+    "length",
+    "packed",
+    "unpacked",
+]
 
 CENTRINGS = 6
 """Steps of the fixed point for the centre of the clipped scores."""
@@ -59,6 +67,20 @@ def difference(scores: Scores) -> jax.Array:
     apart = scores.observed[None] - scores.nodes
     shrink = jnp.minimum(1.0, 1.0 / length(apart, scores.directions))
     return (scores.weights * shrink) @ apart @ scores.directions
+
+
+def expected_slopes(scores: Scores) -> tuple[jax.Array, jax.Array]:
+    """The slopes that the model expects of `difference` and of the score, ``(d, d)``.
+
+    They are the covariances with the score, given the record's covariates.
+    """
+    nodes, weights, directions = scores.nodes, scores.weights, scores.directions
+    apart = nodes[:, None] - nodes[None]
+    chances = jnp.minimum(1.0, 1.0 / length(apart, directions))
+    chances = chances * jnp.outer(weights, weights) / 2
+    kept = jnp.einsum("jk,jkp,jkq->pq", chances, apart, apart)
+    whole = (nodes * weights[:, None]).T @ nodes
+    return directions.T @ kept @ directions, directions.T @ whole @ directions
 
 
 class Contrast(NamedTuple):

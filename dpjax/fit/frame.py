@@ -22,7 +22,7 @@ __all__ = ["Frame", "frame"]
 MIN_DATA_SHARE = 1e-3
 """Least gamma of a direction in which the records are asked anything."""
 
-MIN_PRIOR_SHARE = 1e-12
+MIN_PRIOR_SHARE = 1e-8
 """Least 1 - gamma. That of a vague prior is lost in rounding, and could be negative."""
 
 

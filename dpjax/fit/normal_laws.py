@@ -157,7 +157,13 @@ def closest(
 
     # Derivatives of the prior may overflow far out, but not where the fit has ended.
     wide_first = (law(np.zeros(dim), np.eye(dim) / 4**i) for i in range(MAX_TRIALS))
-    best, share = next(q for q in wide_first if q is not None), 1.0
+    best, share = next((q for q in wide_first if q is not None), None), 1.0
+    if best is None:
+        raise ValueError(
+            "the prior, or what was released, is not finite where the fit has ended, "
+            "so there are no draws, though the budget is spent. The prior is too wide "
+            "for the model: from its centre, numbers overflow on the way to the records"
+        )
     for _ in range(MAX_TRIALS):
         trial = moved(best, share)
         if trial is None or trial.bound < best.bound:

@@ -25,17 +25,16 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from dpjax.fit.compiled import compiled
-from dpjax.fit.noises import MIN_RESOLUTION
 from dpjax.fit.normal_laws import Laws, PriorLaw, laws_of
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.precision import is_wide, own_precision, unraveled
 from dpjax.fit.score_draws import (
     Known,
-    alarm,
     bend,
     evidence_of,
     fit_check_of,
     known_of,
+    warn,
 )
 from dpjax.fit.score_fit import Released
 from dpjax.fit.slopes import Evidence, slopes
@@ -152,10 +151,7 @@ def draws(
         released,
         lost_fn(released),
     )
-    if known.resolution < MIN_RESOLUTION:
-        warnings.warn(alarm(known), stacklevel=2)
-    if not known.is_robust:
-        known.fit_check.warn()
+    warn(known)
     if (r_hat := _r_hat(theta)) > MAX_R_HAT:
         warnings.warn(
             "the chains of NUTS that draw from what the fit released differ: their "

@@ -34,7 +34,7 @@ from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, s
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
 
-__all__ = ["Known", "alarm", "bend", "draws", "evidence_of", "fit_check_of", "known_of"]
+__all__ = ["Known", "bend", "draws", "evidence_of", "fit_check_of", "known_of", "warn"]
 
 NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 60, 0.3, 6
 """Of every draw's chain, in standard deviations of the closest normal law."""
@@ -47,6 +47,9 @@ NUM_HIDDEN_SDS = 2.0
 
 MIN_KEPT = 0.25
 """Least share of the slope that a robust fit keeps."""
+
+MAX_DRIFT = 2.0
+"""Of `Released.drift`, beyond which draws are warned of."""
 
 NUM_SLOPES = 512
 """Draws of the slope, which the draws of the position share in turn."""
@@ -72,6 +75,9 @@ class Known(NamedTuple):
         How much the scores of the records vary, over how much the model says they do.
     clipped
         About the share of records whose score is clipped, by the model.
+    is_near
+        Whether the scores were released near where they lead, so that they are about
+        linear between.
     is_robust
         Whether the draws are as wide as the records' scores vary, not as the model
         says.
@@ -86,6 +92,7 @@ class Known(NamedTuple):
     likely_resolution: float
     fit_check: FitCheck
     clipped: float
+    is_near: bool
     is_robust: bool
 
     def __str__(self):
@@ -131,8 +138,8 @@ def draws(
     Warns
     -----
     UserWarning
-        If noise hides the slope in some direction, or the model does not fit and the
-        fit is not robust.
+        If noise hides the slope in some direction, if the scores were released far from
+        where they lead, or if the model does not fit and the fit is not robust.
     """
     flat, unravel = ravel_pytree(like)
     origin = (
@@ -211,10 +218,7 @@ def draws(
         released,
         lost_fn(released),
     )
-    if known.resolution < MIN_RESOLUTION:
-        warnings.warn(alarm(known), stacklevel=2)
-    if not known.is_robust:
-        known.fit_check.warn()
+    warn(known)
     return positions, known
 
 
@@ -372,11 +376,31 @@ def known_of(
         likely_resolution=float(likely / noise),
         fit_check=check(distance),
         clipped=float(released.clipped),
+        is_near=bool(released.drift <= MAX_DRIFT),
         is_robust=bool(np.any(evidence.variance)),
     )
 
 
-def alarm(known: Known) -> str:
+def warn(known: Known) -> None:
+    """Warn of draws that may be off by more than their width, or are very wide.
+
+    The warnings are those of `draws`.
+    """
+    if known.resolution < MIN_RESOLUTION:
+        warnings.warn(_hidden(known), stacklevel=3)
+    if not known.is_near:
+        warnings.warn(
+            "the scores of the records lead far from where they were released, to "
+            "where the records tell more or less of the latents, so that the draws may "
+            "be off by much more than their width. More records, a larger epsilon, or "
+            "a prior that is narrower and nearer to the answer bring the fit there",
+            stacklevel=3,
+        )
+    if not known.is_robust:
+        known.fit_check.warn()
+
+
+def _hidden(known: Known) -> str:
     factor = max(2.0, MIN_RESOLUTION / known.likely_resolution)
     return (
         "the releases do not tell how much the records say in each of the "

@@ -6,12 +6,13 @@ the covariates is unknown. Every release is a noisy sum (`dpjax.release`) of wha
 The noise is Gaussian; that of the last score may be K-norm noise.
 
 1. *Search* from the centre of the prior to the bulk of the posterior, in phases of
-   small steps. Each phase ends at the mean of the second half of its steps. There one
-   release of the curvature corrects the frame.
+   small steps, which grow while they agree. Each phase ends at the mean of the second
+   half of its steps. There one release of the curvature corrects the frame.
 2. *Clip norm*. A histogram of the lengths of the scores that the records might have had
    gives the clip norm at which clipping and noise together lose least. That of a robust
    fit is a constant.
-3. *Slope* J, the sum of the records' expected slopes.
+3. *Slope* J, the sum of the records' expected slopes, at z_1. Elsewhere it is changed by
+   as much as the expected information, which is public.
 4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far. With
    the slope, all of them count at z_3.
 5. *Fit check* where these scores lead: by how much the squared lengths of the records'
@@ -57,6 +58,16 @@ RATE, MAX_STEP, MAX_MOVE = 0.5, 0.25, 0.3
 deviations of the posterior given one record; and the farthest that a step moves a
 component, in standard deviations of the prior."""
 
+GROWTH, MAX_REACH, AGREEMENT, NUM_NOISE_SDS = 1.5, 8.0, 0.8, 3.0
+"""While steps of the search are longer than half of the longest one and than
+`NUM_NOISE_SDS` of their noise, and the cosine between them is above `AGREEMENT`, each
+goes `GROWTH` times as far as the one before, up to `MAX_REACH` times its length. From
+the centre of a vague prior it is far."""
+
+LEAST_KEPT, MIN_KEPT, MAX_NOISE = 0.5, 0.05, 1.0
+"""Share of a score's slope that clipping leaves, below which Newton's step is longer
+for it; and the least share, over `LEAST_KEPT`, that is allowed for."""
+
 LENGTH_EDGES = np.concatenate([[0.0], np.geomspace(0.2, 8.0, 20), [np.inf]])
 CLIP_NORMS = np.geomspace(0.3, 5.0, 57)
 """Bins of the lengths of scores, and clip norms to choose from, over the root mean
@@ -90,7 +101,12 @@ class Released(NamedTuple):
         The released scores, without the prior's, ``(number of scores, d)``.
     slope
         J as released, ``(d, d)``: minus the derivative of the score. Noise may leave it
-        with negative eigenvalues.
+        with negative eigenvalues. It was released before the scores, and changed by as
+        much as the expected information changes from there to the last of them.
+    drift
+        By what factor the expected information changes at most, in some direction, from
+        where the scores were released last to where they lead. It is infinite if they
+        lead farther than a step may go.
     score_noise_sds
         Sds of the noise on the components of each score, ``(number of scores,)``.
     slope_noise_sd
@@ -129,6 +145,7 @@ class Released(NamedTuple):
     places: jax.Array
     scores: jax.Array
     slope: jax.Array
+    drift: jax.Array
     score_noise_sds: jax.Array
     slope_noise_sd: jax.Array
     clip_norm: jax.Array
@@ -158,6 +175,10 @@ class ScoreModel:
         ``(position, record, rng_key) -> Scores``; see `dpjax.fit.scores`.
     search_scores_fn
         As `scores_fn`, for the search: of fewer nodes if they are drawn, or the same.
+    search_slopes
+        ``(position, columns) -> `` the means of `contrast.expected_slopes` over public
+        covariates, where directions are multiplied by `columns`, ``(d, d)``. None if
+        they are not known.
     information
         ``position -> (d, d)``: the expected Fisher information of all records, as
         `dpjax.fisher.fisher_information` gives it.
@@ -168,6 +189,7 @@ class ScoreModel:
 
     scores_fn: Callable
     search_scores_fn: Callable
+    search_slopes: Callable | None
     information: Callable[[Any], jax.Array]
     prior_mean: np.ndarray
     prior_precision: np.ndarray
@@ -264,8 +286,8 @@ def score_fit(
             number, count = jnp.zeros(()), jnp.zeros(len(noises.scores))
             vector, matrix = jnp.zeros(dim), jnp.zeros((dim, dim))
             vectors = jnp.zeros((len(noises.scores), dim))
-        nothing = matrix, vector, vector, vectors, vectors, matrix, count, *3 * [number]
-        nothing += number, matrix, *7 * [number]
+        nothing = matrix, vector, vector, vectors, vectors, matrix, number, count
+        nothing += *4 * [number], matrix, *7 * [number]
         return Released(jnp.zeros_like(position), *nothing)
 
     transition = Transition(lambda state: num_words, move, stay)
@@ -349,13 +371,49 @@ class _Fit:
         below = jnp.asarray(self.model.prior_mean) - z
         return axes.stretch.T @ (jnp.asarray(self.model.prior_precision) @ below)
 
-    def moved(self, z, axes: Frame, step):
-        """z after a step in units of the frame, within the limits of a step."""
-        longest = MAX_STEP * math.sqrt(self.effective)
-        step = step * jnp.minimum(1.0, longest / (jnp.linalg.norm(step) + 1e-30))
+    def moved(self, z, axes: Frame, step, reach=1.0):
+        """z after `reach` times a step in units of the frame, within a step's limits.
+
+        Also the step over the longest one.
+        """
+        size = jnp.linalg.norm(step) / (MAX_STEP * math.sqrt(self.effective))
+        jump = reach * axes.stretch @ (step / jnp.maximum(1.0, size))
         limit = MAX_MOVE * self.prior_sd
-        jump = jnp.clip(axes.stretch @ step, -limit, limit)
-        return (z + jump).astype(self.dtype)
+        return (z + jnp.clip(jump, -limit, limit)).astype(self.dtype), size
+
+    def change(self, axes: Frame, first, second):
+        """S, where the information is M at the first place and S M S^T at the second.
+
+        Both are expected of the records, in units of the frame.
+        """
+
+        def root(z):
+            found = axes.stretch.T @ self.information(z) @ axes.stretch
+            values, vectors = jnp.linalg.eigh(found + jnp.diag(1 - axes.data_share))
+            return (vectors * jnp.sqrt(jnp.maximum(values, 1e-3))[None]) @ vectors.T
+
+        return jnp.linalg.solve(root(first), root(second)).T
+
+    def newton(self, score, noise_sd, z, axes: Frame, unit):
+        """Newton's step for a score of the search, whose slope clipping makes less."""
+        if self.model.search_slopes is None:
+            return score
+        columns = jnp.where(axes.is_measured, axes.stretch / unit, 0)
+        with self.precision():
+            kept, whole = self.model.search_slopes(
+                self.unravel(z), columns.astype(self.dtype)
+            )
+        # Directions that public covariates leave out lose nothing.
+        ridge = (1e-3 * jnp.trace(whole) / self.dim + 1e-30) * jnp.eye(self.dim)
+        kept, whole = kept + ridge, whole + ridge
+        values, vectors = jnp.linalg.eigh(whole.astype(jnp.float64))
+        root = (vectors / jnp.sqrt(values)[None]) @ vectors.T
+        values, vectors = jnp.linalg.eigh(root @ kept.astype(jnp.float64) @ root)
+        least = jnp.maximum(MIN_KEPT, jnp.minimum(1, RATE * noise_sd / MAX_NOISE))
+        values = jnp.clip(values / LEAST_KEPT, least, 1)
+        share = jnp.sqrt(axes.data_share)
+        kept = share[:, None] * ((vectors * values[None]) @ vectors.T) * share[None]
+        return jnp.linalg.solve(kept + jnp.diag(1 - axes.data_share), score)
 
     def search(self, release, noises: Noises):
         """Where the bulk is, and the frame there."""
@@ -367,13 +425,15 @@ class _Fit:
             z, correction = carry
 
             def step(i, carry):
-                z, total = carry
-                z = self.step(release, words[first + i], noise, z, correction)
-                return z, total + jnp.where(2 * i >= count, z, 0)
+                total, walker = carry
+                walker = self.step(release, words[first + i], noise, walker, correction)
+                return total + jnp.where(2 * i >= count, walker[0], 0), walker
 
-            start = z, jnp.zeros_like(z)
-            _, total = jax.lax.fori_loop(0, count, step, start)
-            z = (total / (count - (count + 1) // 2)).astype(self.dtype)
+            start = z, jnp.zeros(self.dim), jnp.ones(())
+            start = jnp.zeros_like(z), start
+            total, (z, _, reach) = jax.lax.fori_loop(0, count, step, start)
+            mean = (total / (count - (count + 1) // 2)).astype(self.dtype)
+            z = jnp.where(reach > 1, z, mean)
             information = self.information(z)
             axes = self.frame(information, correction)
             correction = self.curvature(
@@ -392,8 +452,9 @@ class _Fit:
         (z, correction), information = jax.lax.scan(phase, start, given)
         return z, self.frame(information[-1], correction)
 
-    def step(self, release, words, noise, z, correction):
-        """z after a step of the search."""
+    def step(self, release, words, noise, walker, correction):
+        """z after a step of the search, the step, and the reach of the next one."""
+        z, before, reach = walker
         axes = self.frame(self.information(z), correction)
         unit = self.unit(axes)
         scores = self.scores_at(z, axes, unit, self.search_scores_fn)
@@ -403,7 +464,16 @@ class _Fit:
 
         score = self.ask(release, words, noise, contribution)
         score = self.tempering * unit * score + self.prior_score(z, axes)
-        return self.moved(z, axes, RATE * score)
+        noise_sd = self.tempering * unit * noise
+        step = RATE * self.newton(score, noise_sd, z, axes, unit)
+        z, size = self.moved(z, axes, step, reach)
+        noise_size = RATE * noise_sd * math.sqrt(self.dim / self.effective) / MAX_STEP
+        is_far = size > jnp.maximum(0.5, NUM_NOISE_SDS * noise_size)
+        before = jnp.linalg.solve(axes.stretch, before)
+        lengths = jnp.linalg.norm(step) * jnp.linalg.norm(before)
+        goes_on = is_far & (step @ before > AGREEMENT * lengths)
+        reach = jnp.where(goes_on, jnp.minimum(GROWTH * reach, MAX_REACH), 1.0)
+        return z, axes.stretch @ step, reach
 
     def curvature(self, release, words, noise, z, axes: Frame):
         """The correction of the frame at z, where noise does not explain it."""
@@ -526,9 +596,10 @@ class _Fit:
         slope = regular(found, slope_noise_sd, axes.is_measured)
         unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
         back = jnp.linalg.inv(axes.stretch)
+        start = z
 
         def next_score(kind, carry, given):
-            z, total, score, carried = carry
+            z, total, score, place = carry
             words, noise = given
             scores = self.scores_at(z, axes, unit)
 
@@ -538,28 +609,35 @@ class _Fit:
 
             released = self.ask(kind, words, noise, contribution)
             released = jnp.where(axes.is_measured, self.tempering * unit * released, 0)
-            weight, place = noise**-2.0, slope @ (back @ z)
+            weight = noise**-2.0
             total += weight
             score += weight * released
-            carried += weight * place
-            here = (score + carried) / total - place
-            whole = slope + jnp.diag(1 - axes.data_share)
+            place += weight * (back @ z)
+            turn = self.change(axes, start, z)
+            here_slope = turn @ slope @ turn.T
+            here = score / total + here_slope @ (place / total - back @ z)
+            whole = here_slope + jnp.diag(1 - axes.data_share)
             step = jnp.linalg.solve(whole, here + self.prior_score(z, axes))
-            moved = self.moved(z, axes, step)
-            return (moved, total, score, carried), (z, released)
+            moved, size = self.moved(z, axes, step)
+            return (moved, total, score, place), (z, released, size)
 
         *firsts, last = noises.scores
         words = self.take(kinds.vector, self.dim, len(firsts))
         zero = jnp.zeros(self.dim)
         carry = z, jnp.zeros(()), zero, zero
         step = functools.partial(next_score, kinds.vector)
-        carry, earlier = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
+        carry, (*earlier, _) = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
         words = self.take(kinds.last, self.dim)[0]
-        (z, *_), latest = next_score(kinds.last, carry, (words, last))
+        (z, *_), (*latest, size) = next_score(kinds.last, carry, (words, last))
+        turn = self.change(axes, start, latest[0])
+        factors = jnp.linalg.svdvals(self.change(axes, latest[0], z)) ** 2
+        drift = jnp.exp(jnp.max(jnp.abs(jnp.log(factors))))
+        drift = jnp.where(size <= 1, drift, jnp.inf)
         there = z, axes, unit, bound
         excess = self.scalar(
             kinds.vector, noises.check, lambda found: found.excess, *there
         )
+        slope = turn @ slope @ turn.T
         whole = jnp.trace(slope) / (self.tempering * unit**2)
         number = jnp.zeros(())
         observed = jnp.zeros((self.dim, self.dim)), number, number, number
@@ -583,9 +661,10 @@ class _Fit:
             back @ (jnp.asarray(self.model.prior_mean) - places[-1]),
             (places - places[-1:]).astype(jnp.float64) @ back.T,
             scores,
-            found,
+            turn @ found @ turn.T,
+            drift,
             self.tempering * unit * jnp.asarray(noises.scores),
-            slope_noise_sd,
+            slope_noise_sd * jnp.sum(turn**2) / self.dim,
             clip_norm,
             clipped,
             inefficiency,

@@ -22,8 +22,8 @@ from dpjax.fit.pinned import Pinned
 from dpjax.fit.score_fit import Released, ScoreModel, score_fit
 from dpjax.fit.scores import NUM_SEARCH_REDRAWS
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import law_of, prior_law, prior_mean, record_information
-from dpjax.numpyro.nodes import conditional_scores, kept_information
+from dpjax.numpyro.fisher import fit_information, law_of, prior_law, prior_mean
+from dpjax.numpyro.nodes import conditional_scores, kept_information, search_slopes
 from dpjax.posterior import Posterior
 
 __all__ = ["NO_WALK", "PinnedFit"]
@@ -102,9 +102,7 @@ class PinnedFit(NamedTuple):
     ) -> Algorithm:
         """`score_fit` of the pinned model; the options are its own."""
         target, latents = model_of(self.posterior), self.latents
-        information = record_information(
-            self.posterior, nominal_num_records=nominal_num_records
-        )
+        information = fit_information(self.posterior, nominal_num_records)
         kept = self.pinned.kept
 
         @functools.cache  # One function is traced once.
@@ -115,9 +113,20 @@ class PinnedFit(NamedTuple):
 
             return scores
 
+        def slopes_of_zeta(slopes_fn):
+            columns_of = np.eye(len(self.pinned.center))[:, kept]
+
+            def slopes(zeta, columns):
+                columns = jnp.asarray(columns_of, columns.dtype) @ columns
+                return slopes_fn(latents(zeta), columns)
+
+            return slopes
+
+        slopes_fn = search_slopes(target)
         model = ScoreModel(
             of_zeta(conditional_scores(target)),
             of_zeta(conditional_scores(target, NUM_SEARCH_REDRAWS)),
+            slopes_fn and slopes_of_zeta(slopes_fn),
             lambda zeta: information(latents(zeta))[np.ix_(kept, kept)],
             self.prior_mean,
             self.prior_precision,

@@ -44,12 +44,18 @@ from dpjax.fit.scores import NUM_SEARCH_REDRAWS
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import (
+    fit_information,
     prior_law,
     prior_mean,
-    record_information,
 )
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import conditional_scores, generated, kept_information
+from dpjax.numpyro.nodes import (
+    check_start,
+    conditional_scores,
+    generated,
+    kept_information,
+    search_slopes,
+)
 from dpjax.numpyro.pinned import NO_WALK, PinnedFit
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
@@ -110,7 +116,8 @@ def fit_algorithm(
         ScoreModel(
             conditional_scores(model),
             conditional_scores(model, NUM_SEARCH_REDRAWS),
-            record_information(posterior, nominal_num_records=nominal_num_records),
+            search_slopes(model),
+            fit_information(posterior, nominal_num_records),
             *prior_law(model),
         ),
         noise_multiplier=noise_multiplier,
@@ -217,6 +224,7 @@ def sample(
         )
     pinned = pinned_model(model)
     check_latents(model)
+    check_start(model, prior_mean(model))
     if pinned is not None:
         return _of_products(
             PinnedFit.of(posterior, pinned),

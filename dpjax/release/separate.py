@@ -7,6 +7,7 @@ generator other than threefry, JAX takes the first one for the numbers of all.
 """
 
 import jax
+import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 __all__ = ["check_batching", "is_mixed"]
@@ -58,7 +59,8 @@ def _is_program(value) -> bool:
 
 
 def _is_key(value) -> bool:
-    return jax.dtypes.issubdtype(getattr(value, "dtype", None), jax.dtypes.prng_key)
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def _is_threefry(value) -> bool:

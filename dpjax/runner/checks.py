@@ -155,6 +155,14 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
                 "how much the records say in each direction is hidden by noise, so "
                 f"the draws may be as wide as the prior; {more}",
             ),
+            Check(
+                "place of the scores",
+                "near where they lead" if known.is_near else "far from where they lead",
+                known.is_near,
+                "the draws may be off by much more than their width; more records, a "
+                "larger epsilon or a prior that is nearer to the answer bring the fit "
+                "there",
+            ),
         ]
     else:
         kind = "independent draws" if known.are_independent else "states of NUTS"

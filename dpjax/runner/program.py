@@ -306,7 +306,8 @@ def _identity(program: ClosedJaxpr) -> str:
     # The text leaves constants out, or shortens them.
     values = [_plain(value) for value in constants(program)]
     # Nor does it tell by which of two rules threefry numbers an array of random words.
-    if not jax.config.jax_threefry_partitionable:
+    config: Any = jax.config  # Its attributes are not annotated.
+    if not config.jax_threefry_partitionable:
         text += "not partitionable"
     return hashlib.sha256(text.encode() + digest(values)).hexdigest()
 

@@ -51,6 +51,7 @@ def scores(position, record, rng_key):
 MODEL = ScoreModel(
     scores,
     scores,
+    None,
     lambda position: NUM_RECORDS * jnp.eye(1),
     np.zeros(1),
     np.eye(1) / 100,

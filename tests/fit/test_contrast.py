@@ -61,6 +61,18 @@ def test_contributions_have_mean_zero_under_the_model(scale, p):
             assert np.linalg.norm(mean) < TINY
 
 
+@pytest.mark.parametrize("scale", [0.1, 3.0])
+def test_expected_slopes_are_covariances_with_the_score(scale):
+    found = scores(np.random.default_rng(4), scale=scale)
+    kept, whole = map(np.asarray, contrast.expected_slopes(found))
+    weights, nodes = np.asarray(found.weights), np.asarray(found.gradients()[1])
+    clipped = np.array(
+        [contrast.difference(seen(found, node)) for node in range(NUM_NODES)]
+    )
+    np.testing.assert_allclose(kept, (clipped.T * weights) @ nodes, atol=scale * TINY)
+    np.testing.assert_allclose(whole, (nodes.T * weights) @ nodes, rtol=TINY)
+
+
 def test_without_clipping_the_contrast_is_the_score():
     found = scores(np.random.default_rng(2), scale=1e-4)
     psi, slope, _, lost = contrast.contrast(found, 1e6)

@@ -53,6 +53,15 @@ def test_directions_of_which_records_say_nothing_are_not_asked():
     assert np.linalg.norm(information @ silent) < 1e-6 * np.linalg.norm(information)
 
 
+def test_vague_priors_keep_a_share():
+    """It would be zero, or negative, by rounding."""
+    information = positive(np.random.default_rng(3), 3)
+    with jax.enable_x64(True):
+        axes = frame(jnp.asarray(information), 1e-20 * jnp.eye(3), jnp.eye(3))
+        rest = 1 - np.asarray(axes.data_share)
+    assert np.all(rest > 0) and np.all(rest < 1e-7)
+
+
 def test_a_released_slope_is_shrunk_by_as_much_as_is_noise():
     rng = np.random.default_rng(2)
     asked = jnp.asarray([True, True, True, False])

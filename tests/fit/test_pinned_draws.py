@@ -36,6 +36,7 @@ def released(seen):
         places=np.zeros((1, NUM_EFFECTS)),
         scores=SLOPE * seen[None],
         slope=SLOPE * np.eye(NUM_EFFECTS),
+        drift=np.array(1.0),
         score_noise_sds=np.array([NOISE_SD]),
         slope_noise_sd=np.array(1e-4),
         clip_norm=np.array(2.0),

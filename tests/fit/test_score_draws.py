@@ -40,6 +40,7 @@ def released(slope, slope_noise_sd, score_noise_sd, truth, seed, excess=0.0):
         places=places,
         scores=(truth - places) @ slope + scatter + noise,
         slope=slope + (noisy + noisy.T) / 2,
+        drift=np.array(1.0),
         score_noise_sds=noise_sds,
         slope_noise_sd=slope_noise_sd,
         clip_norm=np.array(2.0),

@@ -57,6 +57,7 @@ def fitted(posterior, noise_multiplier, **options):
     model = ScoreModel(
         scores,
         scores,
+        None,
         lambda position: size * jnp.eye(2),
         np.zeros(2),
         np.eye(2) / 100,

@@ -14,7 +14,7 @@ from dpjax.runner.results import Fit, Run
 from dpjax.runner.statement import PrivacyStatement
 
 STATEMENT = PrivacyStatement(1.5, 1e-6, 0.5, "REPLACE_ONE", 2, 50, "bits", "rdp")
-KNOWN = Known(0.2, 0.85, 0.1, 0.05, 3, 1e3, 1e3, FitCheck(1.01, 0.02), 0.3, False)
+KNOWN = Known(0.2, 0.85, 0.1, 0.05, 3, 1e3, 1e3, FitCheck(1.01, 0.02), 0.3, True, False)
 
 
 def draws(*shape):

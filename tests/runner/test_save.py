@@ -22,7 +22,7 @@ SITES = {
     "clinic/sd": RNG.normal(size=(2, 50)),
     "is_large": np.arange(100).reshape(2, 50) % 2 == 0,
 }
-KNOWN = Known(0.2, 0.9, 0.05, 0.05, 3, 1e3, 1e3, FitCheck(1.01, 0.02), 0.3, False)
+KNOWN = Known(0.2, 0.9, 0.05, 0.05, 3, 1e3, 1e3, FitCheck(1.01, 0.02), 0.3, True, False)
 
 
 def same(found, expected):
