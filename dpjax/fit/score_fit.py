@@ -11,8 +11,8 @@ The noise is Gaussian; that of the last score may be K-norm noise.
 2. *Clip norm*. A histogram of the lengths of the scores that the records might have had
    gives the clip norm at which clipping and noise together lose least. That of a robust
    fit is a constant.
-3. *Slope* J, the sum of the records' expected slopes, at z_1. Elsewhere it is changed by
-   as much as the expected information, which is public.
+3. *Slope* J, the sum of the records' expected slopes, at z_1. Elsewhere it is changed
+   by as much as the expected information, which is public.
 4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far. With
    the slope, all of them count at z_3.
 5. *Fit check* where these scores lead: by how much the squared lengths of the records'
