@@ -66,7 +66,8 @@ the centre of a vague prior it is far."""
 
 LEAST_KEPT, MIN_KEPT, MAX_NOISE = 0.5, 0.05, 1.0
 """Share of a score's slope that clipping leaves, below which Newton's step is longer
-for it; and the least share, over `LEAST_KEPT`, that is allowed for."""
+for it, in proportion; the least share over `LEAST_KEPT` that is allowed for; and the
+noise of a step, in posterior standard deviations, up to which it is made longer."""
 
 LENGTH_EDGES = np.concatenate([[0.0], np.geomspace(0.2, 8.0, 20), [np.inf]])
 CLIP_NORMS = np.geomspace(0.3, 5.0, 57)
