@@ -26,6 +26,13 @@ def seen(found: Scores, node: int) -> Scores:
     return found._replace(observed=found.nodes[node])
 
 
+@jax.jit
+def contributions(found: Scores):
+    """Of a record: the contrast, its excess, and the difference."""
+    own = contrast.contrast(found, 0.3)
+    return own, own.excess, contrast.difference(found)
+
+
 SIZES = 2, contrast.MAX_UNROLLED + 1
 
 
@@ -37,11 +44,11 @@ def test_contributions_are_bounded(scale, p):
         found = scores(rng, p, scale=scale)
         far = found._replace(observed=jnp.resize(jnp.asarray([1e6, -1e5]), p))
         for record in (found, far):
-            psi, slope, square, lost = own = contrast.contrast(record, 0.3)
-            assert np.linalg.norm(contrast.difference(record)) <= 1 + TINY
+            (psi, slope, square, lost), excess, difference = contributions(record)
+            assert np.linalg.norm(difference) <= 1 + TINY
             assert np.linalg.norm(psi) <= 1 + TINY
             assert np.linalg.norm(slope) <= 0.3 + TINY
-            assert -TINY <= square <= 1 + TINY and abs(own.excess) <= 1 + TINY
+            assert -TINY <= square <= 1 + TINY and abs(excess) <= 1 + TINY
             assert abs(lost) <= 1
 
 
@@ -51,13 +58,11 @@ def test_contributions_have_mean_zero_under_the_model(scale, p):
     rng = np.random.default_rng(1)
     for _ in range(10):
         found = scores(rng, p, scale=scale)
-        nodes = range(NUM_NODES)
-        differences = [contrast.difference(seen(found, node)) for node in nodes]
-        own = [contrast.contrast(seen(found, node), 0.3) for node in nodes]
-        psi = [one.score for one in own]
-        excess, lost = [one.excess for one in own], [one.lost for one in own]
-        for contributions in (differences, psi, excess, lost):
-            mean = np.asarray(found.weights, float) @ np.array(contributions, float)
+        every = [contributions(seen(found, node)) for node in range(NUM_NODES)]
+        own, excess, differences = zip(*every, strict=True)
+        psi, lost = [one.score for one in own], [one.lost for one in own]
+        for added in (differences, psi, excess, lost):
+            mean = np.asarray(found.weights, float) @ np.array(added, float)
             assert np.linalg.norm(mean) < TINY
 
 
@@ -67,7 +72,7 @@ def test_expected_slopes_are_covariances_with_the_score(scale):
     kept, whole = map(np.asarray, contrast.expected_slopes(found))
     weights, nodes = np.asarray(found.weights), np.asarray(found.gradients()[1])
     clipped = np.array(
-        [contrast.difference(seen(found, node)) for node in range(NUM_NODES)]
+        [contributions(seen(found, node))[2] for node in range(NUM_NODES)]
     )
     np.testing.assert_allclose(kept, (clipped.T * weights) @ nodes, atol=scale * TINY)
     np.testing.assert_allclose(whole, (nodes.T * weights) @ nodes, rtol=TINY)
