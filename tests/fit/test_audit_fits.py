@@ -108,7 +108,8 @@ class OneRelease(score_fits._Fit):
 
 def step(fit, kinds, noise, *there):
     words = fit.take(kinds.vector, 1)[0]
-    fit.step(kinds.vector, words, noise, fit.start, jnp.eye(1))
+    walker = fit.start, jnp.zeros(1), jnp.ones(())
+    fit.step(kinds.vector, words, noise, walker, jnp.eye(1))
 
 
 def curvature(fit, kinds, noise, z, axes, *_):
