@@ -182,7 +182,7 @@ def test_the_rule_by_which_random_words_are_numbered_is_part_of_a_program():
 
     def check(is_partitionable):
         with jax.threefry_partitionable(is_partitionable):
-            return program.check_algorithm(BARKER, posterior(), STARTS)
+            return program.check_algorithm(BARKER, posterior(), jnp.asarray(STARTS))
 
     assert check(True) != check(False)
 
