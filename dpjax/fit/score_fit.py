@@ -59,15 +59,16 @@ deviations of the posterior given one record; and the farthest that a step moves
 component, in standard deviations of the prior."""
 
 GROWTH, MAX_REACH, AGREEMENT, NUM_NOISE_SDS = 1.5, 8.0, 0.8, 3.0
-"""While steps of the search are longer than half of the longest one and than
-`NUM_NOISE_SDS` of their noise, and the cosine between them is above `AGREEMENT`, each
-goes `GROWTH` times as far as the one before, up to `MAX_REACH` times its length. From
-the centre of a vague prior it is far."""
+"""How the search crosses a vague prior. A step goes on if it is longer than half of the
+longest one and than `NUM_NOISE_SDS` sds of its noise, and if its cosine with the step
+before is above `AGREEMENT`. Steps that follow one another like this reach farther than
+they are long: `GROWTH` times, then `GROWTH`^2 times, at most `MAX_REACH` times."""
 
 LEAST_KEPT, MIN_KEPT, MAX_NOISE = 0.5, 0.05, 1.0
-"""Share of a score's slope that clipping leaves, below which Newton's step is longer
-for it, in proportion; the least share over `LEAST_KEPT` that is allowed for; and the
-noise of a step, in posterior standard deviations, up to which it is made longer."""
+"""How steps of the search allow for clipping, which leaves a share of a score's slope.
+Where it leaves less than `LEAST_KEPT`, steps are longer by `LEAST_KEPT` over the share,
+but at most by 1 / `MIN_KEPT`, and not so long that their noise is beyond `MAX_NOISE`
+posterior standard deviations."""
 
 LENGTH_EDGES = np.concatenate([[0.0], np.geomspace(0.2, 8.0, 20), [np.inf]])
 CLIP_NORMS = np.geomspace(0.3, 5.0, 57)
@@ -353,12 +354,15 @@ class _Fit:
         """Root mean square length of one record's score in this frame."""
         return jnp.sqrt(axes.effective_dim / self.effective)
 
+    def columns(self, axes: Frame, unit):
+        """The measured directions of the frame, over `unit`, ``(d, d)``."""
+        columns = jnp.where(axes.is_measured, axes.stretch / unit, 0)
+        return columns.astype(self.dtype)
+
     def scores_at(self, z, axes: Frame, unit, scores_fn=None):
         """``(record, key) -> Scores`` in the measured directions, over `unit`."""
         scores_fn = scores_fn or self.scores_fn
-        position = self.unravel(z)
-        columns = jnp.where(axes.is_measured, axes.stretch / unit, 0)
-        columns = columns.astype(self.dtype)
+        position, columns = self.unravel(z), self.columns(axes, unit)
 
         def scores(record, rng_key):
             with self.precision():
@@ -399,11 +403,9 @@ class _Fit:
         """Newton's step for a score of the search, whose slope clipping makes less."""
         if self.model.search_slopes is None:
             return score
-        columns = jnp.where(axes.is_measured, axes.stretch / unit, 0)
+        position, columns = self.unravel(z), self.columns(axes, unit)
         with self.precision():
-            kept, whole = self.model.search_slopes(
-                self.unravel(z), columns.astype(self.dtype)
-            )
+            kept, whole = self.model.search_slopes(position, columns)
         # Directions that public covariates leave out lose nothing.
         ridge = (1e-3 * jnp.trace(whole) / self.dim + 1e-30) * jnp.eye(self.dim)
         kept, whole = kept + ridge, whole + ridge
@@ -454,7 +456,11 @@ class _Fit:
         return z, self.frame(information[-1], correction)
 
     def step(self, release, words, noise, walker, correction):
-        """z after a step of the search, the step, and the reach of the next one."""
+        """The walker after a step of the search.
+
+        A walker is z, the last step in units of the parameters, and the reach of the
+        next step, by which it is multiplied.
+        """
         z, before, reach = walker
         axes = self.frame(self.information(z), correction)
         unit = self.unit(axes)
@@ -620,17 +626,18 @@ class _Fit:
             whole = here_slope + jnp.diag(1 - axes.data_share)
             step = jnp.linalg.solve(whole, here + self.prior_score(z, axes))
             moved, size = self.moved(z, axes, step)
-            return (moved, total, score, place), (z, released, size)
+            return (moved, total, score, place), (z, released, turn, size)
 
         *firsts, last = noises.scores
         words = self.take(kinds.vector, self.dim, len(firsts))
         zero = jnp.zeros(self.dim)
         carry = z, jnp.zeros(()), zero, zero
         step = functools.partial(next_score, kinds.vector)
-        carry, (*earlier, _) = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
+        carry, (*earlier, _, _) = jax.lax.scan(
+            step, carry, (words, jnp.asarray(firsts))
+        )
         words = self.take(kinds.last, self.dim)[0]
-        (z, *_), (*latest, size) = next_score(kinds.last, carry, (words, last))
-        turn = self.change(axes, start, latest[0])
+        (z, *_), (*latest, turn, size) = next_score(kinds.last, carry, (words, last))
         factors = jnp.linalg.svdvals(self.change(axes, latest[0], z)) ** 2
         drift = jnp.exp(jnp.max(jnp.abs(jnp.log(factors))))
         drift = jnp.where(size <= 1, drift, jnp.inf)

@@ -17,13 +17,11 @@ from dpjax import fisher
 from dpjax.fit.compiled import evaluated
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import check_drawable, expected_information, generated
+from dpjax.numpyro.nodes import check_drawable, generated
 from dpjax.posterior import Posterior
-from dpjax.release.nominal import nominal_size
 
 __all__ = [
     "fisher_information",
-    "fit_information",
     "initial_position",
     "law_of",
     "prior_law",
@@ -137,16 +135,3 @@ def record_information(posterior: Posterior, **options):
             "or categories)"
         )
     return fisher.fisher_information(posterior, model.simulate, **options)
-
-
-def fit_information(posterior: Posterior, nominal_num_records: int | None):
-    """As `record_information`, with all observations that there may be if they are few.
-
-    The number of records is that of the data or the nominal one.
-    """
-    simulated = record_information(posterior, nominal_num_records=nominal_num_records)
-    of_one = expected_information(model_of(posterior))
-    if of_one is None:
-        return simulated
-    size = posterior.tempering * nominal_size(posterior, nominal_num_records)
-    return lambda position: size * of_one(position)

@@ -25,22 +25,18 @@ import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from numpyro.ops.provenance import eval_provenance
 
-from dpjax.fit import contrast
 from dpjax.fit.compiled import evaluated
-from dpjax.fit.score_fit import MAX_MOVE
 from dpjax.fit.scores import NUM_REDRAWS, Scores, redrawn_scores, scores_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.quadrature import core, spread, support
 from dpjax.numpyro.refusals import OVERFLOW
 
 __all__ = [
+    "are_redrawn",
     "check_drawable",
-    "check_start",
     "conditional_scores",
-    "expected_information",
     "generated",
     "kept_information",
-    "search_slopes",
 ]
 
 MAX_SUPPORT = 64
@@ -49,13 +45,6 @@ MAX_SUPPORT = 64
 MAX_MEAN, MAX_DEVIATION = 0.1, 6.0
 """Largest mean of the scores under the model, over their root mean square and over its
 standard error. Both must be exceeded for a model to be refused."""
-
-MAX_NUMBERS = 2**19
-"""Of nodes, or of pairs of them, of all rows of the example over which a mean is
-taken."""
-
-MAX_INFORMATION = 1e12
-"""Of a record, in units of the prior, where a fit begins."""
 
 NUM_CHECKS, MAX_WEIGHT_ERROR = 4, 1e-3
 """Positions at which the mean is taken, and the largest error of the weights' sum."""
@@ -101,79 +90,21 @@ def conditional_scores(
     return functools.partial(scores_fn, num_redraws=num_redraws)
 
 
+def are_redrawn(model: Model) -> bool:
+    """Whether the nodes of `conditional_scores` are observations drawn anew.
+
+    Then the record's own is the first of them.
+    """
+    return _checked_scores(model)[1]
+
+
 def kept_information(model: Model) -> float:
     """Share of a record's information that its `conditional_scores` keep.
 
     Of a score less the mean of itself and of K that are drawn anew, the variance and
     the slope are K / (K + 1) of those of the score.
     """
-    _, is_exchangeable = _checked_scores(model)
-    return NUM_REDRAWS / (NUM_REDRAWS + 1) if is_exchangeable else 1.0
-
-
-def expected_information(model: Model) -> Callable[[Any], jax.Array] | None:
-    """``position -> (d, d)``: the expected information of one record, exactly.
-
-    Covariates are those of the example's rows. It is None if observations are drawn
-    anew: then information is that of simulated records, which miss what is rare.
-    """
-
-    def information(found: Scores):
-        squares = (found.nodes * found.weights[:, None]).T @ found.nodes
-        return [found.directions.T @ squares @ found.directions]
-
-    mean_fn = _mean_over_rows(model, information, lambda nodes: nodes.size)
-    if mean_fn is None:
-        return None
-    columns = np.eye(sum(leaf.size for leaf in jax.tree.leaves(model.outline)))
-    return lambda position: mean_fn(position, columns)[0]
-
-
-def search_slopes(model: Model) -> Callable | None:
-    """`dpjax.fit.score_fit.ScoreModel.search_slopes`, over rows of the example.
-
-    It is None if observations are drawn anew.
-    """
-    return _mean_over_rows(
-        model, contrast.expected_slopes, lambda nodes: len(nodes) * nodes.size
-    )
-
-
-def _mean_over_rows(model: Model, function, size_fn) -> Callable | None:
-    """``(position, columns) -> `` means over the example of matrices of its scores.
-
-    They are those that ``function(scores)`` returns, with directions multiplied by
-    `columns`. If ``size_fn(nodes)`` numbers of all rows are more than `MAX_NUMBERS`,
-    some rows are left out.
-    """
-    scores_fn, is_exchangeable = _checked_scores(model)
-    if is_exchangeable:
-        return None
-
-    def of_record(position, record):
-        return scores_fn(position, record, jax.random.key(0))
-
-    first = jax.tree.map(lambda leaf: leaf[0], model.example)
-    nodes = jax.eval_shape(of_record, model.outline, first).nodes
-    rows = len(jax.tree.leaves(model.example)[0])
-    count = min(rows, max(MAX_NUMBERS // size_fn(nodes), 16))
-    chosen = np.linspace(0, rows - 1, count).astype(int)
-    records = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], model.example)
-
-    def mean(position, columns):
-        def one(record):
-            found = of_record(position, record)
-            directions = found.directions @ columns.astype(found.directions.dtype)
-            return function(found._replace(directions=directions))
-
-        found = jax.vmap(one)(records)
-        # Records whose numbers overflow add nothing to the releases, either.
-        usable = [jnp.all(jnp.isfinite(leaf), axis=(1, 2)) for leaf in found]
-        usable = functools.reduce(jnp.logical_and, usable)
-        kept = [jnp.where(usable[:, None, None], leaf, 0) for leaf in found]
-        return [jnp.sum(leaf, axis=0) / jnp.sum(usable) for leaf in kept]
-
-    return mean
+    return NUM_REDRAWS / (NUM_REDRAWS + 1) if are_redrawn(model) else 1.0
 
 
 @functools.lru_cache(maxsize=8)
@@ -401,44 +332,6 @@ def check_drawable(model: Model) -> None:
                 "own in data, and fill them before the model is called"
             )
         missing.remove(name)
-
-
-def check_start(model: Model, position) -> None:
-    """Refuse a model whose numbers overflow where its fit begins, or a step away.
-
-    Raises
-    ------
-    ValueError
-        If what half of the records of the example could have said is not finite there,
-        or tells so much of a latent, beside its prior, that steps lead nowhere.
-    """
-    scores_fn, _ = _checked_scores(model)
-    center, unravel = ravel_pytree(position)
-    draws = jax.vmap(lambda draw: ravel_pytree(draw)[0])(model.prior_draws)
-    prior_sd = np.asarray(jnp.std(draws, axis=0))
-    step = MAX_MOVE * prior_sd
-
-    def usable(positions, prior_sd, example, seed):
-        """The share of records whose slope is finite and small, at each position."""
-
-        def of_record(flat, record):
-            found = scores_fn(unravel(flat), record, jax.random.key(seed))
-            squares = found.weights @ (found.nodes @ found.directions) ** 2
-            return jnp.max(squares * prior_sd**2) <= MAX_INFORMATION
-
-        of_records = jax.vmap(of_record, (None, 0))
-        return jax.lax.map(lambda flat: jnp.mean(of_records(flat, example)), positions)
-
-    positions = np.asarray([center - step, center, center + step], center.dtype)
-    found = evaluated(usable, positions, prior_sd, model.example, np.uint32(0))
-    if np.any(found < 0.5):
-        raise ValueError(
-            "numbers overflow, or nearly, in what records of the example could have "
-            "said at the centre of the prior, where the fit begins, or a third of its "
-            "width away: the prior is too wide for the model, as one of standard "
-            "deviation 1000 is for the logarithm of a rate. Give the latents priors "
-            "that allow for what is possible"
-        )
 
 
 def generated(model: Model) -> frozenset[str]:

@@ -20,10 +20,10 @@ from dpjax.fit.compiled import evaluated
 from dpjax.fit.foretold import made_up
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.score_fit import Released, ScoreModel, score_fit
-from dpjax.fit.scores import NUM_SEARCH_REDRAWS
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import fit_information, law_of, prior_law, prior_mean
-from dpjax.numpyro.nodes import conditional_scores, kept_information, search_slopes
+from dpjax.numpyro.fisher import law_of, prior_law, prior_mean
+from dpjax.numpyro.nodes import kept_information
+from dpjax.numpyro.score_model import score_model
 from dpjax.posterior import Posterior
 
 __all__ = ["NO_WALK", "PinnedFit"]
@@ -101,9 +101,9 @@ class PinnedFit(NamedTuple):
         self, posterior: Posterior, *, nominal_num_records: int | None, **options
     ) -> Algorithm:
         """`score_fit` of the pinned model; the options are its own."""
-        target, latents = model_of(self.posterior), self.latents
-        information = fit_information(self.posterior, nominal_num_records)
-        kept = self.pinned.kept
+        whole = score_model(self.posterior, nominal_num_records)
+        latents, kept = self.latents, self.pinned.kept
+        columns_of = np.eye(len(self.pinned.center))[:, kept]
 
         @functools.cache  # One function is traced once.
         def of_zeta(scores_fn):
@@ -113,21 +113,16 @@ class PinnedFit(NamedTuple):
 
             return scores
 
-        def slopes_of_zeta(slopes_fn):
-            columns_of = np.eye(len(self.pinned.center))[:, kept]
+        def slopes(zeta, columns):
+            assert whole.search_slopes is not None
+            columns = jnp.asarray(columns_of, columns.dtype) @ columns
+            return whole.search_slopes(latents(zeta), columns)
 
-            def slopes(zeta, columns):
-                columns = jnp.asarray(columns_of, columns.dtype) @ columns
-                return slopes_fn(latents(zeta), columns)
-
-            return slopes
-
-        slopes_fn = search_slopes(target)
         model = ScoreModel(
-            of_zeta(conditional_scores(target)),
-            of_zeta(conditional_scores(target, NUM_SEARCH_REDRAWS)),
-            slopes_fn and slopes_of_zeta(slopes_fn),
-            lambda zeta: information(latents(zeta))[np.ix_(kept, kept)],
+            of_zeta(whole.scores_fn),
+            of_zeta(whole.search_scores_fn),
+            whole.search_slopes and slopes,
+            lambda zeta: whole.information(latents(zeta))[np.ix_(kept, kept)],
             self.prior_mean,
             self.prior_precision,
         )

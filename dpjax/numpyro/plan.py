@@ -30,6 +30,7 @@ from dpjax.numpyro.sample import (
     walk_from,
     walk_length,
 )
+from dpjax.numpyro.score_model import check_center
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
@@ -101,6 +102,8 @@ def plan(
     pinned = None if is_whole else pinned_model(model)
     if is_walk and pinned is not None:
         raise ValueError(NO_WALK)
+    if not is_whole:
+        check_center(model)
     num_records = nominal_size(posterior, nominal_num_records)
     positions = _positions(posterior) if guess is None else _guessed(model, guess)
     centre = jax.tree.map(lambda leaf: leaf[0], positions)

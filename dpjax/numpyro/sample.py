@@ -39,24 +39,14 @@ from dpjax.algorithm import Algorithm
 from dpjax.fit.foretold import made_up
 from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import Released, ScoreModel, score_fit
-from dpjax.fit.scores import NUM_SEARCH_REDRAWS
+from dpjax.fit.score_fit import Released, score_fit
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import (
-    fit_information,
-    prior_law,
-    prior_mean,
-)
+from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import (
-    check_start,
-    conditional_scores,
-    generated,
-    kept_information,
-    search_slopes,
-)
+from dpjax.numpyro.nodes import generated, kept_information
 from dpjax.numpyro.pinned import NO_WALK, PinnedFit
+from dpjax.numpyro.score_model import check_center, score_model
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.captured import check_example
@@ -110,16 +100,9 @@ def fit_algorithm(
     ValueError
         As in `dpjax.numpyro.fisher_information`.
     """
-    model = model_of(posterior)
     return score_fit(
         posterior,
-        ScoreModel(
-            conditional_scores(model),
-            conditional_scores(model, NUM_SEARCH_REDRAWS),
-            search_slopes(model),
-            fit_information(posterior, nominal_num_records),
-            *prior_law(model),
-        ),
+        score_model(posterior, nominal_num_records),
         noise_multiplier=noise_multiplier,
         last=last,
         robust=robust,
@@ -181,11 +164,12 @@ def sample(
     ------
     ValueError
         If the model's observations cannot be drawn, or its covariates have no public
-        design; if they read products of its latents that are not linear in some of them
+        design; if the prior is so wide that numbers overflow at its centre, or near it;
+        if observations read products of the latents that are not linear in some of them
         where the others have fixed values, as mean + scale * z is in z; if a walk is
-        asked of a model with products; if the
-        neighbouring relation makes a number of records private that is used; or if the
-        example of the model holds records in their order.
+        asked of a model with products; if the neighbouring relation makes a number of
+        records private that is used; or if the example of the model holds records in
+        their order.
     BudgetError, CheckpointError
         As in `dpjax.run`; and before anything is spent, if the budget is too small for
         any fit, or for a model that generates whole records, as in `dpjax.sample`.
@@ -224,7 +208,7 @@ def sample(
         )
     pinned = pinned_model(model)
     check_latents(model)
-    check_start(model, prior_mean(model))
+    check_center(model)
     if pinned is not None:
         return _of_products(
             PinnedFit.of(posterior, pinned),

@@ -401,8 +401,8 @@ def constants(
     for eqn in program.eqns:
         literals = [atom.val for atom in eqn.invars if isinstance(atom, Literal)]
         yield from (each for each in literals if with_literals or np.ndim(each))
-        for part in jax.tree.leaves(eqn.params, is_leaf=taint.is_program):
-            if taint.is_program(part):
+        for part in jax.tree.leaves(eqn.params, is_leaf=separate.is_program):
+            if separate.is_program(part):
                 yield from constants(part, with_literals)
 
 

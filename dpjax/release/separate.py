@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-__all__ = ["check_batching", "is_mixed"]
+__all__ = ["check_batching", "is_mixed", "is_program"]
 
 RANDOM_BITS = "rng_bit_generator"
 """What generators other than threefry are made of."""
@@ -31,8 +31,8 @@ def check_batching(program: ClosedJaxpr | Jaxpr, kind: str) -> None:
                 "sequential_vmap in jax.custom_batching, in which one record could "
                 "change what others add: take it out of the model"
             )
-        for part in jax.tree.leaves(eqn.params, is_leaf=_is_program):
-            if _is_program(part):
+        for part in jax.tree.leaves(eqn.params, is_leaf=is_program):
+            if is_program(part):
                 check_batching(part, kind)
 
 
@@ -54,7 +54,8 @@ def is_mixed(eqn, inputs: list[bool]) -> bool:
     )
 
 
-def _is_program(value) -> bool:
+def is_program(value) -> bool:
+    """Whether a value is a traced program."""
     return isinstance(value, ClosedJaxpr | Jaxpr)
 
 

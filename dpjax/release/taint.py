@@ -17,12 +17,12 @@ from typing import Any
 import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Literal
 
 from dpjax.release import separate
 from dpjax.release.on_disk import Reader
 
-__all__ = ["is_one_of", "is_program", "released", "tainted"]
+__all__ = ["is_one_of", "released", "tainted"]
 
 RELEASED = "dpjax_released"
 CALLS_OUT = frozenset(
@@ -108,8 +108,8 @@ def tainted(
                 branches = [follow(branch, rest) for branch in params["branches"]]
                 return [decided or any(one) for one in zip(*branches, strict=True)]
         decided = any(inputs)
-        for program in jax.tree.leaves(params, is_leaf=is_program):
-            if is_program(program):
+        for program in jax.tree.leaves(params, is_leaf=separate.is_program):
+            if separate.is_program(program):
                 everything = [decided] * len(getattr(program, "jaxpr", program).invars)
                 decided |= any(follow(program, everything))
         return [decided] * len(eqn.outvars)
@@ -146,11 +146,6 @@ def is_one_of(value, arrays) -> bool:
         return value is array if on_device else np.may_share_memory(value, array)
 
     return any(is_same(array) for array in arrays)
-
-
-def is_program(value) -> bool:
-    """Whether a value is a traced program."""
-    return isinstance(value, (ClosedJaxpr, Jaxpr))
 
 
 def _split(inputs, first, second):

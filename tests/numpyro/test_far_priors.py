@@ -10,10 +10,11 @@ import numpyro.distributions as dist
 import pytest
 
 import dpjax
-from dpjax.numpyro import posterior, sample
+from dpjax.numpyro import plan, posterior, sample
 
 NUM_RECORDS = 40_000
 X = np.random.default_rng(0).uniform(-1, 1, NUM_RECORDS)
+BUDGET = dpjax.Budget(epsilon=2.0, delta=1e-6)
 EXAMPLE = dict(x=np.linspace(-1, 1, 200))
 
 
@@ -52,14 +53,17 @@ def lines():
     return 1.0 - 0.5 * X + 0.7 * np.random.default_rng(1).normal(size=NUM_RECORDS)
 
 
-def fitted(model, y):
+def adapted(model, y):
     # Priors are public numbers that the models hold.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="(?s)the model captured")
-        target = posterior(model, dict(x=X, y=y), plate="data", example=EXAMPLE)
+        return posterior(model, dict(x=X, y=y), plate="data", example=EXAMPLE)
+
+
+def fitted(model, y):
     return sample(
-        target,
-        budget=dpjax.Budget(epsilon=2.0, delta=1e-6),
+        adapted(model, y),
+        budget=BUDGET,
         verbose=False,
         unsafe_key=jax.random.key(4),
     )
@@ -98,3 +102,5 @@ def test_draws_that_did_not_arrive_say_so():
 def test_a_prior_too_wide_for_the_model_is_refused():
     with pytest.raises(ValueError, match="the prior is too wide for the model"):
         fitted(poisson, np.ones(NUM_RECORDS, int))
+    with pytest.raises(ValueError, match="the prior is too wide for the model"):
+        plan(adapted(poisson, np.ones(NUM_RECORDS, int)), budget=BUDGET)

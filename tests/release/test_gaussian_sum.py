@@ -10,7 +10,7 @@ from scipy import stats
 from dpjax import privacy
 from dpjax.posterior import Posterior
 from dpjax.random import batches
-from dpjax.release import gaussian, taint
+from dpjax.release import gaussian, separate
 from dpjax.release.gaussian_sum import GaussianSum
 from tests.tiers import tiered
 
@@ -73,7 +73,7 @@ def test_events(relation, sensitivity):
 def steps_that_read(jaxpr, length):
     """Primitives that read or make arrays of that length, in loops and calls too."""
     for eqn in jaxpr.eqns:
-        inner = [p for p in jax.tree.leaves(eqn.params) if taint.is_program(p)]
+        inner = [p for p in jax.tree.leaves(eqn.params) if separate.is_program(p)]
         for program in inner:
             yield from steps_that_read(getattr(program, "jaxpr", program), length)
         shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]

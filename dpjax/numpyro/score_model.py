@@ -1,0 +1,157 @@
+"""What a fit asks of a NumPyro model: scores of records, and what is expected of them.
+
+Expectations are over the observations that a record might have, given its covariates,
+and over the covariates of the example, which are public. They are exact where the nodes
+of the scores are known (`dpjax.numpyro.nodes`). Simulated records would miss what is
+rare, such as the cases of a rare disease.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+
+from dpjax.fit import contrast
+from dpjax.fit.compiled import evaluated
+from dpjax.fit.score_fit import MAX_MOVE, ScoreModel
+from dpjax.fit.scores import NUM_SEARCH_REDRAWS, Scores
+from dpjax.numpyro.adapter import model_of
+from dpjax.numpyro.fisher import prior_law, prior_mean, record_information
+from dpjax.numpyro.model import Model
+from dpjax.numpyro.nodes import are_redrawn, conditional_scores
+from dpjax.posterior import Posterior
+from dpjax.release.nominal import nominal_size
+
+__all__ = ["check_center", "score_model"]
+
+MAX_NUMBERS = 2**19
+"""Numbers, of all rows of the example together, from which a mean is taken."""
+
+MAX_INFORMATION, MIN_USABLE = 1e12, 0.5
+"""What a record may tell of a latent where a fit begins, in units of the prior; and the
+least share of the example's records that tell no more."""
+
+
+def score_model(posterior: Posterior, nominal_num_records: int | None) -> ScoreModel:
+    """What `dpjax.fit.score_fit.score_fit` asks of the model of a posterior.
+
+    Parameters
+    ----------
+    posterior
+        From `dpjax.numpyro.posterior`.
+    nominal_num_records
+        As in `dpjax.sgld`.
+
+    Raises
+    ------
+    ValueError
+        As in `dpjax.numpyro.fisher_information`.
+    """
+    model = model_of(posterior)
+    simulated = record_information(posterior, nominal_num_records=nominal_num_records)
+    found = ScoreModel(
+        conditional_scores(model),
+        conditional_scores(model, NUM_SEARCH_REDRAWS),
+        None,
+        simulated,
+        *prior_law(model),
+    )
+    if are_redrawn(model):
+        return found
+    size = posterior.tempering * nominal_size(posterior, nominal_num_records)
+    of_one = _mean_over_rows(model, _information, lambda nodes: nodes.size)
+    slopes = _mean_over_rows(
+        model, contrast.expected_slopes, lambda nodes: len(nodes) * nodes.size
+    )
+    columns = np.eye(model.dim)
+    return dataclasses.replace(
+        found,
+        search_slopes=slopes,
+        information=lambda position: size * of_one(position, columns)[0],
+    )
+
+
+def _information(scores: Scores) -> list[jax.Array]:
+    """The expected information of one record, ``(d, d)``."""
+    squares = (scores.nodes * scores.weights[:, None]).T @ scores.nodes
+    return [scores.directions.T @ squares @ scores.directions]
+
+
+def _mean_over_rows(model: Model, function: Callable, size_fn: Callable) -> Callable:
+    """``(position, columns) -> `` means of matrices over the rows of the example.
+
+    The matrices are those that ``function(scores)`` returns for one record, whose
+    directions are multiplied by `columns`. It makes ``size_fn(nodes)`` numbers on the
+    way. If these are more than `MAX_NUMBERS` together, some rows are left out.
+    """
+    scores_fn = conditional_scores(model)
+
+    def of_record(position, record):
+        return scores_fn(position, record, jax.random.key(0))
+
+    first = jax.tree.map(lambda leaf: leaf[0], model.example)
+    nodes = jax.eval_shape(of_record, model.outline, first).nodes
+    rows = len(jax.tree.leaves(model.example)[0])
+    count = min(rows, max(MAX_NUMBERS // size_fn(nodes), 16))
+    chosen = np.linspace(0, rows - 1, count).astype(int)
+    records = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], model.example)
+
+    def mean(position, columns):
+        def one(record):
+            found = of_record(position, record)
+            directions = found.directions @ columns.astype(found.directions.dtype)
+            return function(found._replace(directions=directions))
+
+        found = jax.vmap(one)(records)
+        # Records whose numbers overflow add nothing to the releases, either.
+        usable = [jnp.all(jnp.isfinite(leaf), axis=(1, 2)) for leaf in found]
+        usable = functools.reduce(jnp.logical_and, usable)
+        kept = [jnp.where(usable[:, None, None], leaf, 0) for leaf in found]
+        return [jnp.sum(leaf, axis=0) / jnp.sum(usable) for leaf in kept]
+
+    return mean
+
+
+def check_center(model: Model) -> None:
+    """Refuse a model whose numbers overflow at the centre of its prior, or a step away.
+
+    A fit begins there. Half of the example's records may overflow, as the most extreme
+    covariates do in models that are fitted well.
+
+    Raises
+    ------
+    ValueError
+        If what more of them could have said is not finite there, or tells so much of a
+        latent, beside its prior, that steps of the search would lead nowhere.
+    """
+    scores_fn = conditional_scores(model)
+    center, unravel = ravel_pytree(prior_mean(model))
+    prior_sd = np.sqrt(np.diag(np.linalg.inv(prior_law(model)[1])))
+    prior_sd = np.asarray(prior_sd, center.dtype)
+
+    def usable(positions, prior_sd, example, seed):
+        """The share of usable records at each position."""
+
+        def of_record(flat, record):
+            found = scores_fn(unravel(flat), record, jax.random.key(seed))
+            squares = found.weights @ (found.nodes @ found.directions) ** 2
+            return jnp.max(squares * prior_sd**2) <= MAX_INFORMATION
+
+        of_records = jax.vmap(of_record, (None, 0))
+        return jax.lax.map(lambda flat: jnp.mean(of_records(flat, example)), positions)
+
+    step = MAX_MOVE * prior_sd
+    positions = np.asarray([center - step, center, center + step], center.dtype)
+    found = evaluated(usable, positions, prior_sd, model.example, np.uint32(0))
+    if np.any(found < MIN_USABLE):
+        raise ValueError(
+            "numbers overflow, or nearly, in what records of the example could have "
+            "said at the centre of the prior, where the fit begins, or a third of its "
+            "width away: the prior is too wide for the model, as one of standard "
+            "deviation 1000 is for the logarithm of a rate. Give the latents priors "
+            "that allow for what is possible"
+        )
