@@ -29,10 +29,13 @@ from numpyro.primitives import Messenger
 
 from dpjax.fit.compiled import evaluated
 
-__all__ = ["Model", "Rows", "in_plate", "is_latent"]
+__all__ = ["Model", "Rows", "center_and_unit", "in_plate", "is_latent"]
 
 NUM_PRIOR_DRAWS = 1000
 """Draws from the prior that estimate its centre and its standard deviations."""
+
+UNIT_QUANTILES = 0.16, 0.5, 0.84
+"""Of the prior: a unit below the centre, the centre, and a unit above."""
 
 
 class Rows(Messenger):
@@ -246,6 +249,15 @@ def _prior_draws(model: Model) -> dict[str, jax.Array]:
         return jax.vmap(model.draw)(keys)
 
     return evaluated(draws, np.uint32(0))
+
+
+def center_and_unit(draws) -> tuple[np.ndarray, np.ndarray]:
+    """Of draws from a prior ``(count, ...)``, which need not have moments.
+
+    The unit is the standard deviation where the prior is normal.
+    """
+    low, center, high = np.quantile(draws, UNIT_QUANTILES, axis=0)
+    return center, (high - low) / 2
 
 
 @functools.lru_cache(maxsize=8)

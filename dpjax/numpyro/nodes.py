@@ -27,7 +27,7 @@ from numpyro.ops.provenance import eval_provenance
 
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.scores import NUM_REDRAWS, Scores, redrawn_scores, scores_of
-from dpjax.numpyro.model import Model
+from dpjax.numpyro.model import Model, center_and_unit
 from dpjax.numpyro.quadrature import core, spread, support
 from dpjax.numpyro.refusals import OVERFLOW
 
@@ -48,10 +48,6 @@ standard error. Both must be exceeded for a model to be refused."""
 
 NUM_CHECKS, MAX_WEIGHT_ERROR = 4, 1e-3
 """Positions at which the mean is taken, and the largest error of the weights' sum."""
-
-UNIT_QUANTILES = 0.16, 0.84
-"""Of a latent a priori, a sd apart from its centre. Positions are nearer to zero where
-sds are below one, as those of coefficients of covariates in large units are."""
 
 
 def conditional_scores(
@@ -354,8 +350,8 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
     rng = np.random.default_rng(2)
 
     def near_zero(draws):
-        low, high = np.quantile(draws, UNIT_QUANTILES, axis=0)
-        unit = np.nan_to_num(np.minimum((high - low) / 2, 1.0), nan=1.0)
+        """Positions, nearer where units are small, as those of covariates in years."""
+        unit = np.nan_to_num(np.minimum(center_and_unit(draws)[1], 1.0), nan=1.0)
         normal = rng.standard_normal((NUM_CHECKS, *unit.shape))
         return np.asarray(0.3 * unit * normal, draws.dtype)
 

@@ -20,7 +20,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.effects import are_products, effects
 from dpjax.fit.pinned import Pinned, pinned
-from dpjax.numpyro.model import Model
+from dpjax.numpyro.model import Model, center_and_unit
 from dpjax.numpyro.nodes import check_drawable, generated
 from dpjax.numpyro.refusals import listed
 
@@ -33,9 +33,6 @@ the prior. Near its centre little saturates that tells of the latents elsewhere.
 
 MAX_NUMBERS = 2**26
 """Derivatives that are compared, at all positions. Long records are fewer."""
-
-UNIT_QUANTILES = 0.84, 0.5, 0.16
-"""Quantiles of a latent a priori: a unit above the centre, the centre, and below."""
 
 MAX_NAMED = 6
 """Components that a warning names."""
@@ -116,8 +113,7 @@ def _positions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Positions ``(k, d)`` about the centre of the prior, and its units ``(d,)``."""
     draws = jax.vmap(_flat)(model.prior_draws)
-    high, centre, low = np.quantile(draws, UNIT_QUANTILES, axis=0)
-    units = (high - low) / 2
+    centre, units = center_and_unit(draws)
     normal = np.random.default_rng(3).standard_normal((count, model.dim))
     return (centre + SPREAD * units * normal).astype(draws.dtype), units
 
