@@ -93,14 +93,14 @@ def _mean_over_rows(model: Model, function: Callable, size_fn: Callable) -> Call
     def of_record(position, record):
         return scores_fn(position, record, jax.random.key(0))
 
-    first = jax.tree.map(lambda leaf: leaf[0], model.example)
-    nodes = jax.eval_shape(of_record, model.outline, first).nodes
-    rows = len(jax.tree.leaves(model.example)[0])
-    count = min(rows, max(MAX_NUMBERS // size_fn(nodes), 16))
-    chosen = np.linspace(0, rows - 1, count).astype(int)
-    records = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], model.example)
-
     def mean(position, columns):
+        first = jax.tree.map(lambda leaf: leaf[0], model.example)
+        nodes = jax.eval_shape(of_record, position, first).nodes
+        rows = len(jax.tree.leaves(model.example)[0])
+        count = min(rows, max(MAX_NUMBERS // size_fn(nodes), 16))
+        chosen = np.linspace(0, rows - 1, count).astype(int)
+        records = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], model.example)
+
         def one(record):
             found = of_record(position, record)
             directions = found.directions @ columns.astype(found.directions.dtype)
