@@ -386,18 +386,14 @@ class _Fit:
         limit = MAX_MOVE * self.prior_sd
         return (z + jnp.clip(jump, -limit, limit)).astype(self.dtype), size
 
-    def change(self, axes: Frame, first, second):
-        """S, where the information is M at the first place and S M S^T at the second.
+    def root(self, axes: Frame, z):
+        """M^(1/2), with M the expected information of the records at z, ``(d, d)``.
 
-        Both are expected of the records, in units of the frame.
+        It is in units of the frame, and the prior tells of what records do not.
         """
-
-        def root(z):
-            found = axes.stretch.T @ self.information(z) @ axes.stretch
-            values, vectors = jnp.linalg.eigh(found + jnp.diag(1 - axes.data_share))
-            return (vectors * jnp.sqrt(jnp.maximum(values, 1e-3))[None]) @ vectors.T
-
-        return jnp.linalg.solve(root(first), root(second)).T
+        found = axes.stretch.T @ self.information(z) @ axes.stretch
+        values, vectors = jnp.linalg.eigh(found + jnp.diag(1 - axes.data_share))
+        return (vectors * jnp.sqrt(jnp.maximum(values, 1e-3))[None]) @ vectors.T
 
     def newton(self, score, noise_sd, z, axes: Frame, unit):
         """Newton's step for a score of the search, whose slope clipping makes less."""
@@ -603,7 +599,7 @@ class _Fit:
         slope = regular(found, slope_noise_sd, axes.is_measured)
         unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
         back = jnp.linalg.inv(axes.stretch)
-        start = z
+        start = self.root(axes, z)
 
         def next_score(kind, carry, given):
             z, total, score, place = carry
@@ -620,13 +616,14 @@ class _Fit:
             total += weight
             score += weight * released
             place += weight * (back @ z)
-            turn = self.change(axes, start, z)
+            root = self.root(axes, z)
+            turn = _turn(start, root)
             here_slope = turn @ slope @ turn.T
             here = score / total + here_slope @ (place / total - back @ z)
             whole = here_slope + jnp.diag(1 - axes.data_share)
             step = jnp.linalg.solve(whole, here + self.prior_score(z, axes))
             moved, size = self.moved(z, axes, step)
-            return (moved, total, score, place), (z, released, turn, size)
+            return (moved, total, score, place), (z, released, root, size)
 
         *firsts, last = noises.scores
         words = self.take(kinds.vector, self.dim, len(firsts))
@@ -637,8 +634,9 @@ class _Fit:
             step, carry, (words, jnp.asarray(firsts))
         )
         words = self.take(kinds.last, self.dim)[0]
-        (z, *_), (*latest, turn, size) = next_score(kinds.last, carry, (words, last))
-        factors = jnp.linalg.svdvals(self.change(axes, latest[0], z)) ** 2
+        (z, *_), (*latest, root, size) = next_score(kinds.last, carry, (words, last))
+        turn = _turn(start, root)
+        factors = jnp.linalg.svdvals(_turn(root, self.root(axes, z))) ** 2
         drift = jnp.exp(jnp.max(jnp.abs(jnp.log(factors))))
         drift = jnp.where(size <= 1, drift, jnp.inf)
         there = z, axes, unit, bound
@@ -682,3 +680,8 @@ class _Fit:
             jnp.asarray(noises.check),
             variance * whole,
         )
+
+
+def _turn(first, second):
+    """S with S M S^T = N, where `first` and `second` are M^(1/2) and N^(1/2)."""
+    return jnp.linalg.solve(first, second).T
