@@ -53,9 +53,9 @@ def test_coefficients_and_their_scale_are_those_of_nuts():
         chains = baselines.nuts(
             jax.random.key(0),
             other,
-            800,
+            400,
             initial_position=initial_position(other, 2),
-            num_warmup=400,
+            num_warmup=300,
         )
 
     def moments(draws):

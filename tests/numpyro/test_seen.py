@@ -1,5 +1,6 @@
 """Latents of which the made-up records of an example tell nothing."""
 
+import functools
 import warnings
 
 import jax
@@ -73,25 +74,47 @@ def test_levels_of_outcomes_that_the_example_leaves_out_are_drawn():
         check_latents(model_of(target))
 
 
-def decay(time, y):
-    """The solution of a differential equation has derivatives in reverse mode alone."""
+def solved(start, rate, times):
+    """Of a differential equation. Its derivatives are in reverse mode."""
+    times = jnp.concatenate([jnp.zeros(1), times])
+    return odeint(lambda x, _: -rate * x, start, times)[1:]
+
+
+@jax.custom_vjp
+def known(start, rate, times):
+    """The same in closed form, which takes less time, in reverse mode alone too."""
+    return start * jnp.exp(-rate * times)
+
+
+def forward(start, rate, times):
+    found = known(start, rate, times)
+    return found, (found, start, times)
+
+
+def backward(residuals, cotangent):
+    found, start, times = residuals
+    by_start = jnp.sum(cotangent * found) / start
+    return by_start, -jnp.sum(cotangent * found * times), jnp.zeros_like(times)
+
+
+known.defvjp(forward, backward)
+
+
+def decay(time, y, amount=solved):
     start = numpyro.sample("start", dist.LogNormal(0, 0.5))
     rate = numpyro.sample("rate", dist.LogNormal(0, 0.5))
-
-    def amount(time):
-        times = jnp.stack([jnp.zeros_like(time), time])
-        return odeint(lambda x, _: -rate * x, start, times)[1]
-
+    mean = jax.vmap(lambda time: amount(start, rate, time[None])[0])(time)
     with numpyro.plate("data", len(y)):
-        numpyro.sample("obs", dist.Normal(jax.vmap(amount)(time), 0.1), obs=y)
+        numpyro.sample("obs", dist.Normal(mean, 0.1), obs=y)
 
 
-def decaying():
+def decaying(amount=solved):
     rng = np.random.default_rng(0)
     time = rng.uniform(0.1, 3, 2000)
     y = 1.5 * np.exp(-0.7 * time) + 0.1 * rng.normal(size=2000)
     data, example = dict(time=time, y=y), dict(time=rng.uniform(0.1, 3, 200))
-    return posterior(decay, data, plate="data", example=example)
+    model = functools.partial(decay, amount=amount)
+    return posterior(model, data, plate="data", example=example)
 
 
 def test_a_differential_equation_has_no_products():
@@ -102,14 +125,14 @@ def test_a_differential_equation_has_no_products():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("method", ["fit", "walk"])
-def test_a_differential_equation_is_fitted(method):
+@pytest.mark.parametrize(("method", "amount"), [("fit", solved), ("walk", known)])
+def test_models_without_derivatives_in_forward_mode_are_fitted(method, amount):
     """Six posterior sds, which noise makes half as long again, are exceeded with a
     probability below 1e-7.
     """
     with jax.numpy_rank_promotion("allow"):  # JAX's own solver promotes.
         run = dpjax.numpyro.sample(
-            decaying(),
+            decaying(amount),
             budget=dpjax.Budget(4, 1e-6),
             num_draws=100,
             method=method,
@@ -122,25 +145,25 @@ def test_a_differential_equation_is_fitted(method):
 
 
 @pytest.mark.thorough
-def test_a_differential_equation_of_whole_records_is_fitted():
+def test_whole_records_without_derivatives_in_forward_mode_are_fitted():
     """The tolerance is that of the test above."""
 
     def series(y, times):
         rate = numpyro.sample("rate", dist.LogNormal(0, 0.5))
-        mean = odeint(lambda x, _: -rate * x, jnp.array(1.5), times)[1:]
+        mean = known(jnp.array(1.5), rate, times)
         with numpyro.plate("data", len(y)):
             law = dist.Normal(mean[None], 0.1).to_event(1)
             numpyro.sample("obs", law, obs=y)
 
-    times = np.array([0, 0.5, 1.0, 2.0])
+    times = np.array([0.5, 1.0, 2.0])
     noise = np.random.default_rng(0).normal(size=(2000, 3))
     target = posterior(
         series,
-        dict(y=1.5 * np.exp(-0.7 * times[1:]) + 0.1 * noise),
+        dict(y=1.5 * np.exp(-0.7 * times) + 0.1 * noise),
         plate="data",
         public=dict(times=times),
     )
-    with jax.numpy_rank_promotion("allow"):  # JAX's own solver promotes.
+    with jax.numpy_rank_promotion("allow"):  # NumPyro promotes.
         run = dpjax.numpyro.sample(
             target,
             budget=dpjax.Budget(4, 1e-6),
