@@ -12,7 +12,7 @@ The noise is Gaussian; that of the last score may be K-norm noise.
    gives the clip norm at which clipping and noise together lose least. That of a robust
    fit is a constant.
 3. *Slope* J, the sum of the records' expected slopes, at z_1. Elsewhere it is changed
-   by as much as the expected information, which is public.
+   as the expected information is, which is public, where that changes by much.
 4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far. With
    the slope, all of them count at z_3.
 5. *Fit check* where these scores lead: by how much the squared lengths of the records'
@@ -80,6 +80,12 @@ ROBUST_CLIP_NORM = 2.0
 for overdispersed counts, one chosen from noisy lengths moved the intercept by 3 of its
 standard deviations between data sets, which no width allowed for."""
 
+SAME_INFORMATION, OTHER_INFORMATION = 0.1, 0.3
+"""Changes of the logarithm of the expected information, from one place to another,
+below which the slope stays as it is and beyond which it changes as much. Where public
+covariates are more extreme than those of the records, as for Adult, the expected
+information changes by some more than the records'."""
+
 KEY_WORDS = 2
 """Random words of the key from which the records get keys of their own."""
 
@@ -103,8 +109,8 @@ class Released(NamedTuple):
         The released scores, without the prior's, ``(number of scores, d)``.
     slope
         J as released, ``(d, d)``: minus the derivative of the score. Noise may leave it
-        with negative eigenvalues. It was released before the scores, and changed by as
-        much as the expected information changes from there to the last of them.
+        with negative eigenvalues. It was released before the scores, and changed as the
+        expected information changes from there to the last of them.
     drift
         By what factor the expected information changes at most, in some direction, from
         where the scores were released last to where they lead. It is infinite if they
@@ -636,7 +642,7 @@ class _Fit:
         words = self.take(kinds.last, self.dim)[0]
         (z, *_), (*latest, root, size) = next_score(kinds.last, carry, (words, last))
         turn = _turn(start, root)
-        factors = jnp.linalg.svdvals(_turn(root, self.root(axes, z))) ** 2
+        factors = jnp.linalg.svdvals(jnp.linalg.solve(root, self.root(axes, z))) ** 2
         drift = jnp.exp(jnp.max(jnp.abs(jnp.log(factors))))
         drift = jnp.where(size <= 1, drift, jnp.inf)
         there = z, axes, unit, bound
@@ -683,5 +689,14 @@ class _Fit:
 
 
 def _turn(first, second):
-    """S with S M S^T = N, where `first` and `second` are M^(1/2) and N^(1/2)."""
-    return jnp.linalg.solve(first, second).T
+    """S, where S M S^T is N, but for small changes: see `SAME_INFORMATION`.
+
+    Parameters are M^(1/2) and N^(1/2), ``(d, d)``.
+    """
+    half = jnp.linalg.solve(first, second)
+    values, vectors = jnp.linalg.eigh(half @ half.T)
+    changes = jnp.log(values)
+    excess = jnp.abs(changes) - SAME_INFORMATION
+    excess = jnp.clip(excess / (OTHER_INFORMATION - SAME_INFORMATION), 0, 1)
+    factors = jnp.exp(excess * changes / 2)
+    return jnp.linalg.solve(first, (vectors * factors[None]) @ vectors.T @ first).T

@@ -10,7 +10,7 @@ import pytest
 import dpjax
 from dpjax import privacy
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import ROBUST_CLIP_NORM, ScoreModel, score_fit
+from dpjax.fit.score_fit import ROBUST_CLIP_NORM, ScoreModel, _turn, score_fit
 from dpjax.fit.scores import Scores
 from dpjax.privacy import NeighboringRelation
 from dpjax.release.gaussian_sum import GaussianSum
@@ -226,3 +226,24 @@ def test_the_fit_check_sees_outliers_and_nothing_where_the_model_holds():
     # Without clipping it would be 1.25. The standard error of the mean is 0.01.
     _, more = deviations(5.0)
     assert 0.1 < np.mean(more) < 0.5
+
+
+def test_the_slope_follows_the_information_where_it_changes_by_much():
+    rng = np.random.default_rng(0)
+    vectors, _ = np.linalg.qr(rng.normal(size=(4, 4)))
+    before = np.diag([1.0, 4.0, 9.0, 16.0])
+    root = np.sqrt(before)
+
+    def turned(factors):
+        after = root @ (vectors * factors) @ vectors.T @ root
+        values, axes = np.linalg.eigh(after)
+        turn = np.asarray(_turn(root, (axes * np.sqrt(values)) @ axes.T))
+        return turn @ before @ turn.T, after
+
+    much = np.array([0.1, 0.5, 2.0, 9.0])
+    np.testing.assert_allclose(*turned(much), rtol=1e-4, atol=1e-4)
+    found, _ = turned(np.array([0.92, 0.97, 1.03, 1.09]))
+    np.testing.assert_allclose(found, before, rtol=1e-4, atol=1e-4)
+    found, _ = turned(np.full(4, 1.2))
+    assert np.all(before.diagonal() < found.diagonal())
+    assert np.all(found.diagonal() < 1.2 * before.diagonal())
