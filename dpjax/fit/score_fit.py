@@ -82,9 +82,9 @@ standard deviations between data sets, which no width allowed for."""
 
 SAME_INFORMATION, OTHER_INFORMATION = 0.1, 0.3
 """Changes of the logarithm of the expected information, from one place to another,
-below which the slope stays as it is and beyond which it changes as much. Where public
-covariates are more extreme than those of the records, as for Adult, the expected
-information changes by some more than the records'."""
+below which the slope stays as it is and beyond which it changes as much. Information is
+expected of public covariates. If these are more extreme than those of the records, as
+for Adult, it changes by several hundredths where that of the records does not."""
 
 KEY_WORDS = 2
 """Random words of the key from which the records get keys of their own."""
@@ -393,9 +393,10 @@ class _Fit:
         return (z + jnp.clip(jump, -limit, limit)).astype(self.dtype), size
 
     def root(self, axes: Frame, z):
-        """M^(1/2), with M the expected information of the records at z, ``(d, d)``.
+        """M^(1/2), with M the expected information at z, ``(d, d)``.
 
-        It is in units of the frame, and the prior tells of what records do not.
+        M is in units of the frame. In directions of which records tell nothing, it is
+        the precision of the prior.
         """
         found = axes.stretch.T @ self.information(z) @ axes.stretch
         values, vectors = jnp.linalg.eigh(found + jnp.diag(1 - axes.data_share))
@@ -693,9 +694,10 @@ def _turn(first, second):
 
     Parameters are M^(1/2) and N^(1/2), ``(d, d)``.
     """
-    half = jnp.linalg.solve(first, second)
-    values, vectors = jnp.linalg.eigh(half @ half.T)
-    changes = jnp.log(values)
+    # The eigenvalues of M^(-1/2) N M^(-1/2) are the squares of these. The least may be
+    # 1e-16 of the largest, and negative if that product is rounded.
+    vectors, values, _ = jnp.linalg.svd(jnp.linalg.solve(first, second))
+    changes = 2 * jnp.log(values)
     excess = jnp.abs(changes) - SAME_INFORMATION
     excess = jnp.clip(excess / (OTHER_INFORMATION - SAME_INFORMATION), 0, 1)
     factors = jnp.exp(excess * changes / 2)

@@ -75,14 +75,14 @@ def test_levels_of_outcomes_that_the_example_leaves_out_are_drawn():
 
 
 def solved(start, rate, times):
-    """Of a differential equation. Its derivatives are in reverse mode."""
+    """Amounts by a solver, whose derivatives are in reverse mode alone."""
     times = jnp.concatenate([jnp.zeros(1), times])
     return odeint(lambda x, _: -rate * x, start, times)[1:]
 
 
 @jax.custom_vjp
 def known(start, rate, times):
-    """The same in closed form, which takes less time, in reverse mode alone too."""
+    """The same in closed form, which takes less time. It has no forward mode either."""
     return start * jnp.exp(-rate * times)
 
 
