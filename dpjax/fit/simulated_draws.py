@@ -55,6 +55,10 @@ NUM_DETERMINANTS, MAX_SPREAD = 128, 0.03
 """Solutions whose determinants are computed together, and the sd of the logarithms of
 the first of them below which those of the others are taken to be the same."""
 
+NUM_FITTED = 4
+"""Such blocks, the last of which checks a quadratic function that fits the others. It
+stands for the rest if its errors there have an sd below `MAX_SPREAD`."""
+
 MIN_USABLE = 0.5
 """Effective share of the solutions below which chains draw instead."""
 
@@ -258,18 +262,23 @@ def _solutions(functions, num_draws, rng_key, released):
     solutions, residuals, logpriors = map(
         np.asarray, evaluated(solve, solve_key, released)
     )
-    log_weights = logpriors - _log_determinants(functions, released, solutions)
-    usable = (residuals < MAX_RESIDUAL) & np.isfinite(log_weights)
-    if not np.any(usable):
+    usable = (residuals < MAX_RESIDUAL) & np.isfinite(logpriors)
+    if np.mean(usable) < MIN_USABLE:
         return None
-    log_weights = np.where(usable, log_weights, -np.inf)
+    solutions = solutions[usable]
+    log_weights = logpriors[usable] - _log_determinants(functions, released, solutions)
+    is_known = np.isfinite(log_weights)
+    if not np.any(is_known):
+        return None
+    log_weights = np.where(is_known, log_weights, -np.inf)
     weights = np.exp(log_weights - log_weights.max())
     weights /= weights.sum()
     if 1 / np.sum(weights**2) < MIN_USABLE * count:
         return None
     # Systematic resampling: a solution comes as often as its weight says, or once more.
     places = (np.arange(num_draws) + float(jax.random.uniform(offset_key))) / num_draws
-    chosen = np.searchsorted(np.cumsum(weights), places).clip(max=count - 1)
+    chosen = np.searchsorted(np.cumsum(weights), places)
+    chosen = chosen.clip(max=len(solutions) - 1)
     return solutions[chosen]
 
 
@@ -328,8 +337,9 @@ def _solve(functions, count, rng_key, released):
 def _log_determinants(functions, released, solutions) -> np.ndarray:
     """log |det m'(t)| at each of the solutions, up to a constant.
 
-    In many dimensions most of the time would go into them. But where a posterior is
-    nearly normal, they are nearly all the same.
+    Most of the time would go into them, as each takes the scores of `NUM_NEAR` records.
+    But where a posterior is nearly normal, they are nearly all the same, and elsewhere
+    they may be a quadratic function of t, which some of them show.
     """
 
     def at(solutions, released):
@@ -347,8 +357,31 @@ def _log_determinants(functions, released, solutions) -> np.ndarray:
     found = [np.asarray(program(blocks[0], released))]
     if np.std(found[0]) < MAX_SPREAD:
         return np.zeros(len(solutions))
-    found += [np.asarray(program(block, released)) for block in blocks[1:]]
+    for block in blocks[1:]:
+        rest = _continued(found, solutions) if len(found) == NUM_FITTED else None
+        if rest is not None:
+            return np.concatenate([*found, rest])
+        found.append(np.asarray(program(block, released)))
     return np.concatenate(found)[: len(solutions)]
+
+
+def _continued(blocks, points) -> np.ndarray | None:
+    """What a quadratic function of the points has after these blocks of values.
+
+    It fits all blocks but the last one. None if it errs there.
+    """
+    known = np.concatenate(blocks)
+    units = (points - points.mean(0)) / points.std(0)
+    units = np.concatenate([np.ones((len(points), 1)), units], axis=1)
+    first, second = np.triu_indices(units.shape[1])
+    terms = units[:, first] * units[:, second]
+    if terms.shape[1] > NUM_DETERMINANTS or not np.all(np.isfinite(known)):
+        return None
+    count = len(known) - len(blocks[-1])
+    weights = np.linalg.lstsq(terms[:count], known[:count])[0]
+    if np.std(terms[count : len(known)] @ weights - known[count:]) > MAX_SPREAD:
+        return None
+    return terms[len(known) :] @ weights
 
 
 def _excesses(functions, released, positions):

@@ -261,8 +261,9 @@ def scaled_record(rng_key, position):
     return jnp.exp(position[0]) * jax.random.normal(rng_key)
 
 
-def test_determinants_are_computed_where_they_differ():
-    """Of the scale of normal records, at 300 positions: two blocks and a part."""
+@pytest.fixture(scope="module")
+def scaled():
+    """The scale of normal records: what is computed of it, and what it released."""
     model = RecordModel.of(scaled_loglikelihood, scaled_record, jnp.zeros(1), is_wide())
     functions = simulated_draws._Functions(lambda t: 0.0, model, 100, 1.0)
     with jax.enable_x64(True):
@@ -277,16 +278,27 @@ def test_determinants_are_computed_where_they_differ():
             jnp.eye(1),
             *jnp.ones(3),
         )
-        positions = np.random.default_rng(0).uniform(-0.5, 0.5, (300, 1))
+        yield functions, released
+
+
+@pytest.mark.parametrize(("reach", "computed"), [(0.5, 1000), (0.2, 512)])
+def test_determinants_are_computed_where_they_differ(scaled, reach, computed):
+    """Of the nearer positions, four blocks are; a quadratic function has the rest."""
+    functions, released = scaled
+    count = 1000
+    with jax.enable_x64(True):
+        positions = np.random.default_rng(0).uniform(-reach, reach, (count, 1))
         slope = simulated_draws._Near.of(functions, released, 2048).slope
         slopes = [float(slope(jnp.asarray(t))[0, 0]) for t in positions[::29]]
         far, near = (
             simulated_draws._log_determinants(functions, released, scale * positions)
             for scale in (1, 1e-3)
         )
-    assert np.std(np.log(slopes)) > 0.1
-    np.testing.assert_allclose(far[::29], np.log(slopes), rtol=1e-5, atol=1e-5)
-    assert len(far) == len(near) == 300 and not np.any(near)
+    assert np.std(np.log(slopes)) > 2 * simulated_draws.MAX_SPREAD
+    errors = np.abs(far[::29] - np.log(slopes))
+    np.testing.assert_array_equal(errors < 1e-5, np.arange(count)[::29] < computed)
+    assert np.all(errors < 4 * simulated_draws.MAX_SPREAD)
+    assert len(far) == len(near) == count and not np.any(near)
 
 
 @pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16, jnp.float32])
