@@ -3,6 +3,8 @@
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Tests
 compile far longer than they run. So in 64 bits XLA uses its faster code generator, and
 the default tier, whose programs are small, hardly optimises them: a fifth of the time.
+So do thorough tests of the rooms in COMPILING, but for those that ask for
+`fully_compiled`.
 In 32 bits, which is what users have, programs are compiled as theirs are.
 """
 
@@ -28,6 +30,8 @@ if X64 and jax.__version_info__[:2] == (0, 10):
 
 # Exact accounting computes for longer than it compiles.
 ACCOUNTING = {"privacy", "config", "runner", "test_cli.py"}
+# Thorough tests of these rooms compile for longer than they compute.
+COMPILING = {"numpyro", "ep"}
 
 
 def pytest_configure(config):
@@ -57,8 +61,8 @@ def programs(request):
     """
     is_default_tier = request.config.option.markexpr == "not thorough"
     room = request.path.relative_to(Path(__file__).parent).parts[0]
-    is_hasty = X64 and is_default_tier and room not in ACCOUNTING
-    jax.config.update("jax_disable_most_optimizations", is_hasty)
+    is_hasty = room not in ACCOUNTING if is_default_tier else room in COMPILING
+    jax.config.update("jax_disable_most_optimizations", X64 and is_hasty)
     yield
     jax.clear_caches()
 
@@ -69,9 +73,20 @@ def x64():
     return jax.config.jax_enable_x64
 
 
-@pytest.fixture(scope="module")
-def quickly_compiled():
-    """For programs that take longer to optimise than to run."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def optimised(is_optimised):
+    """A fixture that says whether a test's programs are."""
+
+    @pytest.fixture
+    def fixture():
+        before = jax.config.read("jax_disable_most_optimizations")
+        jax.config.update("jax_disable_most_optimizations", not is_optimised)
+        yield
+        jax.config.update("jax_disable_most_optimizations", before)
+
+    return fixture
+
+
+quickly_compiled = optimised(False)
+"""For programs that take longer to optimise than to run."""
+fully_compiled = optimised(True)
+"""For programs that take longer to run than to optimise."""
