@@ -3,6 +3,8 @@
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Tests
 compile far longer than they run. So in 64 bits XLA uses its faster code generator, and
 the default tier, whose programs are small, hardly optimises them: a fifth of the time.
+So do thorough tests of the rooms in COMPILING, but for those that ask for
+`fully_compiled`.
 In 32 bits, which is what users have, programs are compiled as theirs are.
 """
 
@@ -26,8 +28,32 @@ if X64 and jax.__version_info__[:2] == (0, 10):
         + os.environ.get("XLA_FLAGS", "")
     )
 
+# Left out in 32 bits: what these test is text, or computed by NumPy and mpmath. The one
+# program of JAX in the accounting is that of `privacy/bits/test_exact.py`.
+if not X64:
+    collect_ignore = [
+        *("test_architecture.py", "test_docs.py", "privacy/gaussian"),
+        *(f"privacy/bits/test_{name}renyi.py" for name in ("", "poisson_", "batch_")),
+        "privacy/bits/test_total_variation.py",
+        *(f"privacy/test_{name}.py" for name in ("accountant", "events", "planning")),
+        *(f"privacy/test_{name}.py" for name in ("shown", "step_size")),
+        "privacy/test_thesis_counts.py",
+    ]
+
 # Exact accounting computes for longer than it compiles.
 ACCOUNTING = {"privacy", "config", "runner", "test_cli.py"}
+# Thorough tests of these rooms compile for longer than they compute.
+COMPILING = {"numpyro", "ep"}
+
+
+# Files with tests that take far longer than others.
+LONG = ["start", "horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
+LONG += ["hierarchical", "glm", "sample", "on_disk", "readme", "audit_bits", "cli"]
+
+
+def pytest_collection_modifyitems(items):
+    """Long tests are first: at the end, a worker may have to wait for another's."""
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
 
 
 def pytest_configure(config):
@@ -57,8 +83,8 @@ def programs(request):
     """
     is_default_tier = request.config.option.markexpr == "not thorough"
     room = request.path.relative_to(Path(__file__).parent).parts[0]
-    is_hasty = X64 and is_default_tier and room not in ACCOUNTING
-    jax.config.update("jax_disable_most_optimizations", is_hasty)
+    is_hasty = room not in ACCOUNTING if is_default_tier else room in COMPILING
+    jax.config.update("jax_disable_most_optimizations", X64 and is_hasty)
     yield
     jax.clear_caches()
 
@@ -69,9 +95,20 @@ def x64():
     return jax.config.jax_enable_x64
 
 
-@pytest.fixture(scope="module")
-def quickly_compiled():
-    """For programs that take longer to optimise than to run."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def optimised(is_optimised):
+    """A fixture that says whether a test's programs are."""
+
+    @pytest.fixture
+    def fixture():
+        before = jax.config.read("jax_disable_most_optimizations")
+        jax.config.update("jax_disable_most_optimizations", not is_optimised)
+        yield
+        jax.config.update("jax_disable_most_optimizations", before)
+
+    return fixture
+
+
+quickly_compiled = optimised(False)
+"""For programs that take longer to optimise than to run."""
+fully_compiled = optimised(True)
+"""For programs that take longer to run than to optimise."""

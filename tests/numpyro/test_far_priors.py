@@ -64,6 +64,7 @@ def fitted(model, y):
     return sample(
         adapted(model, y),
         budget=BUDGET,
+        num_draws=200,
         verbose=False,
         unsafe_key=jax.random.key(4),
     )

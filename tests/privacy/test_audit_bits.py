@@ -27,7 +27,7 @@ from tests.attacks import (
     found,
 )
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quickly_compiled")]
+pytestmark = pytest.mark.thorough
 
 
 def elsewhere(position, record):
