@@ -36,8 +36,9 @@ from dpjax.privacy.shown import shown
 
 __all__ = ["Known", "bend", "draws", "evidence_of", "fit_check_of", "known_of", "warn"]
 
-NUM_STEPS, STEP_SIZE, NUM_INTEGRATION_STEPS = 60, 0.3, 6
-"""Of every draw's chain, in standard deviations of the closest normal law."""
+STEP_SIZES, NUM_INTEGRATION_STEPS = np.tile([0.3, 0.1, 0.03], 20), 6
+"""Of every draw's chain, in standard deviations of the closest normal law. Only small
+steps are accepted in the neck of a funnel, such as that of effects of unknown scale."""
 
 CURVATURE = 0.3
 """kappa, in the module docstring."""
@@ -180,18 +181,20 @@ def draws(
             square = jnp.sum((rows[index] @ x - targets[index]) ** 2)
             return logprior(roots[index] @ x, origin) - square / 2
 
-        def move(rng_key, state, index):
+        def move(rng_key, state, index, step_size):
             kernel: Any = blackjax.hmc(
                 lambda x: logdensity(x, index),
-                STEP_SIZE,
+                step_size,
                 jnp.ones_like(flat),
                 NUM_INTEGRATION_STEPS,
             )
             return kernel.step(rng_key, state)[0]
 
-        def step(states, rng_key):
+        def step(states, given):
+            rng_key, step_size = given
             keys = jax.random.split(rng_key, num_draws)
-            return jax.vmap(move)(keys, states, index), None
+            moved = jax.vmap(move, (0, 0, 0, None))(keys, states, index, step_size)
+            return moved, None
 
         def start(x, index):
             return blackjax.mcmc.hmc.init(x, lambda x: logdensity(x, index))
@@ -200,7 +203,9 @@ def draws(
         x = jax.random.normal(first, (num_draws, flat.size), flat.dtype)
         x = means[index] + jnp.einsum("nij,nj->ni", spreads[index], x)
         states = jax.vmap(start)(x, index)
-        states, _ = jax.lax.scan(step, states, jax.random.split(second, NUM_STEPS))
+        step_sizes = jnp.asarray(STEP_SIZES, flat.dtype)
+        keys = jax.random.split(second, len(step_sizes))
+        states, _ = jax.lax.scan(step, states, (keys, step_sizes))
         y = jnp.einsum("nij,nj->ni", roots[index], states.position)
         position, stretch = origin
         return jax.vmap(unravel)(position[None] + y @ stretch.T)
