@@ -110,9 +110,9 @@ def moments(draws):
 def test_coefficients_and_their_scale_are_those_of_the_exact_posterior():
     """Means err by .1 to .2 posterior sds, by chance, noise and clipping.
 
-    Scales of the centred model are a tenth too narrow, give or take .02 from fit to fit,
-    as short chains do not go to the end of a funnel. What is allowed is exceeded with a
-    probability below 1e-6.
+    Scales of the centred model are a tenth too narrow, give or take .02 from fit to
+    fit, as short chains do not go to the end of a funnel. What is allowed is exceeded
+    with a probability below 1e-6.
     """
     rng = np.random.default_rng(0)
     x = rng.normal(size=(4_000, DIM))
