@@ -277,8 +277,7 @@ def _solutions(functions, num_draws, rng_key, released):
         return None
     # Systematic resampling: a solution comes as often as its weight says, or once more.
     places = (np.arange(num_draws) + float(jax.random.uniform(offset_key))) / num_draws
-    chosen = np.searchsorted(np.cumsum(weights), places)
-    chosen = chosen.clip(max=len(solutions) - 1)
+    chosen = np.searchsorted(np.cumsum(weights), places).clip(max=len(weights) - 1)
     return solutions[chosen]
 
 
@@ -339,7 +338,7 @@ def _log_determinants(functions, released, solutions) -> np.ndarray:
 
     Most of the time would go into them, as each takes the scores of `NUM_NEAR` records.
     But where a posterior is nearly normal, they are nearly all the same, and elsewhere
-    they may be a quadratic function of t, which some of them show.
+    they are often close to a quadratic function of t.
     """
 
     def at(solutions, released):
@@ -366,9 +365,10 @@ def _log_determinants(functions, released, solutions) -> np.ndarray:
 
 
 def _continued(blocks, points) -> np.ndarray | None:
-    """What a quadratic function of the points has after these blocks of values.
+    """Predicted values at the later points, from known values at the first of them.
 
-    It fits all blocks but the last one. None if it errs there.
+    A quadratic function of the points is fitted to all blocks of known values but the
+    last one. None if its errors there are too large.
     """
     known = np.concatenate(blocks)
     units = (points - points.mean(0)) / points.std(0)

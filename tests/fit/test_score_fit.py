@@ -164,14 +164,15 @@ def test_robust_draws_are_as_wide_as_the_sandwich():
     posterior.data["y"] = jnp.asarray(x @ [1.0, -2.0] + rest, jnp.result_type(float))
     found = released(posterior, 1e-3, robust=True)
     positions, known = draws(
-        posterior, found, jax.random.key(1), 4000, START, lambda released: 0.0
+        posterior, found, jax.random.key(1), 16_000, START, lambda released: 0.0
     )
     inverse = np.linalg.inv(x.T @ x)
     residual = rest - x @ inverse @ (x.T @ rest)
     sandwich = inverse @ ((x.T * residual**2) @ x) @ inverse
     ratio = np.std(positions["slope"], axis=0) / np.sqrt(np.diag(sandwich))
-    # Clipping takes off .07 and .1. The standard error of 4000 draws is .011: six more.
-    np.testing.assert_allclose(ratio, [0.93, 0.9], atol=0.066)
+    # Clipping takes off .07 and .1. The standard error of 16,000 draws is .006, and six
+    # are allowed.
+    np.testing.assert_allclose(ratio, [0.93, 0.9], atol=0.036)
     assert found.clip_norm == ROBUST_CLIP_NORM
     assert known.is_robust and "what the records show" in str(known)
 

@@ -37,8 +37,11 @@ def not_centred(x, y):
 
 
 def integrals(log_ratios):
-    """Of |slope| / tau the log density, and of the logarithm of the local scale
-    the mean and the mean square. By sums over a grid of local scales.
+    """What integrals over the local scale give, for each log(|slope| / tau).
+
+    They are the log density of the slope, up to a constant, and the mean and the mean
+    square of the logarithm of the local scale given the slope. The integrals are sums
+    over a grid.
     """
     logs = np.linspace(-16, 16, 801)
     squares = np.exp(2 * (log_ratios[:, None] - logs))
