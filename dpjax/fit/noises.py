@@ -17,16 +17,20 @@ from dpjax.release.k_norm_sum import KNormSum
 
 __all__ = ["MIN_RESOLUTION", "Noises", "expected_resolution"]
 
-PHASES = ((20, 0.1, 0.3), (8, 0.05, 0.2), (6, 0.03, 0.2))
+PHASES = (
+    (20, 0.1, 0.45, 0.01),
+    (8, 0.05, 0.3, 0.01),
+    (6, 0.03, 0.3, 0.04),
+)
 """Of the search: number of steps; noise of a step, in standard deviations of the
 posterior given one record; noise of the curvature's eigenvalues, in units of the
-frame."""
+frame; and the share of the budget that the curvature takes at most for it."""
 
 SLOPE_NOISE, PLACE_NOISE = 0.05, 0.35
 """Noise of the slope's eigenvalues over their mean; and noise of the place where the
 last score is released, in standard deviations of the posterior."""
 
-MAX_STEP_SHARE, MAX_CURVATURE_SHARE, MAX_SLOPE_SHARE = 0.004, 0.03, 0.1
+MAX_STEP_SHARE, MAX_SLOPE_SHARE = 0.004, 0.1
 """Shares of the budget that a release takes at most for these noises."""
 
 HISTOGRAM_SHARE = 0.003
@@ -44,8 +48,12 @@ CHECK_SHARE = 0.01
 VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
 """Of V and of the slope that is lost, in a robust fit."""
 
-CURVATURE_CLIP, SLOPE_CLIP = 3.0, 2.5
+CURVATURE_CLIP, SLOPE_CLIP = 4.5, 2.0
 """Clip norms of a record's curvature and slope, over about what they are."""
+
+CURVATURE_REACH = 3.0
+"""Length of a record's score, over the root mean square one, beyond which its curvature
+grows as the length, not as its square."""
 
 MIN_RESOLUTION = 0.5
 """Least eigenvalue of the slope over about the largest of its noise, below which noise
@@ -90,12 +98,12 @@ class Noises(NamedTuple):
         A release of the share f of the budget has noise 1 / sqrt(f) times that of a
         release which spends all of it.
         """
-        counts, step_noise, eigenvalue_noise = np.transpose(PHASES)
+        counts, step_noise, eigenvalue_noise, most = np.transpose(PHASES)
         step = dim / effective / step_noise
         steps = _share(step, noise_multiplier, MAX_STEP_SHARE)
         curvature = largest_noise(CURVATURE_CLIP * dim / effective, dim)
         curvature = curvature / eigenvalue_noise
-        curvatures = _share(curvature, noise_multiplier, MAX_CURVATURE_SHARE)
+        curvatures = _share(curvature, noise_multiplier, most)
         slope = _slope_share(dim, effective, noise_multiplier)
         rest = 1 - counts @ steps - sum(curvatures)
         rest -= HISTOGRAM_SHARE + slope + CHECK_SHARE
@@ -155,7 +163,7 @@ def _slope_share(dim: int, effective: float, noise_multiplier: float):
     return _share(unit, noise_multiplier, MAX_SLOPE_SHARE)
 
 
-def _share(unit, noise_multiplier: float, most: float):
+def _share(unit, noise_multiplier: float, most):
     """Share of the budget with which a release has the noise that is wanted of it.
 
     Parameters

@@ -38,7 +38,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import contrast
 from dpjax.fit.frame import Frame, frame
-from dpjax.fit.noises import CURVATURE_CLIP, SLOPE_CLIP, Noises
+from dpjax.fit.noises import CURVATURE_CLIP, CURVATURE_REACH, SLOPE_CLIP, Noises
 from dpjax.fit.precision import is_wide
 from dpjax.fit.slopes import regular
 from dpjax.posterior import Posterior
@@ -494,7 +494,7 @@ class _Fit:
             vectors = jnp.concatenate([found.nodes, found.observed[None]])
             chances = jnp.append(0.8 * found.weights, jnp.array(0.2, self.dtype))
             lengths = contrast.length(vectors, found.directions)
-            chances = chances * jnp.minimum(1, 2 / lengths)
+            chances = chances * jnp.minimum(1, CURVATURE_REACH / lengths)
             matrix = (vectors * chances[:, None]).T @ vectors
             matrix = found.directions.T @ matrix @ found.directions
             return contrast.packed(matrix) / CURVATURE_CLIP
