@@ -2,16 +2,16 @@
 
 With y = T^-1 (z - position), each released score s_k is about
 
-    s_k ~ N(J (y - y_k), rho J + V + sigma_k^2 I),  sigma_k^2 = nu_k^2 + b_k^2,
+    s_k ~ N(J (y - y_k), rho Q + V + sigma_k^2 I),  sigma_k^2 = nu_k^2 + b_k^2,
 
-where J is the slope, rho J the scatter of the records' scores under the model, V what a
-robust fit has in its place, as the records show it, nu_k the sd of the noise and b_k =
-kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature adds. K-norm noise is taken to
-be normal with the same covariance. Draws of y come from this
-likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`). Given J
-they are normal where the prior is. Elsewhere every draw is the end of a short chain of
-its own, of Hamiltonian steps from the normal law that is closest to the posterior
-(`dpjax.fit.normal_laws`).
+where J is the slope, rho Q the scatter of the records' scores under the model (see
+`dpjax.fit.slopes`), V what a robust fit has in its place, as the records show it, nu_k
+the sd of the noise and b_k = kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature
+adds. K-norm noise is taken to be normal with the same covariance. Draws of y come from
+this likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`).
+Given J they are normal where the prior is. Elsewhere every draw is the end of a short
+chain of its own, of Hamiltonian steps from the normal law that is closest to the
+posterior (`dpjax.fit.normal_laws`).
 """
 
 import functools

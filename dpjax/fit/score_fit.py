@@ -125,8 +125,8 @@ class Released(NamedTuple):
     clipped
         About the share of records whose score is longer, as the model says.
     inefficiency
-        Variance of the score over its slope: one without clipping. In a robust fit, of
-        the part that V does not hold, which is what tempering adds.
+        Trace of the score's variance over that of its slope: one without clipping. In a
+        robust fit, of the part that V does not hold, which is what tempering adds.
     variance
         V as released over the tempering, ``(d, d)``: the variance of the score. It is
         zero if the fit is not robust.
@@ -519,8 +519,8 @@ class _Fit:
         """The clip norm over `unit`, and the share of the slope that it keeps.
 
         It is where clipping and noise lose least, or `ROBUST_CLIP_NORM`. The third
-        number is the variance of the score over its slope, the fourth the share of
-        records that are clipped.
+        number is the trace of the score's variance over that of its slope, the fourth
+        the share of records that are clipped.
         """
         scores = self.scores_at(z, axes, self.unit(axes))
         edges = jnp.asarray(LENGTH_EDGES[1:-1], self.dtype)

@@ -10,7 +10,12 @@ noise, J is observed three times: as released; in how the scores s_k differ betw
 places y_k where they were released; and in their mean, whose law given J follows from
 that of y = y_0 a priori,
 
-    s_k ~ N(J (y_0 - y_k), rho J + V + sigma_k^2 I).
+    s_k ~ N(J (y_0 - y_k), rho Q + V + sigma_k^2 I),  Q = t J diag(gamma)^-1 J.
+
+The scatter of the clipped scores is at least J diag(gamma)^-1 J by the inequality of
+Cauchy and Schwarz: J is their covariance with the scores before clipping, whose own
+covariance is diag(gamma). What clipping adds to it is taken to be in proportion: t
+gives Q the trace of J, and rho J has the trace of the scatter.
 
 Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J given all three. What
 is far from resolved keeps its prior, so J may be nearly zero there, and the draws of y
@@ -74,9 +79,11 @@ class Evidence(NamedTuple):
     variance: np.ndarray
 
     def scatter(self, slope, noise_sd):
-        """rho J + V + noise_sd^2 I, for J = `slope`."""
+        """rho Q + V + noise_sd^2 I for J = `slope`, ``(..., r, r)``."""
         known = self.variance + noise_sd**2 * np.eye(len(self.variance))
-        return self.inefficiency * slope + known
+        least = slope / self.data_share[None] @ slope
+        factor = self.inefficiency * _trace(slope) / _trace(least)
+        return factor * least + known
 
     @property
     def pooled(self):
@@ -84,6 +91,10 @@ class Evidence(NamedTuple):
         weights = self.score_sds**-2.0
         total = weights.sum()
         return weights @ self.places / total, weights @ self.scores / total, total**-0.5
+
+
+def _trace(matrix):
+    return matrix.trace(axis1=-2, axis2=-1)[..., None, None]
 
 
 def expected_slope(clip_norm):

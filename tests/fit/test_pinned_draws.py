@@ -140,7 +140,7 @@ def test_weights_are_ratios_of_normal_densities():
     y = np.array([0.3, -0.2, 0.5])
     found = _log_weights(evidence, mean, covariance, slopes)
     for weight, slope in zip(found, slopes, strict=True):
-        scatter = 0.8 * slope + 0.16 * np.eye(3)
+        scatter = evidence.scatter(slope, 0.4)
         rest = score - slope @ y
         given = weight - rest @ np.linalg.solve(scatter, rest) / 2
         whole = slope @ covariance @ slope + scatter
