@@ -11,6 +11,7 @@ from dpjax.privacy.events import (
     KNormRelease,
     PoissonAcceptBit,
     PoissonGaussianRelease,
+    PureRelease,
     event_from_json,
 )
 from dpjax.privacy.filter import AdaptiveRule, RdpFilter
@@ -28,6 +29,7 @@ __all__ = [
     "NeighboringRelation",
     "PoissonAcceptBit",
     "PoissonGaussianRelease",
+    "PureRelease",
     "RdpFilter",
     "best_method",
     "calibrate",

@@ -21,8 +21,9 @@ from dpjax.privacy.events import (
     KNormRelease,
     PoissonAcceptBit,
     PoissonGaussianRelease,
+    PureRelease,
 )
-from dpjax.privacy.gaussian import conversions, k_norm, pld, subsampling
+from dpjax.privacy.gaussian import conversions, k_norm, pld, pure, subsampling
 
 __all__ = [
     "CHEAP_METHODS",
@@ -122,8 +123,8 @@ def _refusal(method: str, events) -> str:
             return "needs Gaussian releases or bits, on all records"
         case "pld" if not all(pld.applies(event) for event in kinds):
             return (
-                "needs Gaussian releases, subsampled or not, K-norm releases or "
-                "penalty bits"
+                "needs Gaussian releases, subsampled or not, K-norm or pure releases "
+                "or penalty bits"
             )
         case "exact" if len(kinds) - len(others) != 1 or has_unbounded:
             return "needs one kind of accept bit, Barker's or penalty"
@@ -307,6 +308,8 @@ def _pure_epsilon(event) -> float:
             return event.sensitivity
         case KNormRelease():
             return k_norm.pure_epsilon(event)
+        case PureRelease():
+            return pure.pure_epsilon(event)
     return math.inf
 
 
@@ -330,6 +333,8 @@ def renyi_curve(event, orders, estimate: bool = False) -> np.ndarray:
             return subsampling.poisson_rdp(event, orders)
         case KNormRelease():
             return k_norm.rdp(event, orders)
+        case PureRelease():
+            return pure.rdp(event, orders)
         case BarkerTest():
             return subsampling.barker_test_rdp(event.batch_size, orders)
         case FixedBatch():

@@ -23,6 +23,7 @@ __all__ = [
     "KNormRelease",
     "PoissonAcceptBit",
     "PoissonGaussianRelease",
+    "PureRelease",
     "check_events",
     "event_from_json",
     "repeat",
@@ -165,6 +166,32 @@ class KNormRelease(Event, json_type="k_norm"):
             f"K-norm release of {self.dim} numbers with noise multiplier "
             f"{self.noise_multiplier:g}"
         )
+
+
+@dataclass(frozen=True)
+class PureRelease(Event, json_type="pure"):
+    """A release whose privacy loss is bounded: it is (largest_loss, 0)-private.
+
+    Parameters
+    ----------
+    largest_loss
+        The most by which the log probability of anything released differs between
+        neighbouring data, nats, in [1e-50, 1e50].
+    failure_prob, relative_error
+        What floating point makes of it: see `Event`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    """
+
+    largest_loss: float
+    failure_prob: float = 0.0
+    relative_error: float = 0.0
+
+    def __str__(self):
+        return f"release with a loss of at most {self.largest_loss:g} nats"
 
 
 @dataclass(frozen=True)
@@ -401,6 +428,7 @@ _CHECKS = {
     "dim": check_count,
     "event": _check_batch_event,
     "failure_prob": partial(check_real, low=0.0, high=1.0),
+    "largest_loss": partial(check_real, low=1e-50, high=1e50),
     "max_odds": partial(check_real, low=1 + 2**-52, high=1e50),
     "neighboring_relation": check_relation,
     "noise_multiplier": partial(check_real, low=1e-50, high=1e50),

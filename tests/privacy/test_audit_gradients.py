@@ -255,8 +255,8 @@ def quiet(words, integers, unit, noise_multiplier, release=gaussian.add_noise):
     return release(words, integers, unit, noise_multiplier / 3)
 
 
-def loose(vectors, kept, l2_clip_norm, axis=0, clip=exact_sums.clip_to_grid):
-    return [3 * cells for cells in clip(vectors, kept, 3 * l2_clip_norm, axis)]
+def loose(vectors, kept, l2_clip_norm, *rest, clip=exact_sums.clip_to_grid):
+    return [3 * cells for cells in clip(vectors, kept, 3 * l2_clip_norm, *rest)]
 
 
 def everybody(key, start, count):

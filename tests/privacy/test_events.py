@@ -11,6 +11,7 @@ from dpjax.privacy.events import check_events
 
 GAUSSIAN = privacy.GaussianRelease(3.0)
 K_NORM = privacy.KNormRelease(3.0, 4, 1e-12)
+PURE = privacy.PureRelease(0.5, 1e-12)
 BIT = privacy.AcceptBit(acceptance.penalty(2.0, 0.3), 0.1)
 POISSON = privacy.PoissonGaussianRelease(
     3.0, 0.01, privacy.NeighboringRelation.REPLACE_ONE, 1e-12, 1e-10
@@ -26,6 +27,8 @@ def test_bad_events_raise(value):
         privacy.GaussianRelease(value)
     with pytest.raises(ValueError, match="noise_multiplier"):
         privacy.KNormRelease(value, 3)
+    with pytest.raises(ValueError, match="largest_loss"):
+        privacy.PureRelease(value)
     with pytest.raises(ValueError, match="sensitivity"):
         privacy.AcceptBit(acceptance.barker(), value)
     with pytest.raises(ValueError, match="bound"):
@@ -51,7 +54,7 @@ def test_bad_samples_raise():
             privacy.PoissonGaussianRelease(1.0, 0.1, relation)
     with pytest.raises(ValueError, match="sampling_prob"):
         privacy.PoissonGaussianRelease(1.0, 1.1, privacy.NeighboringRelation(1))
-    for event in (POISSON, BATCH, K_NORM, None):
+    for event in (POISSON, BATCH, K_NORM, PURE, None):
         with pytest.raises(ValueError, match="event"):
             privacy.FixedBatch(event, 1, 2)
     with pytest.raises(ValueError, match="exceeds"):
@@ -120,6 +123,7 @@ def test_gaussian_behind_a_bit():
         GAUSSIAN,
         BIT,
         K_NORM,
+        PURE,
         privacy.GaussianRelease(np.float32(0.1)),
         privacy.AcceptBit(acceptance.barker(), 1 / 3),
         privacy.AcceptBit(acceptance.metropolis(), np.float64(0.1)),

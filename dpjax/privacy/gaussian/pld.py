@@ -22,6 +22,7 @@ on any two neighbouring data sets. The pairs below are in units of the noise's c
     directions. Then H(-eps) = 1 - e^-eps + e^-eps H'(eps), of a profile H and that of
     the other direction H', makes it the profile of N(0) against the mixture.
 - `KNormRelease`: see `k_norm`.
+- `PureRelease`: see `pure`.
 
 Gaussian releases, and penalty bits as post-processing of them, are composed in closed
 form first. Some hundred kinds of releases take seconds; `step_size.round_down` rounds
@@ -41,8 +42,9 @@ from dpjax.privacy.events import (
     GaussianRelease,
     KNormRelease,
     PoissonGaussianRelease,
+    PureRelease,
 )
-from dpjax.privacy.gaussian import k_norm, profiles
+from dpjax.privacy.gaussian import k_norm, profiles, pure
 from dpjax.privacy.gaussian.convolution import Losses, connect_dots, convolve
 
 __all__ = ["Composed", "applies", "compose"]
@@ -64,7 +66,7 @@ def applies(event: Event) -> bool:
     """Whether the event has a privacy loss distribution here."""
     if isinstance(event, FixedBatch):
         return event.event.gaussian is not None
-    with_loss = PoissonGaussianRelease, KNormRelease
+    with_loss = PoissonGaussianRelease, KNormRelease, PureRelease
     return event.gaussian is not None or isinstance(event, with_loss)
 
 
@@ -191,6 +193,8 @@ def _losses(event) -> tuple[float, float]:
         return math.hypot(mu, mu**2 / 2), 21 * mu
     if isinstance(event, KNormRelease):
         return math.sqrt(k_norm.mean_square(event)), 2 * event.rate
+    if isinstance(event, PureRelease):
+        return event.largest_loss, 2 * event.largest_loss
     noise, q, pairs = _sampled(event)
     z = np.linspace(-10.5, 10.5, 2001)
     weight = np.exp(-(z**2) / 2)
@@ -215,6 +219,8 @@ def _single(event, interval: float) -> list[Losses]:
         return [Losses(interval, lower, np.maximum(pmf._probs, 0.0), infinity_mass)]
     if isinstance(event, KNormRelease):
         return [k_norm.losses(event, interval)]
+    if isinstance(event, PureRelease):
+        return [pure.losses(event, interval)]
     found = []
     noise, q, pairs = _sampled(event)
     for backward, forward in pairs:
