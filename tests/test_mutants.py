@@ -52,6 +52,7 @@ from tests.release import (
     test_gaussian_sum,
     test_k_norm_sum,
     test_log_ratios,
+    test_mixed_norm,
     test_self_test,
     test_taint,
     test_vector_sums,
@@ -92,8 +93,8 @@ def in_float32(integers, axis=-1):
     return jnp.sum(integers.astype(jnp.float32) / 3, axis=axis)
 
 
-def longer(vectors, kept, l2_clip_norm, axis=0, clip=exact_sums.clip_to_grid):
-    cells = clip(vectors, kept, 1.05 * l2_clip_norm, axis)
+def longer(vectors, kept, l2_clip_norm, *rest, clip=exact_sums.clip_to_grid):
+    cells = clip(vectors, kept, 1.05 * l2_clip_norm, *rest)
     return [jnp.trunc(1.05 * piece) for piece in cells]
 
 
@@ -117,7 +118,11 @@ def uniform(chance):
     return 12**0.5 * (chance - 0.5)
 
 
-def of_one_length(words, size, noise_multiplier):
+def in_euclidean_norm(vectors, kept, l2_clip_norm, axis, norm):
+    return exact_sums.clip_to_grid(vectors, kept, l2_clip_norm, axis)
+
+
+def of_one_length(words, size, noise_multiplier, norm):
     with jax.enable_x64(True):
         numbers = k_norm_sum._normal(words)[size + 1 :]
         return noise_multiplier * exact_sums.VECTOR_GRID * numbers
@@ -289,6 +294,10 @@ MUTANTS = {
     "K-norm noise is Gaussian": (
         k_norm_sum, "_noise", of_one_length,
         test_k_norm_sum.test_the_noise_has_the_law, dict(dim=2),
+    ),
+    "records are clipped in another norm than noise is for": (
+        vector_sums, "clip_to_grid", in_euclidean_norm,
+        test_mixed_norm.test_sums_are_no_farther_apart_than_is_charged, {},
     ),
     "all streams of a key are one": (
         chacha, "tape", one_stream,

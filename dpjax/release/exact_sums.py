@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax.release import on_disk
+from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = [
     "GRID",
@@ -144,7 +145,11 @@ def exact_sum(integers: jax.Array, axis: int = -1) -> jax.Array:
 
 
 def clip_to_grid(
-    vectors: list[jax.Array], kept: jax.Array, l2_clip_norm, axis: int = 0
+    vectors: list[jax.Array],
+    kept: jax.Array,
+    l2_clip_norm,
+    axis: int = 0,
+    norm: MixedNorm | None = None,
 ) -> list[jax.Array]:
     """Clip vectors in Euclidean norm, in integer cells of ``l2_clip_norm / GRID``.
 
@@ -162,6 +167,8 @@ def clip_to_grid(
         The axis of the components: 0, or 1 for pieces ``(n, d_1), ...``. XLA sums over
         a leading axis several times as fast as over a short last one, and half as fast
         as over a long last one.
+    norm
+        A norm in place of the Euclidean one.
 
     Raises
     ------
@@ -172,7 +179,7 @@ def clip_to_grid(
     -----
     *Formal guarantees.* The norm of every vector returned is at most GRID: it shrinks
     to 1 - (d + 16) 2^-23 of the bound before it is truncated towards zero, which covers
-    the rounding of its norm in float32.
+    the rounding of its norm in float32, and makes no norm larger.
     """
     largest = _largest(sum(piece.shape[axis] for piece in vectors))
     unit = jnp.asarray(jnp.maximum(l2_clip_norm, 1e-30) / GRID, vectors[0].dtype)
@@ -181,7 +188,10 @@ def clip_to_grid(
         # XLA must not turn the division into a product that it evaluates again.
         unit = lax.optimization_barrier(unit)
     cells = [piece / unit for piece in vectors]
-    square = sum(jnp.sum(piece**2, axis=axis) for piece in cells)
+    if norm is None:
+        square = sum(jnp.sum(piece**2, axis=axis) for piece in cells)
+    else:
+        square = norm(jnp.concatenate(cells, axis), axis) ** 2
     length = jnp.sqrt(jnp.maximum(jnp.where(kept, square, jnp.inf), 1.0))
     # The barrier makes XLA compute the factor once, not again for every piece.
     shrink = jnp.minimum(1.0, lax.optimization_barrier(largest / length))

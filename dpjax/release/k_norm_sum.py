@@ -1,9 +1,12 @@
-"""A sum over records of clipped vectors with K-norm noise, of few dimensions.
+"""A sum over records of clipped vectors with K-norm noise.
 
     sum of clip(v_i) + x,    with the density of x proportional to e^(-c |x| / C),
 
-v_i what record i adds and C the clip norm. In few dimensions x is smaller than Gaussian
-noise of the same privacy: see `dpjax.privacy.KNormRelease`.
+v_i what record i adds and C the clip norm. With the Euclidean norm, in few dimensions x
+is smaller than Gaussian noise of the same privacy: see `dpjax.privacy.KNormRelease`.
+With a `MixedNorm` it is in many, if records add few large components. It is then made
+of independent parts, one of each single component and one of the others, to each of
+which the following applies.
 
 *Sampling.* In r dimensions c |x| / C has the law Gamma(r), and the direction of x is
 uniform. So c x / C has the law of |z| g, with z normal in r + 1 dimensions and g in r:
@@ -41,9 +44,11 @@ from jax.scipy.special import ndtri
 
 from dpjax import privacy
 from dpjax.posterior import Posterior
+from dpjax.privacy.events import MAX_K_NORM_DIM
 from dpjax.privacy.validate import check_positive, check_real
 from dpjax.release import clip_bounds, gaussian, vector_sums
 from dpjax.release.exact_sums import VECTOR_GRID
+from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = ["KNormSum"]
 
@@ -60,7 +65,7 @@ RELATIVE_ERROR = 2e-10
 
 @dataclass(frozen=True)
 class KNormSum:
-    """How sums of few numbers are released, and what a release costs.
+    """How sums of numbers are released, and what a release costs.
 
     Parameters
     ----------
@@ -68,9 +73,12 @@ class KNormSum:
         C, the bound on the norm of what one record adds.
     noise_multiplier
         Sd of the noise of one number over C, at most 2^15; c is sqrt(r + 1) over it for
-        r numbers. None if it varies, and is given where it is used.
+        r numbers, and sqrt(2) over it with a mixed norm. None if it varies, and is
+        given where it is used.
     diameter
         As in `GaussianSum`.
+    norm
+        A norm in place of the Euclidean one, of which C is then the bound.
 
     Raises
     ------
@@ -81,6 +89,7 @@ class KNormSum:
     l2_clip_norm: float
     noise_multiplier: float | None
     diameter: float = 2.0
+    norm: MixedNorm | None = None
 
     def __post_init__(self):
         check_positive(l2_clip_norm=self.l2_clip_norm)
@@ -90,7 +99,13 @@ class KNormSum:
 
     def num_words(self, size: int, num_records: int) -> int:
         """Uniform words for one release of `size` numbers, however many records."""
-        return WORDS * (2 * size + 1)
+        return WORDS * sum(2 * part + 1 for part in self._parts(size))
+
+    def _parts(self, size: int) -> list[int]:
+        """Sizes of the parts of the noise that are independent of the others."""
+        if self.norm is None:
+            return [size]
+        return [*(1 for _ in self.norm.single), len(self.norm.others)]
 
     def __call__(
         self,
@@ -121,10 +136,14 @@ class KNormSum:
         shape = vector_sums.shape_of(posterior, contribution_fn, rng_key)
         flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, shape))
         total = vector_sums.vector_sum(
-            posterior, contribution_fn, self.l2_clip_norm, rng_key=rng_key
+            posterior,
+            contribution_fn,
+            self.l2_clip_norm,
+            rng_key=rng_key,
+            norm=self.norm,
         )
         multiplier = self.noise_multiplier or noise_multiplier
-        noise = _noise(words, flat.size, multiplier)
+        noise = _noise(words, flat.size, multiplier, self.norm)
         unit = self.l2_clip_norm / VECTOR_GRID
         public = gaussian.on_lattice(total, noise, unit, multiplier)
         return unravel(public.astype(flat.dtype))
@@ -134,7 +153,7 @@ class KNormSum:
         size: int,
         neighboring_relation: NeighboringRelation,
         noise_multiplier: float | None = None,
-    ) -> privacy.KNormRelease:
+    ) -> privacy.KNormRelease | privacy.PureRelease:
         """What one release of `size` numbers costs.
 
         Raises
@@ -145,20 +164,40 @@ class KNormSum:
         if self.noise_multiplier is not None:
             noise_multiplier = self.noise_multiplier
         sensitivity = clip_bounds.sensitivity(1.0, neighboring_relation)
-        return privacy.KNormRelease(
-            _checked(noise_multiplier) / min(sensitivity, self.diameter),
-            size,
-            FAILURE_PROB,
-            RELATIVE_ERROR * size * (size + 2),
-        )
+        multiplier = _checked(noise_multiplier) / min(sensitivity, self.diameter)
+        error = RELATIVE_ERROR * sum(part * (part + 2) for part in self._parts(size))
+        if self.norm is None:
+            return privacy.KNormRelease(multiplier, size, FAILURE_PROB, error)
+        if size != self.norm.size or size > MAX_K_NORM_DIM:
+            raise ValueError(
+                f"the norm is of {self.norm.size} numbers, got {size}; at most "
+                f"{MAX_K_NORM_DIM} are released"
+            )
+        largest = math.sqrt(2) / multiplier
+        return privacy.PureRelease(largest, FAILURE_PROB, error)
 
 
-def _noise(words: jax.Array, size: int, noise_multiplier) -> jax.Array:
+def _noise(
+    words: jax.Array, size: int, noise_multiplier, norm: MixedNorm | None
+) -> jax.Array:
     """x in cells of the grid, ``(size,)``."""
-    with jax.enable_x64(True):
-        z, g = jnp.split(_normal(words), [size + 1])
+
+    def part(normals, size):
+        z, g = jnp.split(normals, [size + 1])
         scale = noise_multiplier * VECTOR_GRID / math.sqrt(size + 1)
         return scale * jnp.sqrt(jnp.sum(z**2)) * g
+
+    with jax.enable_x64(True):
+        normals = _normal(words)
+        if norm is None:
+            return part(normals, size)
+        ends = 3 * len(norm.single)
+        of_single = normals[:ends].reshape(-1, 3)
+        single = jax.vmap(lambda normals: part(normals, 1))(of_single)
+        others = part(normals[ends:], len(norm.others))
+        places = np.array([*norm.single, *norm.others])
+        noise = jnp.concatenate([single.ravel(), others])
+        return jnp.zeros(size).at[places].set(noise)
 
 
 def _normal(words: jax.Array) -> jax.Array:

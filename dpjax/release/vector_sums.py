@@ -27,6 +27,7 @@ from dpjax.release.exact_sums import (
     wide,
 )
 from dpjax.release.gradient_parts import Outer, whole
+from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = ["shape_of", "vector_sum"]
 
@@ -78,6 +79,7 @@ def vector_sum(
     l2_clip_norm: float,
     sample: Sample | None = None,
     rng_key: jax.Array | None = None,
+    norm: MixedNorm | None = None,
 ) -> jax.Array:
     """Sum over records of vectors, each clipped in Euclidean norm.
 
@@ -95,6 +97,8 @@ def vector_sum(
     rng_key
         A key that does not depend on the data. If given, `contribution_fn` has a second
         argument: a key of the record's own.
+    norm
+        A norm in place of the Euclidean one, of records that add no products.
 
     Raises
     ------
@@ -110,7 +114,7 @@ def vector_sum(
     Notes
     -----
     *Formal guarantees.* Sensitivity ``sensitivity(VECTOR_GRID, relation)`` in these
-    units, in Euclidean norm, whatever the sample. Of an outer product the weights,
+    units, in the norm, whatever the sample. Of an outer product the weights,
     times the length of the direction, stand for the whole: all numbers of a record then
     have at most the norm GRID in cells, see `exact_sums.clip_to_grid`. Each is
     multiplied by GRID, or by a direction of at most that norm. Nothing is released
@@ -128,6 +132,7 @@ def vector_sum(
     # pass over the records. A vector that comes whole is stored whole, records first.
     is_fused = 1 < len(sizes) <= MAX_RECOMPUTED_PIECES and sizes == [[1]] * len(sizes)
     axis = 0 if all(first == 1 for first, *_ in sizes) else 1
+    assert norm is None or all(len(each) == 1 for each in sizes)
 
     def sums(records, indices, is_new):
         if sample is not None:
@@ -140,7 +145,7 @@ def vector_sum(
         parts = _leaves(jax.vmap(contribution_fn)(*arguments))
         vectors, units = zip(*(_clipped(part) for part in parts), strict=True)
         vectors = [vector.T if axis == 0 else vector for vector in vectors]
-        cells = clip_to_grid(vectors, is_new, l2_clip_norm, axis)
+        cells = clip_to_grid(vectors, is_new, l2_clip_norm, axis, norm)
         totals = []
         for piece, part, unit in zip(cells, parts, units, strict=True):
             if unit is None:

@@ -104,8 +104,8 @@ def loose_ratios(ratio, clip_bound, cells=log_ratios._cells):
     return 3 * cells(ratio, 3 * clip_bound)
 
 
-def loose_vectors(vectors, kept, l2_clip_norm, axis=0, clip=exact_sums.clip_to_grid):
-    return [3 * cells for cells in clip(vectors, kept, 3 * l2_clip_norm, axis)]
+def loose_vectors(vectors, kept, l2_clip_norm, *rest, clip=exact_sums.clip_to_grid):
+    return [3 * cells for cells in clip(vectors, kept, 3 * l2_clip_norm, *rest)]
 
 
 @pytest.mark.thorough
