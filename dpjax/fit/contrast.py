@@ -9,12 +9,15 @@ norm and the covariates: the conditionally unbiased estimators of bounded influe
 Kuensch, Stefanski and Carroll (1989).
 """
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.fit.scores import Scores
+from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = [
     "Contrast",
@@ -35,12 +38,24 @@ compiler fuses them with what is done to the lengths; of a product of small matr
 each record it makes a call, which takes several times as long."""
 
 
-def length(coefficients: jax.Array, directions: jax.Array) -> jax.Array:
-    """Euclidean norms of ``coefficients @ directions`` over the last axis.
+def length(
+    coefficients: jax.Array, directions: jax.Array, norm: MixedNorm | None = None
+) -> jax.Array:
+    """Norms of ``coefficients @ directions`` over the last axis.
 
-    Norms are at least a tiny number. Only products of the p directions with each other
-    are needed, not the vectors.
+    They are Euclidean unless another norm is given, and at least a tiny number.
+    Euclidean ones only need products of the p directions with each other, not the
+    vectors.
     """
+    if norm is not None:
+        single, others = (
+            directions[:, np.array(places, int)]
+            for places in (norm.single, norm.others)
+        )
+        vectors = _combined(coefficients, single)
+        return jnp.sum(jnp.abs(vectors), axis=-1) + norm.weight * length(
+            coefficients, others
+        )
     products = _products(directions)
     if len(directions) > MAX_UNROLLED:
         squares = jnp.sum((coefficients @ products) * coefficients, axis=-1)
@@ -51,6 +66,18 @@ def length(coefficients: jax.Array, directions: jax.Array) -> jax.Array:
             for column, row in zip(columns, products, strict=True)
         )
     return jnp.sqrt(jnp.maximum(squares, 1e-30))
+
+
+def _combined(coefficients: jax.Array, directions: jax.Array) -> jax.Array:
+    """``coefficients @ directions``, as a sum of products if these are few."""
+    if len(directions) > MAX_UNROLLED:
+        return coefficients @ directions
+    columns = jnp.moveaxis(coefficients, -1, 0)
+    terms = [
+        jnp.multiply.outer(column, direction)
+        for column, direction in zip(columns, directions, strict=True)
+    ]
+    return functools.reduce(jnp.add, terms)
 
 
 def _products(directions: jax.Array) -> jax.Array:
@@ -87,7 +114,8 @@ class Contrast(NamedTuple):
     """What a record's scores say, in units of the clip norm.
 
     score
-        psi, the clipped and centred score, ``(d,)``, of norm at most one.
+        psi, the clipped and centred score, ``(d,)``, of norm at most one. The Euclidean
+        norm is no larger.
     slope
         J, the slope that the model expects of it, ``(d, d)``.
     square
@@ -108,7 +136,7 @@ class Contrast(NamedTuple):
         return jnp.sum(self.score**2) - self.square
 
 
-def contrast(scores: Scores, slope_bound) -> Contrast:
+def contrast(scores: Scores, slope_bound, norm: MixedNorm | None = None) -> Contrast:
     """The clipped and centred score of a record, and what the model expects of it.
 
     With b about the centre at which the clipped nodes have mean zero, and the sums over
@@ -134,12 +162,14 @@ def contrast(scores: Scores, slope_bound) -> Contrast:
         In units of the clip norm.
     slope_bound
         Bound on the Frobenius norm of J.
+    norm
+        In which scores are clipped, in place of the Euclidean one.
     """
     nodes, directions = scores.nodes, scores.directions
 
     def kept(centre):
-        shrink = jnp.minimum(1.0, 1.0 / length(nodes - centre[None], directions))
-        return scores.weights * shrink
+        lengths = length(nodes - centre[None], directions, norm)
+        return scores.weights * jnp.minimum(1.0, 1.0 / lengths)
 
     def centring(_, centre):
         chances = kept(centre)
@@ -153,13 +183,16 @@ def contrast(scores: Scores, slope_bound) -> Contrast:
     slope = directions.T @ moments @ directions
     turned = moments @ _products(directions)
     size = jnp.sqrt(jnp.maximum(jnp.sum(turned * turned.T), 1e-30))
-    loss = length(rest, directions)
+    loss = length(rest, directions, norm)
     factor = jnp.minimum(1.0, slope_bound / size) / (1.0 + loss)
-    lengths = length(apart, directions)
+    lengths = length(apart, directions, norm)
     squares = jnp.minimum(1.0, lengths) ** 2
+    if norm is not None:
+        loss = length(rest, directions)
+        squares = squares * (length(apart, directions) / lengths) ** 2
     square = factor**2 * (scores.weights @ squares - loss**2)
     own = scores.observed - centre
-    size = length(own, directions)
+    size = length(own, directions, norm)
     own = own * jnp.minimum(1.0, 1.0 / size)
     whole = scores.weights @ length(nodes, directions) ** 2
     lost = jnp.minimum(1.0, factor * whole) * (

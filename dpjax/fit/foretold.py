@@ -27,12 +27,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import evaluated
-from dpjax.fit.frame import frame
+from dpjax.fit.frame import frame, sparse_turn
 from dpjax.fit.noises import SLOPE_CLIP
 from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import RecordModel
 from dpjax.fit.score_fit import CLIP_NORMS
 from dpjax.fit.slopes import MIN_EIGENVALUE
+from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = ["MadeUp", "Noise", "made_up"]
 
@@ -50,10 +51,14 @@ class Noise(NamedTuple):
         Of one release of scores that tells as much as all of them together.
     slope
         Of J; zero if it is computed without data.
+    norm
+        In which scores are clipped, in place of the Euclidean one. The noise of the
+        scores is then multiplied by its ratio.
     """
 
     scores: float
     slope: float = 0.0
+    norm: MixedNorm | None = None
 
 
 NO_NOISE = Noise(1e-3)
@@ -84,13 +89,16 @@ class MadeUp(NamedTuple):
         draws, exact = self.covariances(num_records, noise)
         return np.sqrt(np.diag(draws) / np.diag(exact))
 
-    def lost(self, num_records: float, clip_norm: float) -> float:
+    def lost(
+        self, num_records: float, clip_norm: float, norm: MixedNorm | None = None
+    ) -> float:
         """How much variance clipping and redraws add, over that of the exact posterior.
 
         It is summed over all directions. The clip norm is over the root mean square
         length of a record's score.
         """
-        draws, exact = self.covariances(num_records, NO_NOISE, clip_norm)
+        noise = NO_NOISE._replace(norm=norm)
+        draws, exact = self.covariances(num_records, noise, clip_norm)
         return float(np.trace(np.linalg.solve(exact, draws)) - len(exact))
 
     def covariances(
@@ -108,7 +116,7 @@ class MadeUp(NamedTuple):
         axes = jax.tree.map(np.asarray, axes)
         unit = np.sqrt(max(axes.data_share.sum(), 1.0) / effective)
         scores = self.scores @ np.where(axes.is_measured, axes.stretch, 0) / unit
-        lengths = np.maximum(np.linalg.norm(scores, axis=1), 1e-30)
+        lengths = np.maximum(_lengths(scores, axes, noise.norm), 1e-30)
         if clip_norm is None:
             clip_norm = self._clip_norm(lengths, unit, noise.scores)
         clipped = scores * np.minimum(1, clip_norm / lengths)[:, None]
@@ -139,6 +147,15 @@ class MadeUp(NamedTuple):
 
 
 _frame = jax.jit(frame)
+
+
+def _lengths(scores, axes, norm: MixedNorm | None) -> np.ndarray:
+    """Of scores in units of the frame, in a norm over its ratio."""
+    if norm is None:
+        return np.linalg.norm(scores, axis=1)
+    with jax.enable_x64(True):
+        turned = scores @ sparse_turn(axes.stretch, norm)
+        return np.asarray(norm(turned)) / norm.ratio
 
 
 def _gram(left, right) -> np.ndarray:

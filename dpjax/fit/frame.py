@@ -15,9 +15,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.linalg import solve_triangular
 
-__all__ = ["Frame", "frame"]
+from dpjax.release.mixed_norm import MixedNorm
+
+__all__ = ["Frame", "frame", "sparse_turn"]
 
 MIN_DATA_SHARE = 1e-3
 """Least gamma of a direction in which the records are asked anything."""
@@ -37,12 +40,16 @@ class Frame(NamedTuple):
         gamma, ``(d,)``, zero where the records are not asked.
     is_measured
         ``(d,)``: whether the records are asked in this direction.
+    turn
+        Q, orthogonal, ``(d, d)``: scores are released in the coordinates Q^T s of
+        scores s along the columns of T.
     """
 
     stretch: jax.Array
     root: jax.Array
     data_share: jax.Array
     is_measured: jax.Array
+    turn: jax.Array
 
     @property
     def effective_dim(self) -> jax.Array:
@@ -68,5 +75,31 @@ def frame(information: jax.Array, prior: jax.Array, correction: jax.Array) -> Fr
     share = 1 - jnp.maximum(rest, MIN_PRIOR_SHARE)
     is_measured = share > MIN_DATA_SHARE
     return Frame(
-        inverse.T @ turn, root, jnp.where(is_measured, share, 0.0), is_measured
+        inverse.T @ turn,
+        root,
+        jnp.where(is_measured, share, 0.0),
+        is_measured,
+        jnp.eye(len(whole)),
     )
+
+
+def sparse_turn(stretch: jax.Array, norm: MixedNorm) -> jax.Array:
+    """Q such that scores are sparse where their single components are.
+
+    Parameters
+    ----------
+    stretch
+        T, ``(d, d)``.
+    norm
+        Its single components are those of the parameters.
+
+    Returns
+    -------
+    With the single components first, let K K^T be the information (T T^T)^-1 and s a
+    score along the parameters. Then Q^T T^T s is K^-1 s, in the order of the
+    parameters. K is lower triangular: the scores of single components are only mixed
+    where the information has correlations between them.
+    """
+    order = np.array([*norm.single, *norm.others])
+    turn, _ = jnp.linalg.qr(jnp.linalg.inv(stretch)[:, order])
+    return turn[:, np.argsort(order)]

@@ -37,7 +37,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import contrast
-from dpjax.fit.frame import Frame, frame
+from dpjax.fit.frame import Frame, frame, sparse_turn
 from dpjax.fit.noises import CURVATURE_CLIP, CURVATURE_REACH, SLOPE_CLIP, Noises
 from dpjax.fit.precision import is_wide
 from dpjax.fit.slopes import regular
@@ -121,7 +121,8 @@ class Released(NamedTuple):
         Sd of the noise on a diagonal entry of `slope`; off the diagonal it is less by
         sqrt(2).
     clip_norm
-        The clip norm over the root mean square length of a record's score.
+        The clip norm over the root mean square length of a record's score; see also
+        `dpjax.release.mixed_norm.MixedNorm.ratio`.
     clipped
         About the share of records whose score is longer, as the model says.
     inefficiency
@@ -224,7 +225,8 @@ def score_fit(
         Sd over clip norm of a Gaussian release that would spend the whole budget.
     last
         How the last score is released, with clip norm one, in place of a Gaussian sum
-        of the share that is left: see `dpjax.release.quietest_sum`.
+        of the share that is left: see `dpjax.release.quietest_sum`. Its norm is that in
+        which scores are clipped.
     robust
         Whether to release V, and what is lost of the slope, for draws that are as wide
         as the records show and not as the model says: with J^-1 V J^-1 as their
@@ -251,6 +253,7 @@ def score_fit(
     noises = Noises.of(dim, effective, noise_multiplier, robust, last)
     if last is None:
         last = GaussianSum(1.0, noises.scores[-1])
+    norm = last.norm if isinstance(last, KNormSum) else None
     kinds = _Kinds(
         GaussianSum(1.0, None), GaussianSum(1.0, None, diameter=math.sqrt(2)), last
     )
@@ -275,7 +278,7 @@ def score_fit(
         return FitState(jax.tree.map(jnp.asarray, position))
 
     def move(words, state, memory):
-        fit = _Fit(posterior, model, num_records, words, state.position)
+        fit = _Fit(posterior, model, num_records, words, state.position, norm)
         with jax.enable_x64(True):
             z, axes = fit.search(kinds.vector, noises)
             found = fit.release(kinds, noises, z, axes)
@@ -313,8 +316,11 @@ class _Kinds(NamedTuple):
 class _Fit:
     """The releases of one fit, in turn, and what is computed between them."""
 
-    def __init__(self, posterior, model, num_records, words, position):
+    def __init__(self, posterior, model, num_records, words, position, norm):
         self.posterior, self.model, self.words = posterior, model, words
+        self.norm = norm
+        # What is as long as a record's score in this norm, over the Euclidean one.
+        self.ratio = norm.ratio if norm else 1.0
         self.start, self.unravel = ravel_pytree(position)
         self.dim, self.dtype = self.start.size, self.start.dtype
         self.tempering = posterior.tempering
@@ -361,8 +367,8 @@ class _Fit:
         return jnp.sqrt(axes.effective_dim / self.effective)
 
     def columns(self, axes: Frame, unit):
-        """The measured directions of the frame, over `unit`, ``(d, d)``."""
-        columns = jnp.where(axes.is_measured, axes.stretch / unit, 0)
+        """The measured directions of the frame, turned, over `unit`, ``(d, d)``."""
+        columns = jnp.where(axes.is_measured, axes.stretch / unit, 0) @ axes.turn
         return columns.astype(self.dtype)
 
     def scores_at(self, z, axes: Frame, unit, scores_fn=None):
@@ -499,7 +505,7 @@ class _Fit:
             matrix = found.directions.T @ matrix @ found.directions
             return contrast.packed(matrix) / CURVATURE_CLIP
 
-        found = self.matrix(release, words, noise, contribution)
+        found = self.matrix(release, words, noise, contribution, axes)
         unit = self.tempering * CURVATURE_CLIP * self.unit(axes) ** 2
         measured = jnp.outer(axes.is_measured, axes.is_measured)
         matrix = jnp.where(measured, unit * found, 0) + jnp.diag(1 - axes.data_share)
@@ -510,24 +516,25 @@ class _Fit:
         values = jnp.where(is_news, jnp.maximum(values, noise_sd), 1)
         return axes.corrected((vectors * values[None]) @ vectors.T)
 
-    def matrix(self, release, words, noise, contribution_fn):
-        """The noisy sum of symmetric matrices that come `contrast.packed`."""
+    def matrix(self, release, words, noise, contribution_fn, axes: Frame):
+        """The noisy sum of symmetric matrices that come turned and `packed`."""
         found = self.ask(release, words, noise, contribution_fn)
-        return contrast.unpacked(found, self.dim)
+        return axes.turn @ contrast.unpacked(found, self.dim) @ axes.turn.T
 
     def clip_norm(self, release, noises: Noises, z, axes: Frame):
-        """The clip norm over `unit`, and the share of the slope that it keeps.
+        """The clip norm over `ratio` times `unit`, and the share of the slope it keeps.
 
         It is where clipping and noise lose least, or `ROBUST_CLIP_NORM`. The third
         number is the trace of the score's variance over that of its slope, the fourth
         the share of records that are clipped.
         """
-        scores = self.scores_at(z, axes, self.unit(axes))
+        unit = self.ratio * self.unit(axes)
+        scores = self.scores_at(z, axes, unit)
         edges = jnp.asarray(LENGTH_EDGES[1:-1], self.dtype)
 
         def contribution(*record):
             found = scores(*record)
-            lengths = contrast.length(found.nodes, found.directions)
+            lengths = contrast.length(found.nodes, found.directions, self.norm)
             bins = jnp.searchsorted(edges, lengths)
             empty = jnp.zeros(len(LENGTH_EDGES) - 1, self.dtype)
             # Its diameter is sqrt(2) if no number is negative. A model may make weights
@@ -547,7 +554,7 @@ class _Fit:
         choices = np.array([ROBUST_CLIP_NORM]) if noises.variance else CLIP_NORMS
         kept = jnp.asarray(np.minimum(1, choices[:, None] / lengths))
         efficiency, variance = kept @ squares / total, kept**2 @ squares / total
-        noise = choices * self.unit(axes) * noises.pooled_scores
+        noise = choices * unit * noises.pooled_scores
         noise = self.tempering * noise**2 / jnp.maximum(total, 0.3)
         loss = ((variance + noise) / efficiency**2).astype(jnp.float32)
         # JAX 0.10 compiles no wider argmin than this where x64 is off.
@@ -557,67 +564,73 @@ class _Fit:
         clipped = jnp.sum(jnp.where(lengths > clip_norm, counts, 0)) / jnp.sum(counts)
         return clip_norm, kept, variance, clipped
 
-    def slope(self, release, noise, z, axes: Frame, clip_norm):
+    def contrasts_at(self, z, axes: Frame, unit, bound):
+        """``(record, key) -> Contrast`` at z."""
+        scores, bound = self.scores_at(z, axes, unit), bound.astype(self.dtype)
+        return lambda *record: contrast.contrast(scores(*record), bound, self.norm)
+
+    def slope(self, release, noise, z, axes: Frame, unit, bound):
         """J in units of the frame, and the noise's sd on its diagonal."""
-        unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
-        scores = self.scores_at(z, axes, unit)
+        contrasts = self.contrasts_at(z, axes, unit, bound)
 
         def contribution(*record):
-            found = contrast.contrast(scores(*record), bound.astype(self.dtype))
-            return contrast.packed(found.slope) / bound.astype(self.dtype)
+            found = contrasts(*record).slope
+            return contrast.packed(found) / bound.astype(self.dtype)
 
         unit = self.tempering * unit**2 * bound
         words = self.take(release, self.dim * (self.dim + 1) // 2)[0]
-        found = unit * self.matrix(release, words, noise, contribution)
+        found = unit * self.matrix(release, words, noise, contribution, axes)
         return found, unit * noise
 
     def scalar(self, release, noise, scalar_fn, z, axes: Frame, unit, bound):
         """The noisy sum of a number of the records' contrasts at z."""
-        scores = self.scores_at(z, axes, unit)
+        contrasts = self.contrasts_at(z, axes, unit, bound)
 
         def contribution(*record):
-            found = contrast.contrast(scores(*record), bound.astype(self.dtype))
-            return scalar_fn(found)
+            return scalar_fn(contrasts(*record))
 
         return self.ask(release, self.take(release, 1)[0], noise, contribution)
 
     def variance(self, release, noise, z, axes: Frame, unit, bound):
         """V at z over the tempering, and the noise's sd on its diagonal."""
-        scores = self.scores_at(z, axes, unit)
+        contrasts = self.contrasts_at(z, axes, unit, bound)
 
         def contribution(*record):
-            found = contrast.contrast(scores(*record), bound.astype(self.dtype)).score
+            found = contrasts(*record).score
             return contrast.packed(jnp.outer(found, found))
 
         unit = self.tempering * unit**2
         words = self.take(release, self.dim * (self.dim + 1) // 2)[0]
-        return unit * self.matrix(release, words, noise, contribution), unit * noise
+        found = unit * self.matrix(release, words, noise, contribution, axes)
+        return found, unit * noise
 
     def release(self, kinds: _Kinds, noises: Noises, z, axes: Frame) -> Released:
         """All releases but those of the search, from where it has ended."""
+        if self.norm is not None:
+            axes = axes._replace(turn=sparse_turn(axes.stretch, self.norm))
         found = self.clip_norm(kinds.histogram, noises, z, axes)
         clip_norm, kept, variance, clipped = found
         # A tempered posterior is that of fewer records, but clipping loses as much.
         of_records = 0.0 if noises.variance else self.tempering * variance
         inefficiency = (1 - self.tempering) * kept + of_records
+        unit = clip_norm * self.ratio * self.unit(axes)
+        bound = SLOPE_CLIP / (clip_norm * self.ratio**2)
         found, slope_noise_sd = self.slope(
-            kinds.vector, noises.slope, z, axes, clip_norm
+            kinds.vector, noises.slope, z, axes, unit, bound
         )
         slope = regular(found, slope_noise_sd, axes.is_measured)
-        unit, bound = clip_norm * self.unit(axes), SLOPE_CLIP / clip_norm
         back = jnp.linalg.inv(axes.stretch)
         start = self.root(axes, z)
 
         def next_score(kind, carry, given):
             z, total, score, place = carry
             words, noise = given
-            scores = self.scores_at(z, axes, unit)
+            contrasts = self.contrasts_at(z, axes, unit, bound)
 
             def contribution(*record):
-                found = contrast.contrast(scores(*record), bound.astype(self.dtype))
-                return found.score
+                return contrasts(*record).score
 
-            released = self.ask(kind, words, noise, contribution)
+            released = axes.turn @ self.ask(kind, words, noise, contribution)
             released = jnp.where(axes.is_measured, self.tempering * unit * released, 0)
             weight = noise**-2.0
             total += weight

@@ -23,8 +23,9 @@ from dpjax.fit.score_fit import Released, ScoreModel, score_fit
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import law_of, prior_law, prior_mean
 from dpjax.numpyro.nodes import kept_information
-from dpjax.numpyro.score_model import score_model
+from dpjax.numpyro.score_model import score_model, score_norm
 from dpjax.posterior import Posterior
+from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = ["NO_WALK", "PinnedFit"]
 
@@ -130,8 +131,24 @@ class PinnedFit(NamedTuple):
             posterior, model, nominal_num_records=nominal_num_records, **options
         )
 
+    def norm(self, nominal_num_records: int | None) -> MixedNorm | None:
+        """In which scores may be clipped: `dpjax.numpyro.score_model.score_norm`."""
+        return score_norm(
+            self.posterior,
+            nominal_num_records,
+            self.latents(self.start),
+            self.prior_precision,
+            self.pinned.kept,
+        )
+
     def draws(
-        self, posterior: Posterior, released: Released, rng_key, num_draws: int, like
+        self,
+        posterior: Posterior,
+        released: Released,
+        rng_key,
+        num_draws: int,
+        like,
+        norm: MixedNorm | None = None,
     ):
         """Draws of all latents, and what they know; see `dpjax.fit.pinned_draws`."""
         model = model_of(self.posterior)
@@ -144,10 +161,12 @@ class PinnedFit(NamedTuple):
             pinned=self.pinned,
             prior_mean=prior_law(model)[0],
             prior_precision=prior_law(model)[1],
-            lost_fn=functools.partial(self._lost, posterior),
+            lost_fn=functools.partial(self._lost, posterior, norm),
         )
 
-    def _lost(self, posterior: Posterior, released: Released) -> float:
+    def _lost(
+        self, posterior: Posterior, norm: MixedNorm | None, released: Released
+    ) -> float:
         """How much variance clipping and redraws add, where the draws are."""
         (found,) = made_up(
             posterior.loglikelihood_fn,
@@ -158,7 +177,7 @@ class PinnedFit(NamedTuple):
             kept_information(model_of(self.posterior)),
         )
         num_records = float(released.num_records) / posterior.tempering
-        return found.lost(num_records, float(released.clip_norm))
+        return found.lost(num_records, float(released.clip_norm), norm)
 
 
 def _zetas(pinned: Pinned, positions) -> jax.Array:

@@ -26,6 +26,7 @@ from dpjax.numpyro.sample import (
     STEPS_PER_DRAW,
     check_method,
     fit_algorithm,
+    fit_norm,
     is_of_whole_records,
     walk_from,
     walk_length,
@@ -34,12 +35,14 @@ from dpjax.numpyro.score_model import check_center
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import least_noise
 from dpjax.runner.plan import EPSILONS, Plan
 from dpjax.runner.plan_fit import (
     NUM_POSITIONS,
     FitCost,
+    Gain,
     Passes,
     names_of,
     plan_fit,
@@ -157,6 +160,8 @@ class _Asked(NamedTuple):
         Public ones, at which records are made up, with a leading axis.
     names
         Of the components of the flattened position.
+    norm_fn
+        ``nominal_num_records -> `` the norm of `dpjax.fit.sparse`, or None.
     """
 
     posterior: Posterior
@@ -165,6 +170,7 @@ class _Asked(NamedTuple):
     prior_precision: np.ndarray
     positions: Any
     names: list[str]
+    norm_fn: Callable[[int | None], MixedNorm | None]
 
 
 def _asked(posterior: Posterior, positions, pinned: Pinned | None) -> _Asked:
@@ -173,7 +179,13 @@ def _asked(posterior: Posterior, positions, pinned: Pinned | None) -> _Asked:
     if pinned is None:
         precision = prior_law(model)[1]
         return _Asked(
-            posterior, fit_algorithm, model.simulate, precision, positions, names
+            posterior,
+            fit_algorithm,
+            model.simulate,
+            precision,
+            positions,
+            names,
+            functools.partial(fit_norm, posterior),
         )
     found = PinnedFit.of(posterior, pinned)
     return _Asked(
@@ -183,6 +195,7 @@ def _asked(posterior: Posterior, positions, pinned: Pinned | None) -> _Asked:
         found.prior_precision,
         found.zetas(positions),
         [names[i] for i in pinned.kept],
+        found.norm,
     )
 
 
@@ -203,19 +216,20 @@ def _cost(
     def noise(noise_multiplier, num_records, gain):
         noises = gaussian(noise_multiplier, num_records)
         *firsts, last = noises.scores
-        noises = noises._replace(scores=[*firsts, gain * last])
-        return Noise(noises.pooled_scores, noises.slope)
+        noises = noises._replace(scores=[*firsts, gain.noise * last])
+        return Noise(noises.pooled_scores, noises.slope, gain.norm)
 
     def spent(budget):
         if is_walk:
             share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
-            return least_noise(algorithm_fn, posterior, share), 1.0
+            return least_noise(algorithm_fn, posterior, share), Gain()
         return spending_and_gain(
             algorithm_fn,
             posterior,
             dim,
             budget,
             lambda noise_multiplier: gaussian(noise_multiplier).scores[-1],
+            asked.norm_fn(nominal_num_records),
         )
 
     def resolution(noise_multiplier, num_records):

@@ -46,12 +46,13 @@ from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import generated, kept_information
 from dpjax.numpyro.pinned import NO_WALK, PinnedFit
-from dpjax.numpyro.score_model import check_center, score_model
+from dpjax.numpyro.score_model import check_center, score_model, score_norm
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.captured import check_example
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
 from dpjax.runner import sample as simulated
 from dpjax.runner.check import check_key
@@ -68,6 +69,7 @@ __all__ = [
     "check_method",
     "clip_per_step",
     "fit_algorithm",
+    "fit_norm",
     "is_of_whole_records",
     "sample",
     "walk_from",
@@ -228,6 +230,7 @@ def sample(
         posterior,
         model.dim,
         budget,
+        fit_norm(posterior, nominal_num_records),
         ledger=ledger,
         checkpoint=checkpoint,
     )
@@ -236,7 +239,9 @@ def sample(
     )
     return fit(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
-        functools.partial(draws, lost_fn=functools.partial(_lost, posterior)),
+        functools.partial(
+            draws, lost_fn=functools.partial(_lost, posterior, _norm(last))
+        ),
         posterior,
         initial_position=prior_mean(model),
         budget=budget,
@@ -263,14 +268,19 @@ def _of_products(
         found.algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
     noise_multiplier, last = spending(
-        algorithm_fn, posterior, found.dim, budget, **files
+        algorithm_fn,
+        posterior,
+        found.dim,
+        budget,
+        found.norm(nominal_num_records),
+        **files,
     )
     _check_resolution(
         posterior, found.dim, budget, noise_multiplier, nominal_num_records
     )
     run = fit(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
-        found.draws,
+        functools.partial(found.draws, norm=_norm(last)),
         posterior,
         initial_position=found.start,
         budget=budget,
@@ -314,7 +324,19 @@ def is_of_whole_records(model: Model) -> bool:
     return makes_all and model.has_forward_mode
 
 
-def _lost(posterior, released: Released) -> float:
+def fit_norm(posterior: Posterior, nominal_num_records: int | None) -> MixedNorm | None:
+    """In which scores may be clipped: `dpjax.numpyro.score_model.score_norm`."""
+    model = model_of(posterior)
+    return score_norm(
+        posterior, nominal_num_records, prior_mean(model), prior_law(model)[1]
+    )
+
+
+def _norm(last: GaussianSum | KNormSum | None) -> MixedNorm | None:
+    return last.norm if isinstance(last, KNormSum) else None
+
+
+def _lost(posterior, norm: MixedNorm | None, released: Released) -> float:
     """How much variance clipping and redraws add: `MadeUp.lost` where the draws are."""
     model = model_of(posterior)
     _, unravel = ravel_pytree(prior_mean(model))
@@ -328,7 +350,7 @@ def _lost(posterior, released: Released) -> float:
         kept_information(model),
     )
     num_records = float(released.num_records) / posterior.tempering
-    return found.lost(num_records, float(released.clip_norm))
+    return found.lost(num_records, float(released.clip_norm), norm)
 
 
 def _check_resolution(posterior, dim, budget, noise_multiplier, nominal_num_records):
@@ -383,7 +405,7 @@ def _walk(
         ledger = ledger or f"{checkpoint or Path(folder) / 'run'}.ledger"
         fitted = fit(
             functools.partial(fit_algorithm, noise_multiplier=noise_multiplier),
-            functools.partial(draws, lost_fn=functools.partial(_lost, posterior)),
+            functools.partial(draws, lost_fn=functools.partial(_lost, posterior, None)),
             dataclasses.replace(posterior, constrain_fn=None),
             initial_position=prior_mean(model_of(posterior)),
             budget=share,

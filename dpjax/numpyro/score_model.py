@@ -9,6 +9,7 @@ rare, such as the cases of a rare disease.
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,14 +20,16 @@ from dpjax.fit import contrast
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.score_fit import MAX_MOVE, ScoreModel
 from dpjax.fit.scores import NUM_SEARCH_REDRAWS, Scores
+from dpjax.fit.sparse import sparse_norm
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import prior_law, prior_mean, record_information
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import are_redrawn, conditional_scores
 from dpjax.posterior import Posterior
+from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
 
-__all__ = ["check_center", "score_model"]
+__all__ = ["check_center", "score_model", "score_norm"]
 
 MAX_NUMBERS = 2**19
 """Numbers, of all rows of the example together, from which a mean is taken."""
@@ -114,6 +117,55 @@ def _mean_over_rows(model: Model, function: Callable, size_fn: Callable) -> Call
         return [jnp.sum(leaf, axis=0) / jnp.sum(usable) for leaf in kept]
 
     return mean
+
+
+def score_norm(
+    posterior: Posterior,
+    nominal_num_records: int | None,
+    position: Any,
+    prior_precision: np.ndarray,
+    kept: np.ndarray | None = None,
+) -> MixedNorm | None:
+    """`dpjax.fit.sparse.sparse_norm` of what records of the example could have said.
+
+    Parameters
+    ----------
+    posterior, nominal_num_records
+        As in `score_model`.
+    position
+        A public one.
+    prior_precision
+        Of the components that are asked of, ``(d, d)``.
+    kept
+        Which components are, if not all.
+    """
+    model = model_of(posterior)
+    scores_fn = conditional_scores(model)
+
+    def of_record(position, record):
+        found = scores_fn(position, record, jax.random.key(0))
+        directions = found.directions if kept is None else found.directions[:, kept]
+        return found.nodes @ directions, found.weights
+
+    def of_records(position, records):
+        return jax.lax.map(lambda record: of_record(position, record), records)
+
+    first = jax.tree.map(lambda leaf: leaf[0], model.example)
+    scores, _ = jax.eval_shape(of_record, position, first)
+    rows = len(jax.tree.leaves(model.example)[0])
+    chosen = np.linspace(0, rows - 1, min(rows, max(MAX_NUMBERS // scores.size, 16)))
+    chosen = np.unique(chosen.astype(int))
+    records = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], model.example)
+    scores, weights = evaluated(of_records, position, records)
+    scores = np.asarray(scores, np.float64)
+    usable = np.all(np.isfinite(scores), axis=(1, 2))
+    weights = np.asarray(weights, np.float64)[usable] / max(np.sum(usable), 1)
+    return sparse_norm(
+        scores[usable].reshape(-1, scores.shape[-1]),
+        weights.ravel(),
+        prior_precision,
+        posterior.tempering * nominal_size(posterior, nominal_num_records),
+    )
 
 
 def check_center(model: Model) -> None:

@@ -14,6 +14,7 @@ from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.quietest_sum import quietest_sum
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
@@ -148,7 +149,12 @@ def too_little(
 
 
 def spending(
-    algorithm_fn, posterior: Posterior, size: int, budget: privacy.Budget, **files
+    algorithm_fn,
+    posterior: Posterior,
+    size: int,
+    budget: privacy.Budget,
+    norm: MixedNorm | None = None,
+    **files,
 ) -> tuple[float, GaussianSum | KNormSum | None]:
     """The noise multiplier of a fit that spends a budget, and its last release.
 
@@ -157,8 +163,8 @@ def spending(
     algorithm_fn, posterior, budget, files
         As in `least_noise`. The last of the events that the algorithm states is that of
         its last release.
-    size
-        The numbers of that release.
+    size, norm
+        The numbers of that release, and a norm that may suit them.
 
     Returns
     -------
@@ -175,7 +181,7 @@ def spending(
         return noise_multiplier, None
     algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
     *others, _ = algorithm.privacy(1, budget.neighboring_relation)
-    return noise_multiplier, quietest_sum(1.0, size, others, budget)
+    return noise_multiplier, quietest_sum(1.0, size, others, budget, norm=norm)
 
 
 def least_noise(

@@ -22,7 +22,9 @@ from dpjax.fit.simulated import (
 )
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
+from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
+from dpjax.release.quietest_sum import relative_noise
 from dpjax.runner.fit import spending
 from dpjax.runner.plan import EPSILONS, Plan, budgets, shown_time
 from dpjax.runner.sample import prior_draws
@@ -30,6 +32,7 @@ from dpjax.runner.sample import prior_draws
 __all__ = [
     "NUM_POSITIONS",
     "FitCost",
+    "Gain",
     "Passes",
     "names_of",
     "plan_fit",
@@ -59,14 +62,26 @@ class Passes(NamedTuple):
     num_bytes: float
 
 
+class Gain(NamedTuple):
+    """What the last release of a fit gains over a Gaussian one.
+
+    noise
+        Its noise over that of a Gaussian release.
+    norm
+        In which it clips, in place of the Euclidean norm.
+    """
+
+    noise: float = 1.0
+    norm: MixedNorm | None = None
+
+
 class FitCost(NamedTuple):
     """What a fit of so many records does with a budget. All of it is public.
 
     num_records
         n.
     spending
-        ``budget -> (noise_multiplier, gain)`` of a fit that spends it: the gain is the
-        noise of the last release over that of a Gaussian one.
+        ``budget -> (noise_multiplier, gain)`` of a fit that spends it.
     noise
         ``(noise_multiplier, n, gain) -> Noise``.
     resolution
@@ -84,8 +99,8 @@ class FitCost(NamedTuple):
     """
 
     num_records: int
-    spending: Callable[[privacy.Budget], tuple[float, float]]
-    noise: Callable[[float, float, float], Noise]
+    spending: Callable[[privacy.Budget], tuple[float, Gain]]
+    noise: Callable[[float, float, Gain], Noise]
     resolution: Callable[[float, float], float]
     min_resolution: float
     events: Callable[[NeighboringRelation, float], list]
@@ -116,7 +131,7 @@ def plan_fit(
         median = np.median(noises(noise_multiplier, num_records, own_gain))
         return resolution >= cost.min_resolution and median <= MAX_NOISE
 
-    rows, resolutions, own, own_gain = [], [], math.inf, 1.0
+    rows, resolutions, own, own_gain = [], [], math.inf, Gain()
     every = budgets(budget, epsilons)
     lines = [
         f"a fit of {cost.num_records} records; noise and width of the draws in sds of "
@@ -130,7 +145,7 @@ def plan_fit(
         try:
             noise_multiplier, gain = cost.spending(each)
         except privacy.BudgetError:
-            noise_multiplier, gain = math.inf, 1.0
+            noise_multiplier, gain = math.inf, Gain()
         if noise_multiplier == math.inf:
             found, resolution = np.full(len(names), np.inf), 0.0
             said = "  refused"
@@ -234,21 +249,23 @@ def spending_and_gain(
     size: int,
     budget: privacy.Budget,
     gaussian: Callable[[float], float],
-) -> tuple[float, float]:
+    norm: MixedNorm | None = None,
+) -> tuple[float, Gain]:
     """What `FitCost.spending` returns.
 
     Parameters
     ----------
-    algorithm_fn, posterior, size, budget
+    algorithm_fn, posterior, size, budget, norm
         As in `dpjax.runner.fit.spending`.
     gaussian
         The noise of the last release if it is Gaussian, given the noise multiplier of
         the fit.
     """
-    noise_multiplier, last = spending(algorithm_fn, posterior, size, budget)
+    noise_multiplier, last = spending(algorithm_fn, posterior, size, budget, norm)
     # A plan knows of no earlier runs, so the last release is known.
-    assert last is not None and last.noise_multiplier is not None
-    return noise_multiplier, last.noise_multiplier / gaussian(noise_multiplier)
+    assert last is not None
+    noise = relative_noise(last) / gaussian(noise_multiplier)
+    return noise_multiplier, Gain(noise, getattr(last, "norm", None))
 
 
 def names_of(position) -> list[str]:
@@ -344,7 +361,9 @@ def simulated_cost(
         lambda budget: spending_and_gain(
             algorithm_fn, posterior, dim, budget, gaussian
         ),
-        lambda noise_multiplier, _, gain: Noise(gain * gaussian(noise_multiplier)),
+        lambda noise_multiplier, _, gain: Noise(
+            gain.noise * gaussian(noise_multiplier)
+        ),
         lambda noise_multiplier, num_records: expected_resolution(
             dim, num_records, noise_multiplier
         ),

@@ -19,6 +19,7 @@ from dpjax.fit.scores import Scores
 from dpjax.fit.simulated import simulated_fit
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.mixed_norm import MixedNorm
 from tests.attacks import FAR, Attack, check, claimed, data_sets, flat, found, linear
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quickly_compiled")]
@@ -75,7 +76,7 @@ def log_ratio(state, info, kind):
     noises = np.asarray(Noises.of(1, NUM_RECORDS, NOISE).scores)
     found = jnp.sign(info.stretch[0, 0]) * info.scores[:, 0] / info.score_noise_sds
     ratios = 2 * found / noises
-    if kind is KNormSum:
+    if kind is not GaussianSum:
         last = noises[-1]
         ratios = ratios.at[-1].set(laplace_log_ratio(found[-1] * last, last))
     return jnp.sum(ratios)
@@ -86,7 +87,10 @@ def laplace_log_ratio(total, noise):
     return (abs(total + 1) - abs(total - 1)) * 2**0.5 / noise
 
 
-@pytest.mark.parametrize("kind", [GaussianSum, KNormSum])
+MIXED = functools.partial(KNormSum, norm=MixedNorm((0,), 1))
+
+
+@pytest.mark.parametrize("kind", [GaussianSum, KNormSum, MIXED])
 def test_claims_of_scores_survive(kind):
     noise = float(Noises.of(1, NUM_RECORDS, NOISE).scores[-1])
     kernel = functools.partial(
@@ -121,8 +125,8 @@ def histogram(fit, kinds, noise, z, axes, *_):
     fit.clip_norm(kinds.histogram, noises, z, axes)
 
 
-def slope(fit, kinds, noise, z, axes, *_):
-    fit.slope(kinds.vector, noise, z, axes, jnp.ones(()))
+def slope(fit, kinds, noise, *there):
+    fit.slope(kinds.vector, noise, *there)
 
 
 def fit_check(fit, kinds, noise, *there):
@@ -145,7 +149,7 @@ def one_release(posterior, part, size, diameter, noise):
     num_words = score_fits.KEY_WORDS + charged.num_words(size, posterior.num_records)
 
     def move(words, state, memory):
-        fit = OneRelease(posterior, MODEL, NUM_RECORDS, words, state)
+        fit = OneRelease(posterior, MODEL, NUM_RECORDS, words, state, None)
         with jax.enable_x64(True):
             axes = fit.frame(fit.information(fit.start), jnp.eye(1))
             bound = jnp.asarray(score_fits.SLOPE_CLIP)

@@ -1,5 +1,7 @@
 """What records add is bounded, has mean zero under the model, and the slope it says."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from dpjax.fit import contrast
 from dpjax.fit.scores import Scores
+from dpjax.release.mixed_norm import MixedNorm
 from tests.tiers import tiered
 
 NUM_NODES = 12
@@ -26,39 +29,43 @@ def seen(found: Scores, node: int) -> Scores:
     return found._replace(observed=found.nodes[node])
 
 
-@jax.jit
-def contributions(found: Scores):
+@functools.partial(jax.jit, static_argnames="norm")
+def contributions(found: Scores, norm=None):
     """Of a record: the contrast, its excess, and the difference."""
-    own = contrast.contrast(found, 0.3)
+    own = contrast.contrast(found, 0.3, norm)
     return own, own.excess, contrast.difference(found)
 
 
 SIZES = 2, contrast.MAX_UNROLLED + 1
+NORMS = None, MixedNorm((1,), 3)
 
 
 @pytest.mark.parametrize("p", SIZES)
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("scale", tiered([0.01, 1.0, 100.0], [1.0]))
-def test_contributions_are_bounded(scale, p):
+def test_contributions_are_bounded(scale, norm, p):
     rng = np.random.default_rng(0)
     for _ in range(20):
         found = scores(rng, p, scale=scale)
         far = found._replace(observed=jnp.resize(jnp.asarray([1e6, -1e5]), p))
         for record in (found, far):
-            (psi, slope, square, lost), excess, difference = contributions(record)
+            own, excess, difference = contributions(record, norm)
+            psi, slope, square, lost = own
             assert np.linalg.norm(difference) <= 1 + TINY
-            assert np.linalg.norm(psi) <= 1 + TINY
+            assert (norm or np.linalg.norm)(psi) <= 1 + TINY
             assert np.linalg.norm(slope) <= 0.3 + TINY
             assert -TINY <= square <= 1 + TINY and abs(excess) <= 1 + TINY
             assert abs(lost) <= 1
 
 
 @pytest.mark.parametrize("p", SIZES)
+@pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("scale", tiered([0.1, 1.0, 10.0], [1.0]))
-def test_contributions_have_mean_zero_under_the_model(scale, p):
+def test_contributions_have_mean_zero_under_the_model(scale, norm, p):
     rng = np.random.default_rng(1)
     for _ in range(10):
         found = scores(rng, p, scale=scale)
-        every = [contributions(seen(found, node)) for node in range(NUM_NODES)]
+        every = [contributions(seen(found, node), norm) for node in range(NUM_NODES)]
         own, excess, differences = zip(*every, strict=True)
         psi, lost = [one.score for one in own], [one.lost for one in own]
         for added in (differences, psi, excess, lost):
@@ -76,6 +83,20 @@ def test_expected_slopes_are_covariances_with_the_score(scale):
     )
     np.testing.assert_allclose(kept, (clipped.T * weights) @ nodes, atol=scale * TINY)
     np.testing.assert_allclose(whole, (nodes.T * weights) @ nodes, rtol=TINY)
+
+
+@pytest.mark.parametrize("p", SIZES)
+def test_lengths_are_norms_of_the_vectors(p):
+    found = scores(np.random.default_rng(5), p)
+    vectors = np.asarray(found.gradients()[1])
+    mixed = contrast.length(found.nodes, found.directions, NORMS[1])
+    np.testing.assert_allclose(mixed, NORMS[1](vectors), rtol=TINY)
+    # w is sqrt(3 / 2) for two others.
+    expected = abs(vectors[:, 1]) + 1.5**0.5 * np.hypot(vectors[:, 0], vectors[:, 2])
+    np.testing.assert_allclose(mixed, expected, rtol=TINY)
+    euclidean = contrast.length(found.nodes, found.directions)
+    np.testing.assert_allclose(euclidean, np.linalg.norm(vectors, axis=1), rtol=TINY)
+    assert np.all(euclidean <= np.asarray(mixed))
 
 
 def test_without_clipping_the_contrast_is_the_score():

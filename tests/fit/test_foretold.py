@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import norm
 
 from dpjax.fit.foretold import MadeUp, Noise
+from dpjax.release.mixed_norm import MixedNorm
 
 NUM_RECORDS, PRECISION = 400, 400.0
 
@@ -15,7 +16,8 @@ def normal(dim, tempering=1.0):
     return MadeUp(scores, PRECISION * np.eye(dim), tempering)
 
 
-def test_the_width_is_that_of_what_a_release_leaves_unknown():
+@pytest.mark.parametrize("mixed", [None, MixedNorm((0,), 2, 1.2)])
+def test_the_width_is_that_of_what_a_release_leaves_unknown(mixed):
     """Parameters and releases are drawn 10,000 times, and one regressed on the other.
 
     The variance that is left has the relative sd sqrt(2 / 20,000) = .01, and the test
@@ -23,18 +25,24 @@ def test_the_width_is_that_of_what_a_release_leaves_unknown():
     """
     rng, num_draws, dim, sigma = np.random.default_rng(1), 10_000, 2, 12.0
     model = normal(dim)
-    widths = model.widths(NUM_RECORDS, Noise(sigma))
+    widths = model.widths(NUM_RECORDS, Noise(sigma, norm=mixed))
     unit = np.sqrt(1.0 / NUM_RECORDS)  # Half of the information on two parameters.
     whitened = 1 / np.sqrt(NUM_RECORDS + PRECISION) / unit
-    lengths = np.linalg.norm(model.scores, axis=1) * whitened
+
+    def length(vectors):
+        if mixed is None:
+            return np.linalg.norm(vectors, axis=1)
+        return (np.abs(vectors[:, 0]) + np.abs(vectors[:, 1])) / mixed.ratio
+
+    lengths = length(model.scores) * whitened
     clip_norm = model._clip_norm(lengths, unit, sigma) / whitened
     assert 0.5 < clip_norm < 2  # It binds.
     theta = rng.normal(size=(num_draws, dim)) / np.sqrt(PRECISION)
     released = clip_norm * sigma * rng.normal(size=(num_draws, dim))
     for _ in range(NUM_RECORDS):
         records = theta + rng.normal(size=(num_draws, dim))
-        length = np.linalg.norm(records, axis=1, keepdims=True)
-        released += records * np.minimum(1, clip_norm / length)
+        kept = np.minimum(1, clip_norm / length(records))
+        released += records * kept[:, None]
     slope = np.sum(theta * released) / np.sum(released**2)
     left = np.mean((theta - slope * released) ** 2)
     found = left * (NUM_RECORDS + PRECISION)

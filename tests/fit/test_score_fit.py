@@ -14,10 +14,14 @@ from dpjax.fit.score_fit import ROBUST_CLIP_NORM, ScoreModel, _turn, score_fit
 from dpjax.fit.scores import Scores
 from dpjax.privacy import NeighboringRelation
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.mixed_norm import MixedNorm
 
 NODES = np.linspace(-5, 5, 41)
 WEIGHTS = np.exp(-(NODES**2) / 2) / np.sum(np.exp(-(NODES**2) / 2))
 START = {"slope": jnp.zeros(2)}
+MIXED = MixedNorm((0,), 2, 1.3)
+"""Of scores of which one component is single."""
 
 
 def logprior(position):
@@ -124,10 +128,11 @@ def test_what_is_public_does_not_depend_on_the_number_of_records():
         fitted(regression(100), 8.0).privacy(1, relation)
 
 
-def test_records_do_not_reach_the_result_past_the_releases():
+@pytest.mark.parametrize("last", [None, KNormSum(1.0, 20.0, norm=MIXED)])
+def test_records_do_not_reach_the_result_past_the_releases(last):
     """The check of every private run, with a budget."""
     found = dpjax.run(
-        functools.partial(fitted, noise_multiplier=8.0, robust=True),
+        functools.partial(fitted, noise_multiplier=8.0, robust=True, last=last),
         regression(300),
         1,
         initial_position={"slope": jnp.zeros((1, 2))},
@@ -140,9 +145,10 @@ def test_records_do_not_reach_the_result_past_the_releases():
 
 
 @pytest.mark.thorough
-def test_without_noise_a_fit_finds_the_maximum():
+@pytest.mark.parametrize("last", [None, KNormSum(1.0, 1e-3, norm=MIXED)])
+def test_without_noise_a_fit_finds_the_maximum(last):
     posterior = regression(4000)
-    found = released(posterior, 1e-3)
+    found = released(posterior, 1e-3, last=last)
     x, y = (np.asarray(posterior.data[name], float) for name in ("x", "y"))
     precision = x.T @ x + np.eye(2) / 100
     mode = np.linalg.solve(precision, x.T @ y)
@@ -178,13 +184,14 @@ def test_robust_draws_are_as_wide_as_the_sandwich():
 
 
 @pytest.mark.thorough
-def test_noise_is_what_it_says():
+@pytest.mark.parametrize("last", [None, KNormSum(1.0, 2.0, norm=MIXED)])
+def test_noise_is_what_it_says(last):
     """Centres have the variance that draws count with, over 60 fits."""
     posterior = regression(5_000)
 
     @jax.jit
     def fit(rng_key):
-        algorithm = fitted(posterior, 2.0)
+        algorithm = fitted(posterior, 2.0, last=last)
         found = algorithm.step(rng_key, algorithm.init(START))[1]
         weights = found.score_noise_sds**-2.0
         score, place = (
