@@ -28,12 +28,23 @@ if X64 and jax.__version_info__[:2] == (0, 10):
         + os.environ.get("XLA_FLAGS", "")
     )
 
-# Left out in 32 bits: what these test is text, or computed by NumPy and mpmath. The one
-# program of JAX in the accounting is that of `privacy/bits/test_exact.py`.
+# Left out in 32 bits: what these test is text, files, whether a program is the same, or
+# computed by NumPy and mpmath. The one program of JAX in the accounting is that of
+# `privacy/bits/test_exact.py`.
 if not X64:
     collect_ignore = [
         "test_architecture.py",
+        "test_cli.py",
         "test_docs.py",
+        "config",
+        "datasets",
+        "records",
+        "release/test_self_test.py",
+        "release/test_taint.py",
+        "runner/test_plan.py",
+        "runner/test_program.py",
+        "runner/test_randomness.py",
+        "runner/test_reserve.py",
         "privacy/gaussian",
         "privacy/bits/test_renyi.py",
         "privacy/bits/test_poisson_renyi.py",
@@ -50,7 +61,7 @@ if not X64:
 # Exact accounting computes for longer than it compiles.
 ACCOUNTING = {"privacy", "config", "runner", "test_cli.py"}
 # Thorough tests of these rooms compile for longer than they compute.
-COMPILING = {"numpyro", "ep"}
+COMPILING = {"numpyro", "ep", "runner"}
 
 # Files with tests that take far longer than others.
 LONG = ["start", "horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]

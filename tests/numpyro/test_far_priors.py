@@ -75,6 +75,7 @@ def mean_and_sd(draws):
     return np.mean(values, axis=1), np.std(values, axis=1)
 
 
+@pytest.mark.thorough
 def test_a_fit_arrives_from_the_centre_of_a_vague_prior():
     """The logarithm of the scale is seven away from that of the prior's."""
     draws = fitted(normal(1000.0), lines())
@@ -84,6 +85,7 @@ def test_a_fit_arrives_from_the_centre_of_a_vague_prior():
     assert np.all(sd < 0.01) and draws.known.is_near
 
 
+@pytest.mark.thorough
 def test_rare_outcomes_are_found():
     """Some 400 cases, which a search for the bulk of the records passes by."""
     y = np.random.default_rng(2).random(NUM_RECORDS) < 1 / (1 + np.exp(4.6 - 0.5 * X))

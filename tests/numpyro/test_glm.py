@@ -214,20 +214,13 @@ assert "formulaic" not in sys.modules
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(
-    ("family", "formula"),
-    [
-        ("gaussian", "score ~ age + sex + site"),
-        ("bernoulli", "ill ~ age + sex"),
-        ("poisson", "visits ~ age + sex + offset(log(years))"),
-    ],
-)
-def test_a_regression_agrees_with_nuts_on_the_same_records(family, formula):
+def test_a_regression_agrees_with_nuts_on_the_same_records():
     """Means differ by noise, with the sd that the fit states, and by NUTS's own error.
 
     NUTS makes 300 draws that are worth a hundred at least, so six standard errors have
-    a chance of 2e-9 for each of twelve parameters. Widths of so few draws err by .07.
+    a chance of 2e-9 for each of three parameters. Widths of so few draws err by .07.
     """
+    family, formula = "poisson", "visits ~ age + sex + offset(log(years))"
     table = people(20_000)
     regression = Regression(formula, family=family, schema=SCHEMA)
     with jax.numpy_rank_promotion("allow"), jax.debug_key_reuse(False):
