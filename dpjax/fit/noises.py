@@ -18,8 +18,8 @@ from dpjax.release.k_norm_sum import KNormSum
 __all__ = ["MIN_RESOLUTION", "Noises", "expected_resolution"]
 
 PHASES = (
-    (20, 0.1, 0.45, 0.01),
-    (8, 0.05, 0.3, 0.01),
+    (20, 0.1, 0.45, 0.03),
+    (8, 0.05, 0.3, 0.03),
     (6, 0.03, 0.3, 0.04),
 )
 """Of the search: number of steps; noise of a step, in standard deviations of the
@@ -41,6 +41,11 @@ FIRST_SCORES, LEAST_FIRST, MAX_FIRST = (0.25, 0.75), 0.1, 0.4
 what the other releases leave. Between them it is what `PLACE_NOISE` asks for. The last
 score takes the rest, as K-norm noise is least on one large share."""
 
+THRIFT = 0.5
+"""What the search and the first scores take of their shares where the last score has
+noise of a mixed norm, which falls with the epsilon that they leave, not with its root.
+The slope keeps its share, as noise on it hides what the records say."""
+
 CHECK_SHARE = 0.01
 """Of the fit check. It makes the noise of the scores half a per cent larger. At epsilon
 1 and delta 1e-6, its own noise is that of the mean square of 20,000 records to 3 %."""
@@ -48,10 +53,10 @@ CHECK_SHARE = 0.01
 VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
 """Of V and of the slope that is lost, in a robust fit."""
 
-CURVATURE_CLIP, SLOPE_CLIP = 4.5, 2.0
+CURVATURE_CLIP, SLOPE_CLIP = 3.0, 2.0
 """Clip norms of a record's curvature and slope, over about what they are."""
 
-CURVATURE_REACH = 3.0
+CURVATURE_REACH = 2.0
 """Length of a record's score, over the root mean square one, beyond which its curvature
 grows as the length, not as its square."""
 
@@ -98,12 +103,14 @@ class Noises(NamedTuple):
         A release of the share f of the budget has noise 1 / sqrt(f) times that of a
         release which spends all of it.
         """
+        is_mixed = isinstance(last, KNormSum) and last.norm is not None
+        thrift = THRIFT if is_mixed else 1.0
         counts, step_noise, eigenvalue_noise, most = np.transpose(PHASES)
         step = dim / effective / step_noise
-        steps = _share(step, noise_multiplier, MAX_STEP_SHARE)
+        steps = _share(step, noise_multiplier, MAX_STEP_SHARE, thrift)
         curvature = largest_noise(CURVATURE_CLIP * dim / effective, dim)
         curvature = curvature / eigenvalue_noise
-        curvatures = _share(curvature, noise_multiplier, most)
+        curvatures = _share(curvature, noise_multiplier, most, thrift)
         slope = _slope_share(dim, effective, noise_multiplier)
         rest = 1 - counts @ steps - sum(curvatures)
         rest -= HISTOGRAM_SHARE + slope + CHECK_SHARE
@@ -113,7 +120,7 @@ class Noises(NamedTuple):
             return noise_multiplier / np.sqrt(share)
 
         first = dim / effective * (noise_multiplier / PLACE_NOISE) ** 2
-        first = np.clip(first, LEAST_FIRST * rest, MAX_FIRST * rest)
+        first = thrift * np.clip(first, LEAST_FIRST * rest, MAX_FIRST * rest)
         scores = noise([*(first * np.array(FIRST_SCORES)), rest - first])
         if last is not None:
             assert last.noise_multiplier is not None
@@ -163,7 +170,7 @@ def _slope_share(dim: int, effective: float, noise_multiplier: float):
     return _share(unit, noise_multiplier, MAX_SLOPE_SHARE)
 
 
-def _share(unit, noise_multiplier: float, most):
+def _share(unit, noise_multiplier: float, most, thrift: float = 1.0):
     """Share of the budget with which a release has the noise that is wanted of it.
 
     Parameters
@@ -175,6 +182,9 @@ def _share(unit, noise_multiplier: float, most):
     most
         The largest share. The smallest one has the largest noise multiplier that a
         release can have.
+    thrift
+        By which the share is multiplied.
     """
     least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
-    return np.clip((unit * noise_multiplier) ** 2, least, most)
+    share = thrift * np.minimum((unit * noise_multiplier) ** 2, most)
+    return np.maximum(share, least)

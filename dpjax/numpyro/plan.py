@@ -35,6 +35,7 @@ from dpjax.numpyro.score_model import check_center
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
+from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import least_noise
@@ -209,15 +210,20 @@ def _cost(
         asked.algorithm_fn, robust=robust, nominal_num_records=nominal_num_records
     )
 
-    def gaussian(noise_multiplier, num_records=num_records):
+    def noises_of(noise_multiplier, num_records=num_records, last=None):
         effective = posterior.tempering * num_records
-        return Noises.of(dim, effective, noise_multiplier, robust)
+        return Noises.of(dim, effective, noise_multiplier, robust, last)
 
     def noise(noise_multiplier, num_records, gain):
-        noises = gaussian(noise_multiplier, num_records)
-        *firsts, last = noises.scores
-        noises = noises._replace(scores=[*firsts, gain.noise * last])
-        return Noise(noises.pooled_scores, noises.slope, gain.norm)
+        found = noises_of(noise_multiplier, num_records)
+        last, ratio = gain.noise * found.scores[-1], 1.0
+        if gain.norm is not None:
+            release = KNormSum(1.0, noise_multiplier, norm=gain.norm)
+            found = noises_of(noise_multiplier, num_records, release)
+            ratio = gain.norm.ratio
+        firsts = [ratio * first for first in found.scores[:-1]]
+        found = found._replace(scores=[*firsts, last])
+        return Noise(found.pooled_scores, found.slope, gain.norm)
 
     def spent(budget):
         if is_walk:
@@ -228,7 +234,7 @@ def _cost(
             posterior,
             dim,
             budget,
-            lambda noise_multiplier: gaussian(noise_multiplier).scores[-1],
+            lambda noise_multiplier: noises_of(noise_multiplier).scores[-1],
             asked.norm_fn(nominal_num_records),
         )
 

@@ -1,6 +1,7 @@
 """The kind of noise with which a sum of few numbers is released best."""
 
 from collections.abc import Callable
+from typing import Any
 
 from dpjax.privacy import Budget, spend_rest
 from dpjax.privacy.events import MAX_K_NORM_DIM
@@ -8,7 +9,7 @@ from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
 
-__all__ = ["quietest_sum", "relative_noise"]
+__all__ = ["is_quieter", "mixed_norm_sum", "quietest_sum", "relative_noise"]
 
 LEAST_GAIN = 0.05
 """Share of the noise that K-norm noise must save to be chosen. Gaussian noise may be
@@ -16,17 +17,12 @@ followed by releases that are chosen in view of it, under a filter of mu^2."""
 
 
 def quietest_sum(
-    l2_clip_norm: float,
-    size: int,
-    others,
-    budget: Budget,
-    diameter: float = 2.0,
-    norm: MixedNorm | None = None,
+    l2_clip_norm: float, size: int, others, budget: Budget, diameter: float = 2.0
 ) -> GaussianSum | KNormSum:
     """A release of `size` numbers that spends what others leave, with least noise.
 
-    The choice and the noise depend on `size`, `others` and `norm`, so all of these must
-    be fixed before the first output is seen.
+    Both the choice and the noise depend on `size` and `others`, so all of these must be
+    fixed before the first output is seen.
 
     Parameters
     ----------
@@ -38,8 +34,6 @@ def quietest_sum(
         List of (event, count) of the other releases of the plan, before or after.
     budget
         The budget of all releases together.
-    norm
-        A norm that may be better than the Euclidean one, for K-norm noise.
 
     Raises
     ------
@@ -49,31 +43,35 @@ def quietest_sum(
         If the other releases leave nothing.
     """
 
-    def spending(of: Callable[[float], GaussianSum | KNormSum]):
-        noise_multiplier = spend_rest(
-            lambda value: of(value).event(size, budget.neighboring_relation),
+    def of(kind: type[GaussianSum] | type[KNormSum]) -> GaussianSum | KNormSum:
+        return _spending(
+            lambda value: kind(l2_clip_norm, value, diameter=diameter),
+            size,
             others,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
+            budget,
         )
-        return of(noise_multiplier)
 
-    def k_norm(noise_multiplier):
-        return KNormSum(l2_clip_norm, noise_multiplier, diameter)
-
-    def mixed_norm(noise_multiplier):
-        return KNormSum(l2_clip_norm, noise_multiplier, diameter, norm)
-
-    gaussian = spending(
-        lambda value: GaussianSum(l2_clip_norm, value, diameter=diameter)
-    )
-    if size > MAX_K_NORM_DIM:
-        return gaussian
-    kinds = [k_norm, mixed_norm] if norm else [k_norm]
-    quietest = min(map(spending, kinds), key=relative_noise)
-    if relative_noise(quietest) <= (1 - LEAST_GAIN) * relative_noise(gaussian):
-        return quietest
+    gaussian = of(GaussianSum)
+    if size <= MAX_K_NORM_DIM:
+        k_norm = of(KNormSum)
+        if is_quieter(k_norm, gaussian):
+            return k_norm
     return gaussian
+
+
+def mixed_norm_sum(norm: MixedNorm, others, budget: Budget) -> KNormSum:
+    """A release with K-norm noise of a mixed norm that spends what others leave.
+
+    Its clip norm is one; the other parameters and errors are those of `quietest_sum`.
+    """
+    return _spending(
+        lambda value: KNormSum(1.0, value, norm=norm), norm.size, others, budget
+    )
+
+
+def is_quieter(one: GaussianSum | KNormSum, other: GaussianSum | KNormSum) -> bool:
+    """Whether the first release has less noise, by `LEAST_GAIN` and more."""
+    return relative_noise(one) <= (1 - LEAST_GAIN) * relative_noise(other)
 
 
 def relative_noise(release: GaussianSum | KNormSum) -> float:
@@ -81,3 +79,15 @@ def relative_noise(release: GaussianSum | KNormSum) -> float:
     assert release.noise_multiplier is not None
     norm = release.norm if isinstance(release, KNormSum) else None
     return release.noise_multiplier * (norm.ratio if norm else 1.0)
+
+
+def _spending(of: Callable[[float], Any], size: int, others, budget: Budget):
+    """The release, given its noise multiplier, that spends what others leave."""
+    return of(
+        spend_rest(
+            lambda value: of(value).event(size, budget.neighboring_relation),
+            others,
+            epsilon=budget.epsilon,
+            delta=budget.delta,
+        )
+    )

@@ -15,7 +15,7 @@ from dpjax.privacy.validate import check_count
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
-from dpjax.release.quietest_sum import quietest_sum
+from dpjax.release.quietest_sum import is_quieter, mixed_norm_sum, quietest_sum
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.hashes import digest
@@ -163,8 +163,10 @@ def spending(
     algorithm_fn, posterior, budget, files
         As in `least_noise`. The last of the events that the algorithm states is that of
         its last release.
-    size, norm
-        The numbers of that release, and a norm that may suit them.
+    size
+        The numbers of that release.
+    norm
+        A norm that may suit them. If it does, the other releases are told.
 
     Returns
     -------
@@ -179,9 +181,17 @@ def spending(
     noise_multiplier = least_noise(algorithm_fn, posterior, budget, **files)
     if spent_before(budget, files.get("ledger"), files.get("checkpoint")) is not None:
         return noise_multiplier, None
-    algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
-    *others, _ = algorithm.privacy(1, budget.neighboring_relation)
-    return noise_multiplier, quietest_sum(1.0, size, others, budget, norm=norm)
+
+    def others(**last):
+        algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier, **last)
+        return algorithm.privacy(1, budget.neighboring_relation)[:-1]
+
+    quietest = quietest_sum(1.0, size, others(), budget)
+    if norm is None:
+        return noise_multiplier, quietest
+    beside = others(last=KNormSum(1.0, noise_multiplier, norm=norm))
+    mixed = mixed_norm_sum(norm, beside, budget)
+    return noise_multiplier, mixed if is_quieter(mixed, quietest) else quietest
 
 
 def least_noise(

@@ -52,6 +52,9 @@ def test_draws_lie_about_the_effects(model, spread):
             verbose=False,
             unsafe_key=jax.random.key(0),
         )
+    # The last score has noise of a norm that suits groups, and spends all that is left.
+    assert "release with a loss of at most" in run.statement.events
+    assert 3.99 < run.statement.epsilon <= 4.0
     effects = np.asarray(run.positions["effect"]).reshape(-1, NUM_GROUPS)
     # A normal law is beyond 6 sds in one of six with a chance of 1.2e-8.
     assert np.abs((effects.mean(axis=0) - truth) / effects.std(axis=0)).max() < 6
