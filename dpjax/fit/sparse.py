@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from dpjax.privacy.events import MAX_K_NORM_DIM
 from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = ["sparse_norm"]
@@ -18,7 +19,10 @@ def sparse_norm(
     prior_precision: np.ndarray,
     num_records: float,
 ) -> MixedNorm | None:
-    """A norm for the scores of made-up records; None if no component is single.
+    """A norm for the scores of made-up records.
+
+    It is None if no component is single, if there are too many for K-norm noise, or if
+    the prior is too vague to make the information positive.
 
     Parameters
     ----------
@@ -32,6 +36,8 @@ def sparse_norm(
         n, times the tempering.
     """
     dim = scores.shape[1]
+    if dim > MAX_K_NORM_DIM:
+        return None
     squares = weights @ scores**2
     share = (weights @ np.abs(scores)) ** 2 / np.maximum(squares, 1e-300)
     single = np.flatnonzero(share <= MAX_SHARE)
@@ -41,9 +47,13 @@ def sparse_norm(
     order = np.array([*norm.single, *norm.others])
     information = np.einsum("i,ij,ik->jk", weights, scores, scores)
     information = num_records * information + prior_precision
-    root = np.linalg.cholesky(information[np.ix_(order, order)])
+    try:
+        root = np.linalg.cholesky(information[np.ix_(order, order)])
+    except np.linalg.LinAlgError:
+        return None
     turned = np.empty(scores.shape)
     turned[:, order] = solve_triangular(root, scores[:, order].T, lower=True).T
     mean_square = weights @ np.asarray(norm(turned)) ** 2
     ratio = np.sqrt(mean_square / (weights @ np.sum(turned**2, axis=1)))
-    return MixedNorm(norm.single, dim, float(ratio))
+    # Rounded, as it is part of the program of a fit, which may go on elsewhere.
+    return MixedNorm(norm.single, dim, round(float(ratio), 4))

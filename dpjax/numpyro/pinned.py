@@ -136,7 +136,6 @@ class PinnedFit(NamedTuple):
         return score_norm(
             self.posterior,
             nominal_num_records,
-            self.latents(self.start),
             self.prior_precision,
             self.pinned.kept,
         )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -138,7 +139,7 @@ def plan(
     if not is_walk:
         return planned
     num_steps = STEPS_PER_DRAW * num_draws
-    noise_multiplier, gain = cost.spending(budget)
+    noise_multiplier, gain = cost.spending(budget, num_records)
     noise = cost.noise(noise_multiplier, num_records, gain)
     metric, _ = found[0].covariances(num_records, noise)
     walk = walk_from(posterior, centre, metric, budget, num_chains, num_steps)
@@ -210,7 +211,7 @@ def _cost(
         asked.algorithm_fn, robust=robust, nominal_num_records=nominal_num_records
     )
 
-    def noises_of(noise_multiplier, num_records=num_records, last=None):
+    def noises_of(noise_multiplier, num_records, last=None):
         effective = posterior.tempering * num_records
         return Noises.of(dim, effective, noise_multiplier, robust, last)
 
@@ -225,17 +226,24 @@ def _cost(
         found = found._replace(scores=[*firsts, last])
         return Noise(found.pooled_scores, found.slope, gain.norm)
 
-    def spent(budget):
+    norm = None if is_walk else asked.norm_fn(nominal_num_records)
+
+    def spent(budget, size):
+        of_so_many = algorithm_fn
+        if size != num_records:
+            of_so_many = functools.partial(
+                algorithm_fn, nominal_num_records=math.ceil(size)
+            )
         if is_walk:
             share = dataclasses.replace(budget, epsilon=FIT_SHARE * budget.epsilon)
-            return least_noise(algorithm_fn, posterior, share), Gain()
+            return least_noise(of_so_many, posterior, share), Gain()
         return spending_and_gain(
-            algorithm_fn,
+            of_so_many,
             posterior,
             dim,
             budget,
-            lambda noise_multiplier: noises_of(noise_multiplier).scores[-1],
-            asked.norm_fn(nominal_num_records),
+            lambda noise_multiplier: noises_of(noise_multiplier, size).scores[-1],
+            norm,
         )
 
     def resolution(noise_multiplier, num_records):

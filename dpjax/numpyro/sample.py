@@ -326,10 +326,8 @@ def is_of_whole_records(model: Model) -> bool:
 
 def fit_norm(posterior: Posterior, nominal_num_records: int | None) -> MixedNorm | None:
     """In which scores may be clipped: `dpjax.numpyro.score_model.score_norm`."""
-    model = model_of(posterior)
-    return score_norm(
-        posterior, nominal_num_records, prior_mean(model), prior_law(model)[1]
-    )
+    precision = prior_law(model_of(posterior))[1]
+    return score_norm(posterior, nominal_num_records, precision)
 
 
 def _norm(last: GaussianSum | KNormSum | None) -> MixedNorm | None:

@@ -9,7 +9,6 @@ rare, such as the cases of a rare disease.
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -122,7 +121,6 @@ def _mean_over_rows(model: Model, function: Callable, size_fn: Callable) -> Call
 def score_norm(
     posterior: Posterior,
     nominal_num_records: int | None,
-    position: Any,
     prior_precision: np.ndarray,
     kept: np.ndarray | None = None,
 ) -> MixedNorm | None:
@@ -132,36 +130,16 @@ def score_norm(
     ----------
     posterior, nominal_num_records
         As in `score_model`.
-    position
-        A public one.
     prior_precision
         Of the components that are asked of, ``(d, d)``.
     kept
         Which components are, if not all.
     """
-    model = model_of(posterior)
-    scores_fn = conditional_scores(model)
-
-    def of_record(position, record):
-        found = scores_fn(position, record, jax.random.key(0))
-        directions = found.directions if kept is None else found.directions[:, kept]
-        return found.nodes @ directions, found.weights
-
-    def of_records(position, records):
-        return jax.lax.map(lambda record: of_record(position, record), records)
-
-    first = jax.tree.map(lambda leaf: leaf[0], model.example)
-    scores, _ = jax.eval_shape(of_record, position, first)
-    rows = len(jax.tree.leaves(model.example)[0])
-    chosen = np.linspace(0, rows - 1, min(rows, max(MAX_NUMBERS // scores.size, 16)))
-    chosen = np.unique(chosen.astype(int))
-    records = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], model.example)
-    scores, weights = evaluated(of_records, position, records)
-    scores = np.asarray(scores, np.float64)
-    usable = np.all(np.isfinite(scores), axis=(1, 2))
-    weights = np.asarray(weights, np.float64)[usable] / max(np.sum(usable), 1)
+    scores, weights, usable = (leaf[1] for leaf in _center_scores(model_of(posterior)))
+    scores, weights = scores[usable], weights[usable] / max(np.sum(usable), 1)
+    scores = scores.reshape(-1, scores.shape[-1])
     return sparse_norm(
-        scores[usable].reshape(-1, scores.shape[-1]),
+        scores if kept is None else scores[:, kept],
         weights.ravel(),
         prior_precision,
         posterior.tempering * nominal_size(posterior, nominal_num_records),
@@ -180,26 +158,8 @@ def check_center(model: Model) -> None:
         If what more of them could have said is not finite there, or tells so much of a
         latent, beside its prior, that steps of the search would lead nowhere.
     """
-    scores_fn = conditional_scores(model)
-    center, unravel = ravel_pytree(prior_mean(model))
-    prior_sd = np.sqrt(np.diag(np.linalg.inv(prior_law(model)[1])))
-    prior_sd = np.asarray(prior_sd, center.dtype)
-
-    def usable(positions, prior_sd, example, seed):
-        """The share of usable records at each position."""
-
-        def of_record(flat, record):
-            found = scores_fn(unravel(flat), record, jax.random.key(seed))
-            squares = found.weights @ (found.nodes @ found.directions) ** 2
-            return jnp.max(squares * prior_sd**2) <= MAX_INFORMATION
-
-        of_records = jax.vmap(of_record, (None, 0))
-        return jax.lax.map(lambda flat: jnp.mean(of_records(flat, example)), positions)
-
-    step = MAX_MOVE * prior_sd
-    positions = np.asarray([center - step, center, center + step], center.dtype)
-    found = evaluated(usable, positions, prior_sd, model.example, np.uint32(0))
-    if np.any(found < MIN_USABLE):
+    *_, usable = _center_scores(model)
+    if np.any(np.mean(usable, axis=1) < MIN_USABLE):
         raise ValueError(
             "numbers overflow, or nearly, in what records of the example could have "
             "said at the centre of the prior, where the fit begins, or a third of its "
@@ -207,3 +167,42 @@ def check_center(model: Model) -> None:
             "deviation 1000 is for the logarithm of a rate. Give the latents priors "
             "that allow for what is possible"
         )
+
+
+def _center_scores(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What records of the example could have said about the centre of the prior.
+
+    Returns
+    -------
+    scores, weights
+        A step before the centre, there, and a step behind it, of m records with K
+        nodes, ``(3, m, K, d)`` and ``(3, m, K)``, float64.
+    usable
+        Whether a record tells a finite number, of `MAX_INFORMATION` at most, of each
+        latent, ``(3, m)``.
+    """
+    scores_fn = conditional_scores(model)
+    center, unravel = ravel_pytree(prior_mean(model))
+    prior_sd = np.sqrt(np.diag(np.linalg.inv(prior_law(model)[1])))
+    step = np.asarray(MAX_MOVE * prior_sd, center.dtype)
+
+    def of_record(flat, record):
+        found = scores_fn(unravel(flat), record, jax.random.key(0))
+        return found.nodes @ found.directions, found.weights
+
+    def of_records(positions, records):
+        at = jax.vmap(of_record, (None, 0))
+        return jax.lax.map(lambda flat: at(flat, records), positions)
+
+    first = jax.tree.map(lambda leaf: leaf[0], model.example)
+    scores, _ = jax.eval_shape(of_record, center, first)
+    rows = len(jax.tree.leaves(model.example)[0])
+    count = min(rows, max(MAX_NUMBERS // scores.size, 16))
+    chosen = np.linspace(0, rows - 1, count).astype(int)
+    records = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], model.example)
+    positions = np.asarray([center - step, center, center + step], center.dtype)
+    found = evaluated(of_records, positions, records)
+    scores, weights = (np.asarray(leaf, np.float64) for leaf in found)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.einsum("prk,prkd->prd", weights, scores**2) * prior_sd**2
+    return scores, weights, np.max(squares, axis=2) <= MAX_INFORMATION

@@ -81,7 +81,7 @@ class FitCost(NamedTuple):
     num_records
         n.
     spending
-        ``budget -> (noise_multiplier, gain)`` of a fit that spends it.
+        ``(budget, n) -> (noise_multiplier, gain)`` of a fit that spends it.
     noise
         ``(noise_multiplier, n, gain) -> Noise``.
     resolution
@@ -99,7 +99,7 @@ class FitCost(NamedTuple):
     """
 
     num_records: int
-    spending: Callable[[privacy.Budget], tuple[float, Gain]]
+    spending: Callable[[privacy.Budget, float], tuple[float, Gain]]
     noise: Callable[[float, float, Gain], Noise]
     resolution: Callable[[float, float], float]
     min_resolution: float
@@ -126,9 +126,9 @@ def plan_fit(
         widths = [each.widths(num_records, noise) for each in models]
         return np.sqrt(np.maximum(np.median(widths, axis=0) ** 2 - 1, 0.0))
 
-    def is_worth(noise_multiplier, num_records) -> bool:
+    def is_worth(noise_multiplier, num_records, gain) -> bool:
         resolution = cost.resolution(noise_multiplier, num_records)
-        median = np.median(noises(noise_multiplier, num_records, own_gain))
+        median = np.median(noises(noise_multiplier, num_records, gain))
         return resolution >= cost.min_resolution and median <= MAX_NOISE
 
     rows, resolutions, own, own_gain = [], [], math.inf, Gain()
@@ -143,7 +143,7 @@ def plan_fit(
     ]
     for each in every:
         try:
-            noise_multiplier, gain = cost.spending(each)
+            noise_multiplier, gain = cost.spending(each, cost.num_records)
         except privacy.BudgetError:
             noise_multiplier, gain = math.inf, Gain()
         if noise_multiplier == math.inf:
@@ -182,7 +182,7 @@ def plan_fit(
             "estimate for this machine, and as much as a minute more to compile; "
             f"memory: about {shown(num_bytes / 1e6)} MB"
         )
-    lines.append(_advice(cost, budget, own, is_worth))
+    lines.append(_advice(cost, budget, own, own_gain, is_worth))
     table = np.array(rows)
     return Plan(
         budget,
@@ -199,19 +199,32 @@ def plan_fit(
     )
 
 
-def _advice(cost: FitCost, budget, own: float, is_worth) -> str:
+def _advice(cost: FitCost, budget, own: float, gain: Gain, is_worth) -> str:
     """From which number of records and from which epsilon on the answer is worth it."""
-    if own < math.inf and is_worth(own, cost.num_records):
-        few = _boundary(lambda n: is_worth(own, n), cost.num_records, 1 / FARTHEST)
+
+    def records(factor):
+        """The first number is that with the noise of this fit, the second with its own.
+
+        Of few records, the search takes more of the budget.
+        """
+        first = _boundary(lambda n: is_worth(own, n, gain), cost.num_records, factor)
+        if first is None:
+            return None
+        of_first = cost.spending(budget, first)
+        second = _boundary(
+            lambda n: is_worth(of_first[0], n, of_first[1]), cost.num_records, factor
+        )
+        return second or first
+
+    if own < math.inf and is_worth(own, cost.num_records, gain):
+        few = records(1 / FARTHEST)
         said = f"worth the budget: noise moves half of the parameters by {MAX_NOISE:g}"
         least = "" if few is None else f", as from about {shown(few)} records on"
         return f"{said} posterior sds or less{least}"
     noise = own if own < math.inf else cost.num_records
-    many = own < math.inf and _boundary(
-        lambda n: is_worth(own, n), cost.num_records, FARTHEST
-    )
+    many = own < math.inf and records(FARTHEST)
     least = _boundary(
-        lambda sigma: is_worth(sigma, cost.num_records), noise, 1 / FARTHEST
+        lambda sigma: is_worth(sigma, cost.num_records, gain), noise, 1 / FARTHEST
     )
     needs = [f"about {shown(many)} records"] if many else []
     if least is not None:
@@ -358,7 +371,7 @@ def simulated_cost(
 
     return FitCost(
         nominal_size(posterior, nominal_num_records),
-        lambda budget: spending_and_gain(
+        lambda budget, _: spending_and_gain(
             algorithm_fn, posterior, dim, budget, gaussian
         ),
         lambda noise_multiplier, _, gain: Noise(

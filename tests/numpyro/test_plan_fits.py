@@ -93,8 +93,7 @@ def test_the_remedies_are_where_the_verdict_turns():
             assert ("not worth" not in repr(found)) == is_worth
     said = repr(planned(20_000)).replace(",", "")
     few = float(re.findall(r"as from about (\S+) records on", said)[0])
-    for factor, is_worth in ((0.8, False), (1.2, True)):
-        assert ("not worth" not in repr(planned(int(factor * few)))) == is_worth
+    np.testing.assert_allclose(few, many, rtol=0.15)
 
 
 @pytest.mark.thorough
