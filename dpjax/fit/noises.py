@@ -53,12 +53,14 @@ CHECK_SHARE = 0.01
 VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
 """Of V and of the slope that is lost, in a robust fit."""
 
-CURVATURE_CLIP, SLOPE_CLIP = 3.0, 2.0
-"""Clip norms of a record's curvature and slope, over about what they are."""
+SLOPE_CLIP, CURVATURE_CLIPS = 2.0, (3.0, 4.5)
+"""Clip norm of a record's slope, and the least and the largest of its curvature, over
+about what they are. A large one shows heavy tails, if the noise is no larger than what
+is wanted at the end of the search."""
 
-CURVATURE_REACH = 2.0
-"""Length of a record's score, over the root mean square one, beyond which its curvature
-grows as the length, not as its square."""
+CURVATURE_REACH = 2 / 3
+"""Length of a record's score, over the root mean square one and the clip norm of its
+curvature, beyond which that grows as the length, not as its square."""
 
 MIN_RESOLUTION = 0.5
 """Least eigenvalue of the slope over about the largest of its noise, below which noise
@@ -70,8 +72,8 @@ class Noises(NamedTuple):
 
     steps
         Of the steps of the search, an array for each of its phases.
-    curvatures
-        Of the release at the end of each phase.
+    curvatures, curvature_clip
+        Of the release at the end of each phase, and its clip norm.
     histogram, slope, check
         Of the lengths of scores, of J, and of the fit check.
     variance, lost
@@ -82,6 +84,7 @@ class Noises(NamedTuple):
 
     steps: list[np.ndarray]
     curvatures: np.ndarray
+    curvature_clip: float
     histogram: float
     slope: float
     check: float
@@ -108,8 +111,10 @@ class Noises(NamedTuple):
         counts, step_noise, eigenvalue_noise, most = np.transpose(PHASES)
         step = dim / effective / step_noise
         steps = _share(step, noise_multiplier, MAX_STEP_SHARE, thrift)
-        curvature = largest_noise(CURVATURE_CLIP * dim / effective, dim)
-        curvature = curvature / eigenvalue_noise
+        curvature = largest_noise(dim / effective, dim) / eigenvalue_noise
+        clip = np.sqrt(most[-1]) / (curvature[-1] * noise_multiplier)
+        clip = float(np.clip(clip, *CURVATURE_CLIPS))
+        curvature = clip * curvature
         curvatures = _share(curvature, noise_multiplier, most, thrift)
         slope = _slope_share(dim, effective, noise_multiplier)
         rest = 1 - counts @ steps - sum(curvatures)
@@ -128,6 +133,7 @@ class Noises(NamedTuple):
         return cls(
             [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
             noise(curvatures),
+            clip,
             noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
             noise(slope),
             noise(CHECK_SHARE),

@@ -38,7 +38,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import contrast
 from dpjax.fit.frame import Frame, frame, sparse_turn
-from dpjax.fit.noises import CURVATURE_CLIP, CURVATURE_REACH, SLOPE_CLIP, Noises
+from dpjax.fit.noises import CURVATURE_REACH, SLOPE_CLIP, Noises
 from dpjax.fit.precision import is_wide
 from dpjax.fit.slopes import regular
 from dpjax.posterior import Posterior
@@ -449,7 +449,12 @@ class _Fit:
             information = self.information(z)
             axes = self.frame(information, correction)
             correction = self.curvature(
-                release, curvature_words, curvature_noise, z, axes
+                release,
+                curvature_words,
+                curvature_noise,
+                z,
+                axes,
+                noises.curvature_clip,
             )
             return (z, correction), information
 
@@ -491,7 +496,7 @@ class _Fit:
         reach = jnp.where(goes_on, jnp.minimum(GROWTH * reach, MAX_REACH), 1.0)
         return z, axes.stretch @ step, reach
 
-    def curvature(self, release, words, noise, z, axes: Frame):
+    def curvature(self, release, words, noise, z, axes: Frame, clip_norm):
         """The correction of the frame at z, where noise does not explain it."""
         scores = self.scores_at(z, axes, self.unit(axes), self.search_scores_fn)
 
@@ -500,13 +505,13 @@ class _Fit:
             vectors = jnp.concatenate([found.nodes, found.observed[None]])
             chances = jnp.append(0.8 * found.weights, jnp.array(0.2, self.dtype))
             lengths = contrast.length(vectors, found.directions)
-            chances = chances * jnp.minimum(1, CURVATURE_REACH / lengths)
+            chances = chances * jnp.minimum(1, CURVATURE_REACH * clip_norm / lengths)
             matrix = (vectors * chances[:, None]).T @ vectors
             matrix = found.directions.T @ matrix @ found.directions
-            return contrast.packed(matrix) / CURVATURE_CLIP
+            return contrast.packed(matrix) / clip_norm
 
         found = self.matrix(release, words, noise, contribution, axes)
-        unit = self.tempering * CURVATURE_CLIP * self.unit(axes) ** 2
+        unit = self.tempering * clip_norm * self.unit(axes) ** 2
         measured = jnp.outer(axes.is_measured, axes.is_measured)
         matrix = jnp.where(measured, unit * found, 0) + jnp.diag(1 - axes.data_share)
         rank = jnp.sum(axes.is_measured)

@@ -12,7 +12,7 @@ import dpjax
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import score_fit as score_fits
 from dpjax.fit import simulated
-from dpjax.fit.noises import Noises
+from dpjax.fit.noises import CURVATURE_CLIPS, Noises
 from dpjax.fit.record_model import Moments, Window
 from dpjax.fit.score_fit import ScoreModel, score_fit
 from dpjax.fit.scores import Scores
@@ -117,7 +117,8 @@ def step(fit, kinds, noise, *there):
 
 
 def curvature(fit, kinds, noise, z, axes, *_):
-    fit.curvature(kinds.vector, fit.take(kinds.vector, 1)[0], noise, z, axes)
+    words = fit.take(kinds.vector, 1)[0]
+    fit.curvature(kinds.vector, words, noise, z, axes, CURVATURE_CLIPS[0])
 
 
 def histogram(fit, kinds, noise, z, axes, *_):
