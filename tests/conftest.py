@@ -61,7 +61,7 @@ if not X64:
 # Exact accounting computes for longer than it compiles.
 ACCOUNTING = {"privacy", "config", "runner", "test_cli.py"}
 # Thorough tests of these rooms compile for longer than they compute.
-COMPILING = {"numpyro", "ep", "runner"}
+COMPILING = {"numpyro", "ep"}
 
 # Files with tests that take far longer than others.
 LONG = ["start", "horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
