@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dpjax.fit.scores import Scores
 from dpjax.release.mixed_norm import MixedNorm
@@ -48,13 +47,9 @@ def length(
     vectors.
     """
     if norm is not None:
-        single, others = (
-            directions[:, np.array(places, int)]
-            for places in (norm.single, norm.others)
-        )
-        vectors = _combined(coefficients, single)
-        return jnp.sum(jnp.abs(vectors), axis=-1) + norm.weight * length(
-            coefficients, others
+        single, others = norm.split(directions)
+        return norm.of_parts(
+            _combined(coefficients, single), length(coefficients, others)
         )
     products = _products(directions)
     if len(directions) > MAX_UNROLLED:

@@ -59,8 +59,8 @@ about what they are. A large one shows heavy tails, if the noise is no larger th
 is wanted at the end of the search."""
 
 CURVATURE_REACH = 2 / 3
-"""Length of a record's score, over the root mean square one and the clip norm of its
-curvature, beyond which that grows as the length, not as its square."""
+"""The curvature of a record grows as the square of the length of its score, over the
+root mean square length, up to this times the clip norm, and beyond it as the length."""
 
 MIN_RESOLUTION = 0.5
 """Least eigenvalue of the slope over about the largest of its noise, below which noise
@@ -106,7 +106,7 @@ class Noises(NamedTuple):
         A release of the share f of the budget has noise 1 / sqrt(f) times that of a
         release which spends all of it.
         """
-        is_mixed = isinstance(last, KNormSum) and last.norm is not None
+        is_mixed = last is not None and last.norm is not None
         thrift = THRIFT if is_mixed else 1.0
         counts, step_noise, eigenvalue_noise, most = np.transpose(PHASES)
         step = dim / effective / step_noise

@@ -253,7 +253,6 @@ def score_fit(
     noises = Noises.of(dim, effective, noise_multiplier, robust, last)
     if last is None:
         last = GaussianSum(1.0, noises.scores[-1])
-    norm = last.norm if isinstance(last, KNormSum) else None
     kinds = _Kinds(
         GaussianSum(1.0, None), GaussianSum(1.0, None, diameter=math.sqrt(2)), last
     )
@@ -278,7 +277,7 @@ def score_fit(
         return FitState(jax.tree.map(jnp.asarray, position))
 
     def move(words, state, memory):
-        fit = _Fit(posterior, model, num_records, words, state.position, norm)
+        fit = _Fit(posterior, model, num_records, words, state.position, last.norm)
         with jax.enable_x64(True):
             z, axes = fit.search(kinds.vector, noises)
             found = fit.release(kinds, noises, z, axes)
@@ -319,7 +318,7 @@ class _Fit:
     def __init__(self, posterior, model, num_records, words, position, norm):
         self.posterior, self.model, self.words = posterior, model, words
         self.norm = norm
-        # What is as long as a record's score in this norm, over the Euclidean one.
+        # How much longer a record's score is in this norm than in the Euclidean one.
         self.ratio = norm.ratio if norm else 1.0
         self.start, self.unravel = ravel_pytree(position)
         self.dim, self.dtype = self.start.size, self.start.dtype

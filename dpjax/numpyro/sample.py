@@ -240,7 +240,7 @@ def sample(
     return fit(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
         functools.partial(
-            draws, lost_fn=functools.partial(_lost, posterior, _norm(last))
+            draws, lost_fn=functools.partial(_lost, posterior, last and last.norm)
         ),
         posterior,
         initial_position=prior_mean(model),
@@ -280,7 +280,7 @@ def _of_products(
     )
     run = fit(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
-        functools.partial(found.draws, norm=_norm(last)),
+        functools.partial(found.draws, norm=last and last.norm),
         posterior,
         initial_position=found.start,
         budget=budget,
@@ -328,10 +328,6 @@ def fit_norm(posterior: Posterior, nominal_num_records: int | None) -> MixedNorm
     """In which scores may be clipped: `dpjax.numpyro.score_model.score_norm`."""
     precision = prior_law(model_of(posterior))[1]
     return score_norm(posterior, nominal_num_records, precision)
-
-
-def _norm(last: GaussianSum | KNormSum | None) -> MixedNorm | None:
-    return last.norm if isinstance(last, KNormSum) else None
 
 
 def _lost(posterior, norm: MixedNorm | None, released: Released) -> float:

@@ -135,8 +135,9 @@ def score_norm(
     kept
         Which components are, if not all.
     """
-    scores, weights, usable = (leaf[1] for leaf in _center_scores(model_of(posterior)))
-    scores, weights = scores[usable], weights[usable] / max(np.sum(usable), 1)
+    scores, weights, is_usable, _ = _center_scores(model_of(posterior))
+    scores, weights = scores[is_usable], weights[is_usable]
+    weights = weights / max(len(weights), 1)
     scores = scores.reshape(-1, scores.shape[-1])
     return sparse_norm(
         scores if kept is None else scores[:, kept],
@@ -159,7 +160,7 @@ def check_center(model: Model) -> None:
         latent, beside its prior, that steps of the search would lead nowhere.
     """
     *_, usable = _center_scores(model)
-    if np.any(np.mean(usable, axis=1) < MIN_USABLE):
+    if np.any(usable < MIN_USABLE):
         raise ValueError(
             "numbers overflow, or nearly, in what records of the example could have "
             "said at the centre of the prior, where the fit begins, or a third of its "
@@ -169,40 +170,48 @@ def check_center(model: Model) -> None:
         )
 
 
-def _center_scores(model: Model) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _center_scores(model: Model):
     """What records of the example could have said about the centre of the prior.
 
     Returns
     -------
     scores, weights
-        A step before the centre, there, and a step behind it, of m records with K
-        nodes, ``(3, m, K, d)`` and ``(3, m, K)``, float64.
+        There, of m records with K nodes, ``(m, K, d)`` and ``(m, K)``, float64. If
+        these are more than `MAX_NUMBERS`, some records are left out.
+    is_usable
+        Whether a record tells a finite number of each latent, `MAX_INFORMATION` at
+        most, ``(m,)``.
     usable
-        Whether a record tells a finite number, of `MAX_INFORMATION` at most, of each
-        latent, ``(3, m)``.
+        The share of all records that do, a step before the centre, there, and a step
+        behind it, ``(3,)``.
     """
     scores_fn = conditional_scores(model)
     center, unravel = ravel_pytree(prior_mean(model))
     prior_sd = np.sqrt(np.diag(np.linalg.inv(prior_law(model)[1])))
-    step = np.asarray(MAX_MOVE * prior_sd, center.dtype)
+    prior_sd = np.asarray(prior_sd, center.dtype)
 
     def of_record(flat, record):
         found = scores_fn(unravel(flat), record, jax.random.key(0))
-        return found.nodes @ found.directions, found.weights
-
-    def of_records(positions, records):
-        at = jax.vmap(of_record, (None, 0))
-        return jax.lax.map(lambda flat: at(flat, records), positions)
+        scores = found.nodes @ found.directions
+        squares = found.weights @ scores**2 * prior_sd**2
+        return scores, found.weights, jnp.max(squares) <= MAX_INFORMATION
 
     first = jax.tree.map(lambda leaf: leaf[0], model.example)
-    scores, _ = jax.eval_shape(of_record, center, first)
+    scores, *_ = jax.eval_shape(of_record, center, first)
     rows = len(jax.tree.leaves(model.example)[0])
     count = min(rows, max(MAX_NUMBERS // scores.size, 16))
     chosen = np.linspace(0, rows - 1, count).astype(int)
-    records = jax.tree.map(lambda leaf: np.asarray(leaf)[chosen], model.example)
+
+    def of_records(positions, example):
+        def at(flat):
+            *found, is_usable = jax.vmap(of_record, (None, 0))(flat, example)
+            kept = [leaf[chosen] for leaf in (*found, is_usable)]
+            return kept, jnp.mean(is_usable)
+
+        return jax.lax.map(at, positions)
+
+    step = MAX_MOVE * prior_sd
     positions = np.asarray([center - step, center, center + step], center.dtype)
-    found = evaluated(of_records, positions, records)
-    scores, weights = (np.asarray(leaf, np.float64) for leaf in found)
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.einsum("prk,prkd->prd", weights, scores**2) * prior_sd**2
-    return scores, weights, np.max(squares, axis=2) <= MAX_INFORMATION
+    kept, usable = evaluated(of_records, positions, model.example)
+    scores, weights, is_usable = (np.asarray(leaf[1]) for leaf in kept)
+    return scores.astype(float), weights.astype(float), is_usable, np.asarray(usable)

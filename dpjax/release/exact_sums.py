@@ -191,6 +191,8 @@ def clip_to_grid(
     if norm is None:
         square = sum(jnp.sum(piece**2, axis=axis) for piece in cells)
     else:
+        # What is measured must be what is truncated, to the last bit.
+        cells = lax.optimization_barrier(cells)
         square = norm(jnp.concatenate(cells, axis), axis) ** 2
     length = jnp.sqrt(jnp.maximum(jnp.where(kept, square, jnp.inf), 1.0))
     # The barrier makes XLA compute the factor once, not again for every piece.

@@ -10,6 +10,7 @@ records in the sample is not.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,8 @@ class GaussianSum:
     noise_multiplier: float | None
     sampling_prob: float = 1.0
     diameter: float = 2.0
+    norm: ClassVar[None] = None
+    """Records are clipped in the Euclidean norm; see also `KNormSum`."""
 
     def __post_init__(self):
         check_positive(l2_clip_norm=self.l2_clip_norm)

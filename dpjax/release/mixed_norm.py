@@ -48,13 +48,17 @@ class MixedNorm:
         """w. It is at least one where there are others."""
         return math.sqrt((self.size - len(self.single) + 1) / 2)
 
+    def split(self, vectors, axis: int = -1):
+        """The single components and the others, of arrays of length d along an axis."""
+        single, others = (np.array(part, int) for part in (self.single, self.others))
+        return jnp.take(vectors, single, axis), jnp.take(vectors, others, axis)
+
+    def of_parts(self, single, length_of_others, axis: int = -1):
+        """Norms, from the single components and the Euclidean norm of the others."""
+        return jnp.sum(jnp.abs(single), axis=axis) + self.weight * length_of_others
+
     def __call__(self, vectors, axis: int = -1):
-        """Norms of JAX arrays along an axis of length d."""
-        single, others = (
-            jnp.take(vectors, np.array(places, int), axis)
-            for places in (self.single, self.others)
-        )
-        total = jnp.sum(jnp.abs(single), axis=axis)
-        if not self.others:
-            return total
-        return total + self.weight * jnp.sqrt(jnp.sum(others**2, axis=axis))
+        """Norms of arrays of length d along an axis."""
+        single, others = self.split(vectors, axis)
+        length = jnp.sqrt(jnp.sum(others**2, axis=axis))
+        return self.of_parts(single, length, axis)

@@ -75,10 +75,13 @@ def is_quieter(one: GaussianSum | KNormSum, other: GaussianSum | KNormSum) -> bo
 
 
 def relative_noise(release: GaussianSum | KNormSum) -> float:
-    """Sd of the noise over the Euclidean norm of what is about as long as the bound."""
+    """Sd of the noise over the clip norm, if records were clipped in Euclidean norm.
+
+    A mixed norm has to be clipped later, as records are longer in it.
+    """
     assert release.noise_multiplier is not None
-    norm = release.norm if isinstance(release, KNormSum) else None
-    return release.noise_multiplier * (norm.ratio if norm else 1.0)
+    ratio = release.norm.ratio if release.norm else 1.0
+    return release.noise_multiplier * ratio
 
 
 def _spending(of: Callable[[float], Any], size: int, others, budget: Budget):

@@ -278,7 +278,7 @@ def spending_and_gain(
     # A plan knows of no earlier runs, so the last release is known.
     assert last is not None
     noise = relative_noise(last) / gaussian(noise_multiplier)
-    return noise_multiplier, Gain(noise, getattr(last, "norm", None))
+    return noise_multiplier, Gain(noise, last.norm)
 
 
 def names_of(position) -> list[str]:

@@ -1,9 +1,11 @@
 """Releases of which only the largest loss is known: (c, 0)-private for some c.
 
 No such release tells more than randomised response does, whose loss is c with
-probability 1 / (1 + e^-c) and -c otherwise: its profile is the largest that losses in
-[-c, c] allow [Kairouz, Oh and Viswanath 2015, Theorem 3.3]. Its Renyi divergences are
-the largest as well.
+probability 1 / (1 + e^-c) and -c otherwise. For y = e^-l of a loss l lies between e^-c
+and e^c and has mean one, and delta is a mean of (1 - e^epsilon y)+, also beside other
+releases, which is convex in y. Moving y to the two ends, with its mean kept, can only
+make it larger, by Jensen's inequality, and leads to randomised response. So it is with
+the moments of y^(1 - a) that Renyi divergences are made of.
 """
 
 import math

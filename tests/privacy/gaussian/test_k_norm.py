@@ -178,8 +178,8 @@ def test_many_releases_cost_what_gaussian_releases_of_their_loss_do():
     assert found == pytest.approx(expected, rel=5e-3)
 
 
-def test_a_filter_takes_them():
-    event = release_of(4, 0.5)
+@pytest.mark.parametrize("event", [release_of(4, 0.5), privacy.PureRelease(0.05)])
+def test_a_filter_takes_them(event):
     accepted = privacy.RdpFilter(2.0, 1e-6, [(event, 1)])
     count = 0
     while accepted.spend([(event, 1)]):

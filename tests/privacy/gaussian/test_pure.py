@@ -69,13 +69,3 @@ def test_extremes(largest):
     assert largest > 100 or privacy.delta([(event, 1)], 1.001 * largest) == 0
     losses = pure.losses(event, largest / 100)
     assert losses.probabilities.sum() == pytest.approx(1, abs=1e-12)
-
-
-def test_a_filter_takes_them():
-    event = privacy.PureRelease(0.05)
-    accepted = privacy.RdpFilter(2.0, 1e-6, [(event, 1)])
-    count = 0
-    while accepted.spend([(event, 1)]):
-        count += 1
-    alone = privacy.max_steps([(event, 1)], epsilon=2.0, delta=1e-6)
-    assert alone / 2 < count <= alone
