@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
+from dpjax.release.traced import scan_sizes
+
 __all__ = ["are_products", "effects"]
 
 RANK_TOLERANCE, MIN_CHANGE = 1e-5, 0.01
@@ -172,7 +174,7 @@ def _in_branches(params, depends, values):
 
 def _in_scan(params, depends, values):
     """Of all passes."""
-    num_consts, num_states = params["num_consts"], params["num_carry"]
+    num_consts, num_states = scan_sizes(params)
     program = params["jaxpr"]
     state = slice(num_consts, num_consts + num_states)
     state_outputs = ClosedJaxpr(

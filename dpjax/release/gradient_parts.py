@@ -85,7 +85,7 @@ def gradient_parts(function, position, record, max_parts: int = MAX_PARTS) -> li
     jaxpr = closed.jaxpr.replace(outvars=wanted)
     evaluate = jaxpr_as_fun(ClosedJaxpr(jaxpr, closed.consts))
     values = iter(evaluate(*jax.tree.leaves((start, record))))
-    terms = [(at, next(values)) for at, _ in vectors]
+    terms = [(at, next(values).ravel()) for at, _ in vectors]
 
     def between(low, high):
         here = [(at - low, value) for at, value in terms if low <= at < high]
@@ -128,6 +128,9 @@ def _parts(jaxpr) -> list:
             for piece in eqn.invars:
                 visit(piece, start)
                 start += piece.aval.shape[0]
+        elif eqn.primitive.name == "stack":
+            for place, component in enumerate(eqn.invars):
+                visit(component, start + place)
         else:
             parts.append((start, variable))
 

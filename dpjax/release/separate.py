@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-__all__ = ["check_batching", "is_mixed", "is_program"]
+from dpjax.release.traced import is_program
+
+__all__ = ["check_batching", "is_mixed"]
 
 RANDOM_BITS = "rng_bit_generator"
 """What generators other than threefry are made of."""
@@ -52,11 +54,6 @@ def is_mixed(eqn, inputs: list[bool]) -> bool:
         depends and _is_key(atom.aval) and not _is_threefry(atom.aval)
         for atom, depends in zip(eqn.invars, inputs, strict=True)
     )
-
-
-def is_program(value) -> bool:
-    """Whether a value is a traced program."""
-    return isinstance(value, ClosedJaxpr | Jaxpr)
 
 
 def _is_key(value) -> bool:

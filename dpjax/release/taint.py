@@ -21,6 +21,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from dpjax.release import separate
 from dpjax.release.on_disk import Reader
+from dpjax.release.traced import is_program, scan_sizes
 
 __all__ = ["is_one_of", "released", "tainted"]
 
@@ -108,15 +109,15 @@ def tainted(
                 branches = [follow(branch, rest) for branch in params["branches"]]
                 return [decided or any(one) for one in zip(*branches, strict=True)]
         decided = any(inputs)
-        for program in jax.tree.leaves(params, is_leaf=separate.is_program):
-            if separate.is_program(program):
+        for program in jax.tree.leaves(params, is_leaf=is_program):
+            if is_program(program):
                 everything = [decided] * len(getattr(program, "jaxpr", program).invars)
                 decided |= any(follow(program, everything))
         return [decided] * len(eqn.outvars)
 
     def scan(params, inputs):
-        size = params["num_carry"]
-        consts, carry, rows = _split(inputs, params["num_consts"], size)
+        num_consts, size = scan_sizes(params)
+        consts, carry, rows = _split(inputs, num_consts, size)
 
         def turn(carry):
             return follow(params["jaxpr"], consts + carry + rows)

@@ -56,9 +56,11 @@ def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
 
 
 def _shapes(posterior, contribution_fn, rng_key):
-    record = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), posterior.data
-    )
+    def one(leaf):
+        dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        return jax.ShapeDtypeStruct(leaf.shape[1:], dtype)
+
+    record = jax.tree.map(one, posterior.data)
     keys = [] if rng_key is None else [rng_key]
     program, shapes = jax.make_jaxpr(contribution_fn, return_shape=True)(record, *keys)
     separate.check_batching(program, "what a record adds to a sum")

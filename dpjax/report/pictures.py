@@ -188,7 +188,7 @@ def _ranks(names, draws):
 
     def panel(axes, index):
         chains = draws[..., index]
-        ranks = rankdata(chains, "ordinal").reshape(chains.shape) - 1
+        ranks = rankdata(chains, "ordinal").reshape(chains.shape).astype(int) - 1
         bins = ranks * num_bins // chains.size
         counts = np.array([np.bincount(row, minlength=num_bins) for row in bins])
         image = axes.imshow(

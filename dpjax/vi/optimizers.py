@@ -42,8 +42,9 @@ def noise_scaled_sgd(
     Raises
     ------
     ValueError
-        If an argument is out of range; from ``update``, if it is not given the sd of
-        the noise on each component. `dpvi` gives it with ``aligned=False`` and noise.
+        If an argument is out of range; from ``update``, if `distance` is no prefix of
+        the parameters, or if it is not given the sd of the noise on each component.
+        `dpvi` gives it with ``aligned=False`` and noise.
     """
     check_count("num_steps", num_steps)
     check_positive(distance=distance)
@@ -54,13 +55,21 @@ def noise_scaled_sgd(
                 "noise_scaled_sgd needs the sd of the noise on each component: run "
                 "dpvi with aligned=False and a positive noise_multiplier"
             )
+        try:
+            distances = jax.tree.broadcast(distance, updates)
+        except ValueError as error:
+            raise ValueError(
+                "distance must be a number, or a pytree like the parameters or a "
+                f"prefix of one, {jax.tree.structure(updates)}, got "
+                f"{jax.tree.structure(distance)}"
+            ) from error
         size = sum(leaf.size for leaf in jax.tree.leaves(updates))
         scale = 1 / math.sqrt(num_steps * size)
         steps = jax.tree.map(
             lambda v, gradient, sd: (-scale * jnp.asarray(v) / sd * gradient).astype(
                 gradient.dtype
             ),
-            jax.tree.broadcast(distance, updates),
+            distances,
             updates,
             noise_sd,
         )

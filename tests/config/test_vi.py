@@ -111,7 +111,7 @@ def test_the_folder_gives_the_noise_aware_posterior(tmp_path, monkeypatch):
         (dict(num_steps=80), "unknown key 'num_steps'"),
         (dict(learning_rate=0.1), "unknown key 'learning_rate'"),
         (dict(distance=-1.0), "distance must be positive"),
-        (dict(distance={"location": 1.0}), "key sets is\\s+rho"),
+        (dict(distance={"location": 1.0}), "like the parameters .* 'rho'"),
         (dict(distance="far"), "distance must be a number"),
     ],
 )
