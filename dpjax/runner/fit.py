@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from dpjax import privacy
-from dpjax.algorithm import Algorithm
+from dpjax.algorithm import Algorithm, in_full_precision
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
@@ -32,6 +32,7 @@ NUM_MULTIPLIERS = 2**14
 """Noise multipliers that are tried if a part is spent: they grow by .1 %."""
 
 
+@in_full_precision
 def fit(
     algorithm_fn: Callable[[Posterior], Algorithm],
     draws_fn: Callable,
