@@ -1,6 +1,7 @@
 """Milliseconds per step, beside the roofline of the machine and passes by hand.
 
-    python -m benchmarks.speed [--only NAME ...] [--chains C ...] [--json FILE]
+    python -m benchmarks.speed [--only NAME ...] [--chains C ...] [--longer K]
+                               [--json FILE]
     python -m benchmarks.speed --memory
 
 The *roofline* of a step is the time that its passes over the data take at least: that
@@ -256,14 +257,17 @@ class Machine(NamedTuple):
 
     @classmethod
     def measured(cls):
-        square, cached, large = jnp.ones((2048, 2048)), jnp.ones(2**18), jnp.ones(2**24)
+        square, large = jnp.ones((2048, 2048)), jnp.ones(2**26)
+        # A GPU takes longer to begin than to compute what a CPU's cache holds.
+        cached = jnp.ones(2**18 if jax.default_backend() == "cpu" else 2**23)
 
         def repeated(function):
             return jax.jit(
                 lambda x: jax.lax.fori_loop(0, 8, lambda _, x: function(x), x)
             )
 
-        product, exp = repeated(lambda x: x @ square), repeated(jnp.exp)
+        product = repeated(lambda x: jnp.matmul(x, square, precision="highest"))
+        exp = repeated(jnp.exp)
         copy = repeated(lambda x: x + 1)
         calls = {
             "product": lambda: product(square),
@@ -284,7 +288,7 @@ class Machine(NamedTuple):
         total = np.zeros(3)
         for function, count in table.passes:
             lowered = jax.jit(function).lower(positions, table.posterior.data)
-            costs = lowered.compile().cost_analysis()
+            costs = lowered.compile().cost_analysis() or {}
             names = "flops", "transcendentals", "bytes accessed"
             total += count * np.array([costs.get(name, 0.0) for name in names])
         multiplications, transcendentals, transfers = total / np.array(self)
@@ -341,9 +345,10 @@ def lines(table, num_steps, num_chains):
     return calls
 
 
-def measure(name, machine, num_chains, repetitions) -> list[dict]:
+def measure(name, machine, num_chains, repetitions, longer) -> list[dict]:
     """The lines of a table, printed and as rows."""
     table = TABLES[name]()
+    table = table._replace(num_steps=longer * table.num_steps)
     lengths = table.num_steps, 3 * table.num_steps
     calls = {
         (label, length): call
@@ -415,6 +420,9 @@ def main():
     parser.add_argument("--only", nargs="+", choices=TABLES, default=list(TABLES))
     parser.add_argument("--chains", nargs="+", type=int, default=[20])
     parser.add_argument("--repetitions", type=int, help="timed calls of every line")
+    parser.add_argument(
+        "--longer", type=int, default=1, help="times as many steps, on a fast device"
+    )
     parser.add_argument("--json", type=pathlib.Path, help="where to write the rows")
     parser.add_argument("--memory", action="store_true")
     options = parser.parse_args()
@@ -433,7 +441,9 @@ def main():
         row
         for name in options.only
         for num_chains in options.chains
-        for row in measure(name, machine, num_chains, options.repetitions)
+        for row in measure(
+            name, machine, num_chains, options.repetitions, options.longer
+        )
     ]
     if options.json:
         found = dict(machine=machine._asdict(), import_seconds=imported, rows=rows)

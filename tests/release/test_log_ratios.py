@@ -223,7 +223,8 @@ def test_many_records_are_summed_in_blocks_that_fit_a_cache(monkeypatch):
         log_ratios, "sum_over_records", wraps=exact_sums.sum_over_records
     ) as spy:
         assert whole == both_sums(data)[0]
-    assert [call.args[2] for call in spy.call_args_list] == [32]
+    size = 32 if jax.default_backend() == "cpu" else 299
+    assert [call.args[2] for call in spy.call_args_list] == [size]
 
 
 def test_order_does_not_change_the_sums():
