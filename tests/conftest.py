@@ -1,11 +1,10 @@
 """Settings of every test: 64 bits unless DPJAX_TEST_X64=0, and JAX at its strictest.
 
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Tests
-compile far longer than they run. So in 64 bits XLA uses its faster code generator, and
-the default tier, whose programs are small, hardly optimises them: a fifth of the time.
-Thorough tests of the rooms in COMPILING are compiled like this too, unless they ask
-for `fully_compiled`.
-In 32 bits, which is what users have, programs are compiled as theirs are.
+compile far longer than they run. So the default tier, whose programs are small, is
+hardly optimised, nor are thorough tests of the rooms in COMPILING, unless they ask for
+`fully_compiled`. In 64 bits XLA uses its faster code generator, too.
+Other thorough tests in 32 bits, which is what users have, are compiled as theirs are.
 """
 
 import os
@@ -101,7 +100,7 @@ def programs(request):
     is_default_tier = request.config.option.markexpr == "not thorough"
     room = request.path.relative_to(Path(__file__).parent).parts[0]
     is_hasty = room not in ACCOUNTING if is_default_tier else room in COMPILING
-    jax.config.update("jax_disable_most_optimizations", X64 and is_hasty)
+    jax.config.update("jax_disable_most_optimizations", is_hasty)
     yield
     jax.clear_caches()
 
