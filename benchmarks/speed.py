@@ -288,7 +288,7 @@ class Machine(NamedTuple):
         total = np.zeros(3)
         for function, count in table.passes:
             lowered = jax.jit(function).lower(positions, table.posterior.data)
-            costs = lowered.compile().cost_analysis() or {}
+            costs = lowered.compile().cost_analysis()
             names = "flops", "transcendentals", "bytes accessed"
             total += count * np.array([costs.get(name, 0.0) for name in names])
         multiplications, transcendentals, transfers = total / np.array(self)
