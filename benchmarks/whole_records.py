@@ -62,7 +62,9 @@ def rows(name, num_data_sets, num_records, epsilons):
         keys = jax.random.split(record_key, num_records)
         records = jax.jit(jax.vmap(simulate_fn, (0, None)))(keys, truth)
         posterior = dpjax.Posterior(logprior, loglikelihood, records)
-        centre, sd = mode(posterior, truth)
+        centre, sd, exact = mode(posterior, truth)
+        truth = {"truth": truth}
+        exact_inside = covered({"truth": exact}, truth)
         for epsilon, found in scores.items():
             began = time.perf_counter()
             draws = dpjax.sample(
@@ -76,8 +78,8 @@ def rows(name, num_data_sets, num_records, epsilons):
             seconds = time.perf_counter() - began
             error = np.abs(draws.mean(0) - centre) / sd
             width = draws.std(0)
-            inside = covered({"truth": draws}, {"truth": truth})
-            found.append((error, width / sd, width, inside, seconds))
+            inside = covered({"truth": draws}, truth)
+            found.append((error, width / sd, width, inside, exact_inside, seconds))
     return summaries(name, num_records, scores)
 
 
