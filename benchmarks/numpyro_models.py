@@ -148,7 +148,7 @@ def drawn_anew(name, posterior, truth, seed):
 
 
 def mode(posterior, start):
-    """The normal law at the mode: its mean and sds, ``(d,)``, and draws of positions."""
+    """Mean and sds, ``(d,)``, of the normal law at the mode, and positions drawn."""
     flat, unravel = ravel_pytree(start)
 
     @jax.jit
@@ -254,15 +254,15 @@ def summary(errors, ratios, widths, inside, exact_inside, seconds):
 
 HEADER = (
     f"{'delta = 1e-6':<18}{'records':>8}{'epsilon':>8}{'error / posterior sd':>30}"
-    f"{'sd':>10}{'widest':>7}{'90 % covers':>20}{'exact':>7}{'data':>6}{'seconds':>15}\n"
+    f"{'sd':>10}{'widest':>7}{'90 % covers':>20}{'exact':>7}"
+    f"{'data':>6}{'seconds':>15}\n"
     f"{'':<34}{'median':>7}{'rms':>7}{'max':>7}{'below 1':>9}{'ratio':>10}{'':>7}"
     f"{'':>27}{'sets':>6}{'first':>8}{'others':>7}"
 )
 LINE = (
     "{model:<18}{records:8d}{epsilon:8g}{median:7.3f}{rms:7.3f}{largest:7.2f}"
     "{below_1:9.2f}{sd_ratio:10.2f}{widest:7.2f}{covers:12.3f} ({covers_error:.3f})"
-    "{exact_covers:7.3f}"
-    "{data_sets:6d}{first_seconds:8.1f}{seconds:7.1f}"
+    "{exact_covers:7.3f}{data_sets:6d}{first_seconds:8.1f}{seconds:7.1f}"
 )
 
 
