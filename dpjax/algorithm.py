@@ -160,6 +160,9 @@ def _check_arguments(function: Callable, args: tuple, parameters: dict) -> None:
     except TypeError as error:
         reason = str(error)
     name = function.__module__.split(".")[-1]
+    # Python says first what is missing, which may be the name that was mistyped.
+    if unknown := [key for key in parameters if key not in signature.parameters]:
+        reason = f"there is no parameter {', '.join(map(repr, unknown))}"
     takes = {kind: [] for kind in ("by position", "by keyword")}
     for each in signature.parameters.values():
         by = "by keyword" if each.kind is each.KEYWORD_ONLY else "by position"

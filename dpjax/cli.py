@@ -20,6 +20,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from dpjax import config, privacy, report
 from dpjax.datasets.files import user_cache
+from dpjax.privacy.shown import rounded_up
 from dpjax.records import template
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import processes
@@ -325,7 +326,7 @@ def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> 
     if planned:
         lines.append(f"left of the plan: {listed(planned.items())}")
     spent = rule.epsilon(runs, delta)
-    lines.append(f"spent so far: epsilon = {spent:.4g} at delta = {delta:g}")
+    lines.append(f"spent so far: epsilon = {rounded_up(spent)} at delta = {delta:g}")
     if epsilon is not None:
         budget = privacy.Budget(epsilon, delta)
         noise = rule.least_noise(runs, budget)

@@ -73,9 +73,7 @@ def fisher_information(
     seed
         Seed of the simulated records.
     nominal_num_records
-        Number of records that the information is of. None is that of the data, which
-        is public only if records are substituted; pass a public guess, such as a
-        rounded number, where they may be added or removed.
+        Number of records that the information is of. None is that of the data.
 
     Returns
     -------

@@ -102,8 +102,8 @@ class Posterior:
     def __repr__(self) -> str:
         """The names, shapes and types of one record's arrays, and nothing else.
 
-        The records are secret, under add/remove their number is too, and a function may
-        hold arrays that a print of it would show.
+        The records are secret, and a function may hold arrays that a print of it would
+        show.
         """
         arrays = []
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.data):
@@ -117,7 +117,7 @@ class Posterior:
 
     @property
     def num_records(self) -> int:
-        """Length of the leading axis of the data; it is secret under add/remove."""
+        """Length of the leading axis of the data: the number of records, public."""
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def constrain(self, draws):

@@ -119,7 +119,7 @@ def runner(settings: dict, name: str, at: int, posterior, dim: int):
     else:
         multiplier = privacy.calibrate(
             lambda value: algorithm_of(posterior, value).privacy(
-                1, NeighboringRelation.ADD_OR_REMOVE_ONE
+                1, NeighboringRelation.REPLACE_SPECIAL
             ),
             num_steps=options["num_steps"],
             epsilon=settings["epsilons"][at],

@@ -90,7 +90,7 @@ def noise_multiplier(options, settings, epsilon) -> float:
             sampling_prob=options["sampling_prob"],
             aligned=False,
         )
-        return algorithm.privacy(1, NeighboringRelation.ADD_OR_REMOVE_ONE)
+        return algorithm.privacy(1, NeighboringRelation.REPLACE_SPECIAL)
 
     return privacy.calibrate(
         step_events,

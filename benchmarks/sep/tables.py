@@ -121,7 +121,7 @@ def steps() -> list[dict]:
 
 def noise() -> list[dict]:
     """Noise multipliers of epsilon = 1 at delta = 1e-5."""
-    added = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE
+    added = privacy.NeighboringRelation.REPLACE_SPECIAL
     rows = []
     for num_records, epochs in ((1000, 40), (1000, 100), (45730, 40), (45730, 100)):
         kinds = {
@@ -164,7 +164,7 @@ _PAPER = {
 def private(num_seeds=200) -> list[dict]:
     """DP-SEP on the probit model: B = 100, K = 400, epsilon = 1."""
     posterior, site_fn, mean, sd = models()["probit"]
-    added = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE
+    added = privacy.NeighboringRelation.REPLACE_SPECIAL
     settings = dict(match=site_fn, sampling_prob=0.1, nominal_num_records=NUM_RECORDS)
 
     def events(multiplier):

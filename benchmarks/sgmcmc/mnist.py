@@ -40,7 +40,7 @@ from dpjax.sgmcmc.schedules import power_decay
 KERNELS = dict(sgld=dpjax.sgld, sghmc=dpjax.sghmc, sgnht=dpjax.sgnht)
 WALKS = dict(barker=dpjax.barker, fast_mh=dpjax.fast_mh)
 RELATIONS = dict(
-    add=NeighboringRelation.ADD_OR_REMOVE_ONE, replace=NeighboringRelation.REPLACE_ONE
+    add=NeighboringRelation.REPLACE_SPECIAL, replace=NeighboringRelation.REPLACE_ONE
 )
 
 

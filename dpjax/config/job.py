@@ -120,13 +120,6 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         else:
             model = models.read(tables["model"], tables["data"])
         budget, ledger = privacy.read(tables["privacy"], folder)
-        relation = budget.neighboring_relation
-        if is_numpyro and relation != relation.REPLACE_ONE:
-            raise ConfigError(
-                "[data] num_records makes the number of records public, which "
-                f"[privacy] neighboring_relation = {relation.name!r} keeps secret: "
-                "use REPLACE_ONE"
-            )
         algorithm_fn = sample_fn = plan_fn = None
         if "algorithm" in tables:
             run = runs.read(tables["run"], model)

@@ -14,11 +14,9 @@ KEYS = {
     ),
     "delta": Key(NUMBER, "Below 1 / n for n records."),
     "neighboring_relation": Key(
-        one_of(("ADD_OR_REMOVE_ONE", "REPLACE_ONE")),
-        "Which data sets count as neighbours. Under ``ADD_OR_REMOVE_ONE`` the number "
-        "of records is secret: ``sgld``, ``sghmc``, ``sgnht`` and a ``published`` "
-        "``dpvi`` need a ``nominal_num_records``, and NumPyro models, whose ``[data]`` "
-        "state the number, are refused.",
+        one_of(("REPLACE_ONE", "REPLACE_SPECIAL")),
+        "Which data sets count as neighbours: those that differ in one record, or "
+        "those of which one lacks it and has a record that says nothing.",
         "REPLACE_ONE",
     ),
     "ledger": Key(

@@ -41,7 +41,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.exact_sums import GRID
 from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.nominal import check_nominal, nominal_size
+from dpjax.release.nominal import nominal_size
 
 __all__ = [
     "DPEMInfo",
@@ -178,7 +178,6 @@ def as_top_level_api(
         return family.sample(rng_key, natural, num_samples)
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        check_nominal(nominal_num_records, neighboring_relation)
         return [(release.event(size, neighboring_relation), num_steps)]
 
     def start(position, rng_key=None):

@@ -36,7 +36,6 @@ from dpjax.ep.shared_site import SharedSite, SharedSiteInfo, SharedSiteState, in
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.nominal import check_nominal
 
 __all__ = ["as_top_level_api", "averaging", "dp_sep", "init"]
 
@@ -98,17 +97,14 @@ def as_top_level_api(
         be public. Components that all records agree on can bear more noise: a small w
         there leaves more of C to the others.
     nominal_num_records
-        n of the formulas, a public number. None is the number of records, which is
-        public if records are substituted; if they are added or removed, `privacy` asks
-        for a guess such as a rounded number. With a guess that is 1 % too large the
-        records count 1 % more in q than in the posterior.
+        n of the formulas. None is the number of records. With one that is 1 % too large
+        the records count 1 % more in q than in the posterior.
 
     Raises
     ------
     ValueError
         If a parameter is out of range or the prior is not Gaussian; later, if the
-        position has not the family's shape, or an n that is not public is to be
-        accounted for.
+        position has not the family's shape.
 
     Notes
     -----
@@ -140,7 +136,6 @@ def as_top_level_api(
         return SharedSiteState(theta, num_steps + 1), SharedSiteInfo(theta), memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        check_nominal(nominal_num_records, neighboring_relation)
         return [(release.event(family.size, neighboring_relation), num_steps)]
 
     transition = Transition(

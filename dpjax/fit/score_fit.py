@@ -44,7 +44,7 @@ from dpjax.fit.slopes import regular
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
-from dpjax.release.nominal import check_nominal, nominal_size
+from dpjax.release.nominal import nominal_size
 
 __all__ = [
     "FitState",
@@ -284,7 +284,6 @@ def score_fit(
         return FitState(fit.unravel(found.position)), found, memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        check_nominal(nominal_num_records, neighboring_relation)
         return [
             (kind.event(size, neighboring_relation, float(noise)), num_steps)
             for kind, size, noise in releases

@@ -43,7 +43,7 @@ from dpjax.release.exact_sums import wide
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts, whole
 from dpjax.release.k_norm_sum import KNormSum
-from dpjax.release.nominal import check_nominal, nominal_size
+from dpjax.release.nominal import nominal_size
 
 __all__ = [
     "MIN_RESOLUTION",
@@ -173,8 +173,7 @@ def simulated_fit(
     last
         As in `dpjax.fit.score_fit.score_fit`.
     nominal_num_records
-        n, a public number. None is the number of records, which is public if records
-        are substituted; if they are added or removed, `privacy` asks for a guess.
+        n. None is the number of records.
 
     Raises
     ------
@@ -304,7 +303,6 @@ def simulated_fit(
         return sum(words_of_releases(ravel_pytree(state.position)[0].size))
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        check_nominal(nominal_num_records, neighboring_relation)
         dim = num_parameters(prior_sample_fn)
         events = [
             *(first.event(dim, neighboring_relation, noise) for noise in firsts),

@@ -19,7 +19,7 @@ from numpyro.distributions.transforms import (
 from dpjax.numpyro.adapter import ModelPosterior, posterior
 from dpjax.numpyro.complete import complete_cases
 from dpjax.numpyro.sample import sample
-from dpjax.privacy import Budget
+from dpjax.privacy import Budget, check_budget
 from dpjax.records.formula import Design
 from dpjax.runner.messages import say
 from dpjax.runner.results import Run
@@ -150,7 +150,9 @@ class Regression:
     def _check_response(self) -> None:
         family, name = self.family, self.design.response
         if family not in FAMILIES:
-            raise ValueError(f"family must be one of {', '.join(FAMILIES)}")
+            raise ValueError(
+                f"family must be one of {', '.join(FAMILIES)}, got {family!r}"
+            )
         column = self.design.schema[name]
         is_of_family = column.kind in FAMILIES[family]
         if not is_of_family or column.missing not in ("drop", "fill"):
@@ -252,7 +254,7 @@ def glm(
         As `dpjax.numpyro.Regression` does, before the records are read.
     FileNotFoundError, RuntimeError
         As `dpjax.records.Schema.read` does.
-    BudgetError
+    TypeError, BudgetError
         As `dpjax.numpyro.sample` does.
 
     Notes
@@ -271,6 +273,7 @@ def glm(
     ...     budget=dpjax.Budget(epsilon=1, delta=1e-6),
     ... )  # doctest: +SKIP
     """
+    check_budget(budget)
     regression = Regression(formula, family=family, schema=schema, priors=priors)
     if verbose:
         say(regression)

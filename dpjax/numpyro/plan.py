@@ -98,9 +98,10 @@ def plan(
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         As in `dpjax.numpyro.sample`; or if `guess` does not name the latents.
     """
+    privacy.check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
     is_whole = is_of_whole_records(model) and not robust and not is_walk

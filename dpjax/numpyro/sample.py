@@ -172,6 +172,8 @@ def sample(
         asked of a model with products; if the neighbouring relation makes a number of
         records private that is used; or if the example of the model holds records in
         their order.
+    TypeError
+        If the budget or the key is none.
     BudgetError, CheckpointError
         As in `dpjax.run`; and before anything is spent, if the budget is too small for
         any fit, or for a model that generates whole records, as in `dpjax.sample`.
@@ -188,6 +190,7 @@ def sample(
         for that.
     """
     check_key(unsafe_key)
+    privacy.check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
     check_example(posterior, model.example)

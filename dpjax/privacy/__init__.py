@@ -1,7 +1,12 @@
 """Privacy accounting: events, accountant, calibration, filter and budget."""
 
 from dpjax.privacy.accountant import best_method, delta, epsilon, max_steps
-from dpjax.privacy.budget import Budget, BudgetError, NeighboringRelation
+from dpjax.privacy.budget import (
+    Budget,
+    BudgetError,
+    NeighboringRelation,
+    check_budget,
+)
 from dpjax.privacy.calibration import calibrate, spend_rest
 from dpjax.privacy.events import (
     AcceptBit,
@@ -33,6 +38,7 @@ __all__ = [
     "RdpFilter",
     "best_method",
     "calibrate",
+    "check_budget",
     "delta",
     "epsilon",
     "event_from_json",

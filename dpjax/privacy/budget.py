@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from dp_accounting import NeighboringRelation
 
-from dpjax.privacy.validate import check_delta, check_epsilon, check_relation
+from dpjax.privacy.validate import check_delta, check_epsilon, check_kept_size
 
-__all__ = ["Budget", "BudgetError", "NeighboringRelation"]
+__all__ = ["Budget", "BudgetError", "NeighboringRelation", "check_budget"]
 
 
 class BudgetError(ValueError):
@@ -24,13 +24,16 @@ class Budget:
     delta
         In (0, 1).
     neighboring_relation
-        Relation that makes two data sets neighbours, or its name. Sensitivities
-        depend on it.
+        Relation that makes two data sets neighbours, or its name. Under ``REPLACE_ONE``
+        they differ in one record; under ``REPLACE_SPECIAL`` this record says nothing in
+        one of them, such as one with a NaN, which is also known as zeroing out. Both
+        keep the number of records, which is public.
 
     Raises
     ------
     ValueError
-        If any of the three is out of range or of the wrong type.
+        If any of the three is out of range or of the wrong type, or records are added
+        or removed: see `dpjax.privacy.validate.check_kept_size`.
     """
 
     epsilon: float
@@ -40,5 +43,20 @@ class Budget:
     def __post_init__(self):
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))
         object.__setattr__(self, "delta", check_delta(self.delta))
-        relation = check_relation("neighboring_relation", self.neighboring_relation)
+        relation = check_kept_size("neighboring_relation", self.neighboring_relation)
         object.__setattr__(self, "neighboring_relation", relation)
+
+
+def check_budget(budget) -> None:
+    """Check that something is a budget.
+
+    Raises
+    ------
+    TypeError
+        If it is not.
+    """
+    if not isinstance(budget, Budget):
+        raise TypeError(
+            "budget must be a dpjax.Budget, such as dpjax.Budget(epsilon=1, "
+            f"delta=1e-6), got {type(budget).__name__}"
+        )

@@ -58,7 +58,12 @@ from dpjax.privacy.events import (
     repeat,
 )
 from dpjax.privacy.gaussian import conversions
-from dpjax.privacy.validate import check_count, check_delta, check_epsilon
+from dpjax.privacy.validate import (
+    check_count,
+    check_delta,
+    check_epsilon,
+    check_real,
+)
 
 __all__ = ["AdaptiveRule", "RdpFilter"]
 
@@ -105,10 +110,21 @@ class AdaptiveRule:
     alike_share
         Share of delta, in [0, 1), of the case that all runs are alike. The other case
         has the rest.
+
+    Raises
+    ------
+    ValueError
+        If either is out of range.
     """
 
     order: float
     alike_share: float
+
+    def __post_init__(self):
+        order = check_real("order", self.order, low=1.0, high=1e15)
+        share = check_real("alike_share", self.alike_share, low=0.0, high=1.0)
+        if order == 1 or share == 1:
+            raise ValueError("order must be above 1, and alike_share below")
 
     @classmethod
     def of(cls, events, budget: Budget) -> "AdaptiveRule":

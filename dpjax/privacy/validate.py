@@ -16,6 +16,7 @@ __all__ = [
     "check_count",
     "check_delta",
     "check_epsilon",
+    "check_kept_size",
     "check_positive",
     "check_real",
     "check_relation",
@@ -63,17 +64,40 @@ def check_relation(name: str, value) -> NeighboringRelation:
     Raises
     ------
     ValueError
-        If it is not substitution of a record, nor its addition or removal.
+        If it is none.
     """
-    known = NeighboringRelation.ADD_OR_REMOVE_ONE, NeighboringRelation.REPLACE_ONE
-    if isinstance(value, str):
-        value = {relation.name: relation for relation in known}.get(value, value)
-    if value not in known:
+    known = {relation.name: relation for relation in NeighboringRelation}
+    relation = known.get(value) if isinstance(value, str) else value
+    if not isinstance(relation, NeighboringRelation):
         raise ValueError(
-            f"{name} must be ADD_OR_REMOVE_ONE or REPLACE_ONE of NeighboringRelation, "
-            f"got {value!r}; sensitivities depend on it"
+            f"{name} must be one of {', '.join(known)}, got {value!r}; sensitivities "
+            "depend on it"
         )
-    return value
+    return relation
+
+
+def check_kept_size(name: str, value) -> NeighboringRelation:
+    """Return a neighbouring relation between data sets of as many records.
+
+    A program for n + 1 records may round what it computes from one of them in another
+    way than a program for n: XLA treats the last rows of a matrix product otherwise
+    than those before. Where terms cancel, a last digit is worth more than a clip bound,
+    so a sum could move by several of them. Memory and time tell n as well.
+
+    Raises
+    ------
+    ValueError
+        As `check_relation`; or if records are added or removed.
+    """
+    relation = check_relation(name, value)
+    if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            f"{name} must keep the number of records, as programs for n and for n + 1 "
+            "records do not round alike, got ADD_OR_REMOVE_ONE: use REPLACE_SPECIAL, "
+            "under which a record is replaced by one that says nothing, at the same "
+            "cost, or REPLACE_ONE"
+        )
+    return relation
 
 
 def check_count(name: str, value) -> int:

@@ -309,8 +309,12 @@ class Schema(Mapping[str, Column]):
         """The columns that the arrays are made of."""
         if arrays is None:
             return set(self)
-        if arrays == {}:
-            raise ValueError("arrays is empty: leave it out, or name arrays in it")
+        if not (isinstance(arrays, Mapping) and arrays):
+            raise ValueError(
+                "arrays must say which columns each array is made of, such as "
+                "{'x': ['age', 'sex'], 'y': 'income'}, or be left out, got "
+                f"{reprlib.repr(arrays)}"
+            )
         indicators = {_indicator(name): name for name in self._with("indicator")}
         wanted = set()
         for array, parts in arrays.items():

@@ -207,6 +207,28 @@ def check_functions(
         )
 
 
+def check_sample(posterior: Posterior, sample: Callable, parameters, others=()) -> None:
+    """Refuse a sampler of fitted distributions that holds records.
+
+    Parameters
+    ----------
+    posterior, others
+        As in `check_functions`.
+    sample
+        As of `dpjax.algorithm.Algorithm`. It is traced, not executed.
+    parameters
+        Shapes of what it takes.
+
+    Raises
+    ------
+    ValueError
+        As `check_functions` does.
+    """
+    records = Records(posterior, *others)
+    draw = functools.partial(sample, num_samples=2)
+    _check(records, "sample", draw, (jax.random.key(0), parameters), "no record")
+
+
 def check_simulation(
     posterior: Posterior, simulate_fn: Callable, prior_sample_fn: Callable
 ) -> None:

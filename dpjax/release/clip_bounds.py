@@ -18,7 +18,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 from jax.core import Tracer
 
-from dpjax.privacy.validate import check_relation
+from dpjax.privacy.validate import check_kept_size
 
 __all__ = [
     "MAX_RECORDS",
@@ -182,12 +182,11 @@ def sensitivity(clip_bound: float, neighboring_relation: NeighboringRelation) ->
     Raises
     ------
     ValueError
-        If the clip bound is not positive, or the relation is not one of the two for
-        which sensitivities are known.
+        If the clip bound is not positive; or as `check_kept_size`.
     """
     if not clip_bound > 0:
         raise ValueError(f"the clip bound must be positive, got {clip_bound}")
-    relation = check_relation("neighboring_relation", neighboring_relation)
+    relation = check_kept_size("neighboring_relation", neighboring_relation)
     replaces = relation is NeighboringRelation.REPLACE_ONE
     return 2.0 * clip_bound if replaces else float(clip_bound)
 

@@ -19,7 +19,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.posterior import Posterior
-from dpjax.privacy.validate import check_positive, check_real
+from dpjax.privacy.validate import check_kept_size, check_positive, check_real
 from dpjax.random import batches
 from dpjax.release import clip_bounds, gaussian, vector_sums
 from dpjax.release.exact_sums import VECTOR_GRID
@@ -133,7 +133,8 @@ class GaussianSum:
         Raises
         ------
         ValueError
-            If there is no noise, or `noise_multiplier` is out of range.
+            If there is no noise, or `noise_multiplier` is out of range; or as
+            `dpjax.privacy.validate.check_kept_size`.
         """
         if self.noise_multiplier is not None:
             noise_multiplier = self.noise_multiplier
@@ -150,7 +151,7 @@ class GaussianSum:
         return privacy.PoissonGaussianRelease(
             noise_multiplier,
             self.sampling_prob,
-            neighboring_relation,
+            check_kept_size("neighboring_relation", neighboring_relation),
             failure + batches.FAILURE_PROB,
             relative,
         )

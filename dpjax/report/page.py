@@ -10,9 +10,8 @@ from typing import Any
 
 from dpjax.report.pictures import pictures
 from dpjax.runner.results import Run
-from dpjax.runner.statement import PrivacyStatement
 
-__all__ = ["in_words", "write"]
+__all__ = ["write"]
 
 MAX_ROWS = 100
 """Components in the table of the page; of more, the first."""
@@ -88,28 +87,6 @@ def write(
     return path
 
 
-def in_words(statement: PrivacyStatement) -> str:
-    """What a privacy statement says, for readers who do not know the field."""
-    if statement.epsilon == math.inf:
-        return "These draws are not private: they were made without a budget."
-    epsilon, delta = statement.epsilon, statement.delta
-    odds = math.exp(min(epsilon, 500.0))
-    guess = (odds + delta) / (1 + odds)
-    how, which = (
-        ("replaced by another", "which of two values one record has")
-        if statement.neighboring_relation == "REPLACE_ONE"
-        else ("added or removed", "whether one record is among them")
-    )
-    factor = f"{odds:.3g}" if odds < 1e4 else f"exp({epsilon:.4g})"
-    return (
-        f"Everything on this page is ({epsilon:.4g}, {delta:.3g}) differentially "
-        "private: the chances of all that was released change by a factor of at most "
-        f"{factor}, but for a probability of {delta:.3g}, if one record is {how}. "
-        f"Somebody who knows all other records, and guesses {which}, is right with "
-        f"probability at most {guess:.1%}; without the draws it would be 50%."
-    )
-
-
 def _page(run: Run, title: str, images: dict[str, str]) -> str:
     statement = run.statement
     is_private = statement.epsilon < math.inf
@@ -117,7 +94,7 @@ def _page(run: Run, title: str, images: dict[str, str]) -> str:
     alarm = "" if is_private and not is_seeded else " alarm"
     sections = [
         f"<h1>{_text(title)}</h1>",
-        f'<p class="statement{alarm}">{_text(in_words(statement))}</p>',
+        f'<p class="statement{alarm}">{_text(statement.in_words())}</p>',
         f'<p class="small">{_lines(str(statement))}</p>',
         "<h2>Checks</h2>",
         _checks(run),

@@ -270,6 +270,12 @@ def _pairs(rng, outline, shapes, position, size: int, relation):
 
     slopes = jax.jit(jax.vmap(slope))
     replaces = relation is NeighboringRelation.REPLACE_ONE
+    nothing = _silent(shapes)
+    if not replaces and np.isfinite(slope(nothing)).all():
+        raise ValueError(
+            "no record of these types is known to say nothing, as one with a NaN does: "
+            "audit the claim for REPLACE_ONE"
+        )
     made_up = [
         jax.tree.map(functools.partial(_made_up, rng, scale), shapes)
         for scale in SCALES
@@ -291,22 +297,30 @@ def _pairs(rng, outline, shapes, position, size: int, relation):
         one, other = (_row(records, int(usable[i])) for i in (one, other))
         for others in ([quiet] * (size - 1), ([one, other] * size)[: size - 1]):
             yield functools.partial(
-                _pair, outline, one, other if replaces else None, others
+                _pair, outline, one, other if replaces else nothing, others
             )
 
 
 def _pair(outline, one, other, others, replaced: int):
-    """Posteriors with so many records of one kind or the other; None is no record."""
+    """Posteriors with so many records of one kind or the other."""
     rest = others[: len(others) + 1 - replaced]
     sets = [one] * replaced + rest, [other] * replaced + rest
-    if other is None:
-        sets = sets[0], others
     return [
         dataclasses.replace(
             outline, data=jax.tree.map(lambda *rows: jnp.stack(rows), *rows)
         )
         for rows in sets
     ]
+
+
+def _silent(shapes):
+    """A record whose floats are not finite, so that it may say nothing."""
+    return jax.tree.map(
+        lambda shape: jnp.full(
+            shape.shape[1:], jnp.nan if shape.dtype.kind == "f" else 0, shape.dtype
+        ),
+        shapes,
+    )
 
 
 def _quiet(rng, slopes, shapes):

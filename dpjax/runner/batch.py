@@ -15,6 +15,7 @@ from jax import lax
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
+from dpjax.privacy.shown import rounded_up
 from dpjax.privacy.validate import check_count
 from dpjax.release import on_disk
 from dpjax.runner import loop, processes
@@ -36,7 +37,7 @@ from dpjax.runner.run import (
     settings_of,
     trace,
 )
-from dpjax.runner.statement import PrivacyStatement, listed
+from dpjax.runner.statement import RELATIONS, PrivacyStatement, listed
 
 __all__ = ["Batch", "BatchStatement", "batch"]
 
@@ -70,11 +71,13 @@ class BatchStatement(NamedTuple):
     def __str__(self):
         if self.neighboring_relation == "NONE":
             return f"{self.num_runs} runs, not all with a budget: NOT PRIVATE"
-        shown = "more than 500" if self.epsilon == math.inf else f"{self.epsilon:.4g}"
-        relation = self.neighboring_relation.lower().replace("_", " ")
+        shown = "more than 500"
+        if self.epsilon < math.inf:
+            shown = rounded_up(self.epsilon)
+        relation = RELATIONS[self.neighboring_relation]
         return (
-            f"{self.num_runs} runs: epsilon = {shown} at delta = {self.delta:.3g} "
-            f"({relation} record)\nreleased: {self.events}\n"
+            f"{self.num_runs} runs: epsilon = {shown} at delta = "
+            f"{rounded_up(self.delta, 3)} ({relation})\nreleased: {self.events}\n"
             f"randomness: {self.randomness}"
         )
 
@@ -594,7 +597,7 @@ def _draw(each: _Prepared, posterior: Posterior, keys: list[bytes], shape, verbo
             for i, key in enumerate(keys)
         ]
         positions = jax.tree.map(lambda *leaves: np.concatenate(leaves), *fits)
-    positions = posterior.constrain(positions)
+    positions = Posterior.constrain(posterior, positions)
     return tuple(
         jax.tree.map(by_run, part) for part in (positions, acceptance_rate, infos)
     )

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import jax
@@ -135,7 +136,7 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
 def check_start(
     algorithm_fn, posterior: Posterior, positions, others: Sequence[Posterior] = ()
 ) -> None:
-    """Refuse an initial state, a prior or a `constrain_fn` that reads records.
+    """Refuse an initial state, a prior, a `constrain_fn` or a `sample` of records.
 
     Functions of the posterior that hold records are refused as well, whatever they do
     with them, and positions that are entries of the data (`dpjax.release.captured`).
@@ -143,12 +144,26 @@ def check_start(
     """
     captured.check_functions(posterior, positions, others)
 
+    def parameters(algorithm, position):
+        return algorithm.transition.stay(algorithm.init(position)).parameters
+
+    algorithm = algorithm_fn(posterior)
+    if algorithm.sample is not None:
+        start = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], positions))
+        shapes = jax.eval_shape(functools.partial(parameters, algorithm), start)
+        captured.check_sample(posterior, algorithm.sample, shapes, others)
+
     def results(posterior, positions):
+        algorithm = algorithm_fn(posterior)
         functions = dict(
-            init=algorithm_fn(posterior).init,
+            init=algorithm.init,
             logprior_fn=posterior.logprior_fn,
             constrain_fn=posterior.constrain_fn or (lambda position: position),
         )
+        if algorithm.sample is not None:
+            functions["sample"] = lambda position: algorithm.sample(
+                jax.random.key(0), parameters(algorithm, position), 1
+            )
         return {name: jax.vmap(f)(positions) for name, f in functions.items()}
 
     posterior = dataclasses.replace(posterior, public=())

@@ -28,6 +28,9 @@ __all__ = ["fit", "least_noise", "spending", "too_little"]
 NOISE_MULTIPLIERS = 1e-2, 2.0**11
 """Between these lies the noise multiplier that spends a budget."""
 
+MAX_NUMBERS = 2**31
+"""Numbers that draws may hold while they are made: a matrix each."""
+
 NUM_MULTIPLIERS = 2**14
 """Noise multipliers that are tried if a part is spent: they grow by .1 %."""
 
@@ -63,10 +66,17 @@ def fit(
     Raises
     ------
     ValueError, TypeError, BudgetError, CheckpointError
-        As in `dpjax.run`.
+        As in `dpjax.run`; or if there are too many draws, before the fit is made.
     """
     num_draws = check_count("num_draws", num_draws)
     num_chains = check_count("num_chains", num_chains)
+    size = sum(leaf.size for leaf in jax.tree.leaves(initial_position))
+    if num_chains * num_draws * size**2 > MAX_NUMBERS:
+        raise ValueError(
+            f"{num_chains} chains of {num_draws:,} draws of {size} parameters are too "
+            f"many for the memory: ask for {MAX_NUMBERS // (num_chains * size**2):,} "
+            "draws or fewer of each"
+        )
     found = run(
         algorithm_fn,
         posterior,
@@ -83,20 +93,27 @@ def fit(
     seed = int.from_bytes(digest(released)[:4], "little")
     if verbose:
         say("the fit is made; its draws follow from it, and cost nothing")
-    positions, known = draws_fn(
-        posterior,
-        released,
-        jax.random.key(seed),
-        num_chains * num_draws,
-        initial_position,
-    )
+    try:
+        positions, known = draws_fn(
+            posterior,
+            released,
+            jax.random.key(seed),
+            num_chains * num_draws,
+            initial_position,
+        )
+    except Exception as error:
+        error.add_note(
+            "The fit itself was made, and is paid for. With a checkpoint= the same "
+            "call, or one for fewer draws, goes on from it at no further cost."
+        )
+        raise
     if verbose:
         say(known)
 
     def chains(leaf):
         return np.reshape(leaf, (num_chains, num_draws, *leaf.shape[1:]))
 
-    positions = posterior.constrain(jax.tree.map(chains, positions))
+    positions = Posterior.constrain(posterior, jax.tree.map(chains, positions))
     statement = found.statement
     return Fit(positions, None, statement, released=released, known=known)
 

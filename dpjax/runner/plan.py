@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
 
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
@@ -19,7 +18,7 @@ from dpjax.privacy.validate import check_count
 from dpjax.runner.check import check_arguments, made
 from dpjax.runner.run import cost_of
 from dpjax.runner.statement import listed
-from dpjax.runner.trial import Trial, trial
+from dpjax.runner.trial import trial
 
 __all__ = ["EPSILONS", "Plan", "budgets", "plan", "shown_time"]
 
@@ -106,7 +105,7 @@ def plan(
         no more than `num_steps` if steps differ in what they release; how
         far they take a chain, in units of the position, if half of the proposals are
         accepted; and how long they take on this machine, from a few steps on records
-        of zeros. Reach and time are NaN if records are added or removed.
+        of zeros.
 
     Raises
     ------
@@ -115,11 +114,11 @@ def plan(
 
     Notes
     -----
-    *Formal guarantees.* Under substitution, all that is returned follows from public
-    numbers and the shapes of the data. If records are added or removed, their number is
-    secret, and so is what steps on so many would do: none are tried.
+    *Formal guarantees.* All that is returned follows from public numbers and the shapes
+    of the data.
     """
     check_arguments(algorithm_fn, posterior)
+    privacy.check_budget(budget)
     num_chains = check_count("num_chains", num_chains)
     relation = budget.neighboring_relation
     algorithm = made(algorithm_fn, posterior)
@@ -147,10 +146,8 @@ def plan(
         return np.array([most(each.epsilon) for each in every])
 
     alone, together = paid(1), paid(num_chains)
-    tried = Trial(np.nan, np.nan, np.nan)
-    if relation is NeighboringRelation.REPLACE_ONE:
-        positions = jax.tree.map(jnp.asarray, initial_position)
-        tried = trial(algorithm_fn, posterior, positions)
+    positions = jax.tree.map(jnp.asarray, initial_position)
+    tried = trial(algorithm_fn, posterior, positions)
     moves = together * algorithm.transition.laziness
     reach, seconds = tried.jump * np.sqrt(moves / 2), tried.seconds * moves
     lines = [

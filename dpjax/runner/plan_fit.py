@@ -320,9 +320,10 @@ def plan_sample(
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
         As in `dpjax.sample`.
     """
+    privacy.check_budget(budget)
     draws = prior_draws(prior_sample_fn)
     flat = np.asarray(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), float)
     precision = np.linalg.inv(np.atleast_2d(np.cov(flat.T)))

@@ -10,12 +10,13 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.privacy.events import check_events
+from dpjax.privacy.shown import rounded_up
 from dpjax.privacy.validate import check_count
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import processes
 from dpjax.runner.hashes import digest
 from dpjax.runner.run import cost_of, total_epsilon
-from dpjax.runner.statement import listed
+from dpjax.runner.statement import RELATIONS, listed
 
 __all__ = ["Reserved", "reserve"]
 
@@ -40,10 +41,11 @@ class Reserved(NamedTuple):
     accountant: str
 
     def __str__(self):
-        relation = self.neighboring_relation.lower().replace("_", " ")
+        relation = RELATIONS[self.neighboring_relation]
         return (
-            f"all planned runs together: epsilon = {self.epsilon:.4g} at delta = "
-            f"{self.delta:.3g} ({relation} record)\nreserved: {self.events}\n"
+            f"all planned runs together: epsilon = "
+            f"{rounded_up(self.epsilon)} at delta = {rounded_up(self.delta, 3)} "
+            f"({relation})\nreserved: {self.events}\n"
             f"accountant: {self.accountant}"
         )
 
@@ -98,8 +100,7 @@ def reserve(
     what they do beside their events may be chosen in view of what was released
     before: see *Plans* in `dpjax.privacy.filter`.
     """
-    if not isinstance(budget, privacy.Budget):
-        raise TypeError(f"expected a dpjax.Budget, got {type(budget).__name__}")
+    privacy.check_budget(budget)
     events = []
     for algorithm_fn, num_steps, num_chains in jobs:
         num_steps = check_count("num_steps", num_steps)

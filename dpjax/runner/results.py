@@ -95,6 +95,8 @@ class Run:
     def to_arviz(self):
         """The draws as `arviz.InferenceData`, with the statement in its attributes.
 
+        They are those of the group ``posterior`` too, which a plain netCDF reader sees.
+
         Acceptance rates, or else infos, are its `sample_stats`. The configuration and
         versions are in the attributes as well, as JSON. A slash in the name of a site,
         which netCDF does not allow, is a dot.
@@ -116,6 +118,7 @@ class Run:
             axes["dims"] = {"position": ["component"]}
         return arviz.from_dict(
             posterior={_stored(name): leaf for name, leaf in sites.items()},
+            posterior_attrs=self.statement._asdict(),
             sample_stats=infos or None,
             constant_data=released or None,
             attrs=attributes,

@@ -19,6 +19,7 @@ from dpjax.algorithm import Algorithm
 from dpjax.fit.compiled import QUICKLY, evaluated
 from dpjax.posterior import Posterior
 from dpjax.privacy.accountant import largest
+from dpjax.privacy.shown import rounded_up
 from dpjax.privacy.validate import check_count
 from dpjax.random import chacha
 from dpjax.runner import checkpoint as checkpoints
@@ -251,6 +252,8 @@ def run(
         statement = _statement(outline.events, budget, num_chains, length, unsafe_key)
         if verbose:
             say(statement)
+            if budget is not None and ledger is not None:
+                _say_total(ledger, budget)
 
         layout = make_layout(
             key, outline.laziness, length, num_chains, num_discarded, thinning
@@ -265,7 +268,9 @@ def run(
     positions, acceptance_rate, infos = drawn
     if algorithm.sample is not None:
         positions = fitted_draws(key, algorithm.sample, infos)
-    return Run(posterior.constrain(positions), acceptance_rate, statement, infos)
+    return Run(
+        Posterior.constrain(posterior, positions), acceptance_rate, statement, infos
+    )
 
 
 def begin(
@@ -389,8 +394,8 @@ def settings_of(
 
 
 def check_length(num_steps, warmup_fraction, budget) -> None:
-    if not (budget is None or isinstance(budget, privacy.Budget)):
-        raise TypeError(f"expected a dpjax.Budget, got {type(budget).__name__}")
+    if budget is not None:
+        privacy.check_budget(budget)
     if num_steps is None and budget is None:
         raise ValueError("without a budget, num_steps must be given")
     if not 0 <= warmup_fraction < 1:
@@ -439,9 +444,6 @@ def _check_densities(posterior, positions) -> None:
 
 
 def _warn_of_large_delta(budget, posterior) -> None:
-    substitution = privacy.NeighboringRelation.REPLACE_ONE
-    if budget.neighboring_relation != substitution:
-        return  # The number of records is secret.
     if budget.delta >= 1 / posterior.num_records:
         warnings.warn(
             f"delta = {budget.delta} is not below 1/n = {1 / posterior.num_records:.2g}"
@@ -547,6 +549,17 @@ def _pay(
         )
         nonce = processes.first(lambda: append().encode()).decode()
     return keyed(secret, bytes.fromhex(nonce)), nonce
+
+
+def _say_total(ledger, budget) -> None:
+    """Say what a ledger holds, if that is more than this run."""
+    spent = ledgers.read(ledger, budget.neighboring_relation.name)
+    if spent.rule is not None and len(spent.runs) > 1:
+        total = rounded_up(spent.rule.epsilon(spent.runs, budget.delta))
+        say(
+            f"together with earlier runs in {ledger}: epsilon = {total} of "
+            f"{budget.epsilon:g}"
+        )
 
 
 def nonce_of(secret: bytes, settings: dict, records: bytes, ledger_state="") -> str:

@@ -68,7 +68,7 @@ def sample(
 
     Raises
     ------
-    ValueError, CheckpointError
+    TypeError, ValueError, CheckpointError
         As in `dpjax.run`.
     BudgetError
         As in `dpjax.run`, or if the budget is too small for the number of records, so
@@ -80,6 +80,7 @@ def sample(
         If the records vary otherwise than the model says, by more than noise and chance
         explain. The draws do not allow for that.
     """
+    privacy.check_budget(budget)
     check_simulation(posterior, simulate_fn, prior_sample_fn)
     start = jax.tree.map(
         lambda leaf: jnp.mean(leaf, axis=0), prior_draws(prior_sample_fn)

@@ -4,11 +4,19 @@ import math
 from typing import NamedTuple
 
 from dpjax import privacy
+from dpjax.privacy.shown import rounded_up
 
-__all__ = ["PrivacyStatement", "listed"]
+__all__ = ["RELATIONS", "PrivacyStatement", "listed"]
 
 MAX_LISTED_EVENTS = 8
 """Kinds of events that a statement lists; of more, only the first and the last."""
+
+RELATIONS = {
+    "ADD_OR_REMOVE_ONE": "add or remove one record",
+    "REPLACE_ONE": "replace one record",
+    "REPLACE_SPECIAL": "replace one record by one that says nothing",
+}
+"""Neighbouring relations in words."""
 
 
 class PrivacyStatement(NamedTuple):
@@ -28,6 +36,8 @@ class PrivacyStatement(NamedTuple):
         The method of `dpjax.privacy.accountant` that gave epsilon.
     randomness
         Where the random numbers came from.
+
+    It prints as these numbers; `in_words` is for a report.
     """
 
     epsilon: float
@@ -87,20 +97,41 @@ class PrivacyStatement(NamedTuple):
         nothing = math.inf, 1.0, math.inf, "NONE"
         return cls(*nothing, num_chains, num_steps, "everything", "none")
 
+    def in_words(self) -> str:
+        """What it says, for readers who do not know the field."""
+        if self.epsilon == math.inf:
+            return "These draws are not private: they were made without a budget."
+        odds = math.exp(min(self.epsilon, 500.0))
+        guess = (odds + self.delta) / (1 + odds)
+        how, which = (
+            ("replaced by another", "which of two values one record has")
+            if self.neighboring_relation == "REPLACE_ONE"
+            else ("replaced by one that says nothing", "whether one record says any")
+        )
+        epsilon, delta = rounded_up(self.epsilon), rounded_up(self.delta, 3)
+        factor = rounded_up(odds, 3) if odds < 1e4 else f"exp({epsilon})"
+        return (
+            f"What this run released is ({epsilon}, {delta}) differentially private: "
+            f"the chances of all of it change by a factor of at most {factor}, but for "
+            f"a probability of {delta}, if one record is {how}. Somebody who knows all "
+            f"other records, and guesses {which}, is right with probability at most "
+            f"{guess:.1%}; without the draws it would be 50%."
+        )
+
     def __str__(self):
         if self.epsilon == math.inf:
             return (
                 f"{self.num_chains} chains x {self.num_steps} steps without a budget: "
                 "NOT PRIVATE"
             )
-        relation = self.neighboring_relation.lower().replace("_", " ")
+        relation = RELATIONS[self.neighboring_relation]
         length, alone = "one step", ""
         if self.num_chains * self.num_steps > 1:
             length = f"{self.num_chains} chains x {self.num_steps} steps"
-            alone = f", {self.epsilon_per_chain:.4g} for one chain alone"
+            alone = f", {rounded_up(self.epsilon_per_chain)} for one chain alone"
         return (
-            f"{length}: epsilon = {self.epsilon:.4g} at delta = {self.delta:.3g} "
-            f"({relation} record){alone}\n"
+            f"{length}: epsilon = {rounded_up(self.epsilon)} at delta = "
+            f"{rounded_up(self.delta, 3)} ({relation}){alone}\n"
             f"released: {self.events}\naccountant: {self.accountant}; "
             f"randomness: {self.randomness}"
         )

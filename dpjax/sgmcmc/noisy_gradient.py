@@ -5,10 +5,9 @@ A step of size eta takes
     G = (grad log prior + T/q (sum over the sample of clip(grad l_i) + noise)) / N
 
 and adds eta G to the position or to a velocity. Each of the N records enters the sample
-with chance q; T is the tempering. The divisor q N is public: where the number of
-records is secret, N is a nominal number. The gradient of the prior is exact and is not
-clipped. A noise multiplier sigma, the standard deviation of the noise over the clip
-norm C, puts noise of standard deviation
+with chance q; T is the tempering. The divisor q N is public. The gradient of the prior
+is exact and is not clipped. A noise multiplier sigma, the standard deviation of the
+noise over the clip norm C, puts noise of standard deviation
 
     s = eta sigma T C / (q N)
 
@@ -42,7 +41,7 @@ from dpjax.privacy.validate import check_count, check_positive
 from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
-from dpjax.release.nominal import check_nominal, nominal_size
+from dpjax.release.nominal import nominal_size
 
 __all__ = [
     "MAX_SCHEDULED_STEPS",
@@ -254,7 +253,6 @@ def algorithm(
         return SGMCMCInfo(nothing, jnp.zeros(()))
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        check_nominal(scales.nominal_num_records, neighboring_relation)
         sizes = scales.sizes(num_steps)
         with jax.enable_x64(True):
             multipliers = np.asarray(multiplier_fn(sizes)) * (1 - STEP_SIZE_TOLERANCE)

@@ -64,10 +64,8 @@ def as_top_level_api(
     temperature
         K: the chain samples the posterior to the power 1 / K.
     nominal_num_records
-        N, a public number. None is the number of records, which is public if records
-        are substituted; if they are added or removed, `privacy` asks for a guess such
-        as a rounded number. Half the N has the effect of twice the step size, and the
-        chain samples the same posterior.
+        N. None is the number of records. Half the N has the effect of twice the step
+        size, and the chain samples the same posterior.
 
     Raises
     ------

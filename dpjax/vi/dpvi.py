@@ -46,7 +46,7 @@ from dpjax.privacy.validate import check_count, check_positive
 from dpjax.random import variates
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
-from dpjax.release.nominal import check_nominal, nominal_size
+from dpjax.release.nominal import nominal_size
 from dpjax.vi.guides import Guide
 
 __all__ = ["DPVIInfo", "DPVIState", "as_top_level_api", "dpvi", "init"]
@@ -147,9 +147,7 @@ def as_top_level_api(
         Whether prior and entropy are part of each record's loss, with weight 1/N. Then
         they are clipped and sampled with the record's likelihood. Not for `aligned`.
     nominal_num_records
-        N of `published`, a public number. None is the number of records, which is
-        public if records are substituted; if they are added or removed, `privacy` asks
-        for a guess such as a rounded number.
+        N of `published`. None is the number of records.
 
     Raises
     ------
@@ -281,8 +279,6 @@ def as_top_level_api(
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
         if release is None:
             raise ValueError("variational inference without clipping is not private")
-        if published:
-            check_nominal(nominal_num_records, neighboring_relation)
         return [(release.event(size, neighboring_relation), num_steps)]
 
     def start(position, rng_key=None):

@@ -247,7 +247,7 @@ def test_planning_reads_no_file(folder, capsys, metric):
         (
             "delta = 1e-5",
             'delta = 1e-5\nneighboring_relation = "ADD_OR_REMOVE_ONE"',
-            "num_records makes the number of records public",
+            "must be one of REPLACE_ONE, REPLACE_SPECIAL",
         ),
         ("[run]", "[adaptation]\nnum_warmup = 9\n[run]", "needs an [algorithm]"),
     ],

@@ -31,12 +31,9 @@ def test_step_sizes_spend_the_budget_on_the_steps_of_all_chains(changes):
     assert job.algorithm_fn.keywords["dim"] == 2
 
 
-def test_a_nominal_number_of_records_stands_in_for_a_secret_one():
-    added = dict(privacy__neighboring_relation="ADD_OR_REMOVE_ONE")
-    with pytest.raises(config.ConfigError, match="pass nominal_num_records"):
-        read(**added, algorithm__step_size=0.2)
+def test_step_sizes_are_those_of_the_nominal_number_of_records():
     few, more = (
-        read(**added, algorithm__nominal_num_records=1900, data__num_records=size)
+        read(algorithm__nominal_num_records=1900, data__num_records=size)
         for size in (2000, 2001)
     )
     first, second = (one.algorithm_fn.keywords["step_size"] for one in (few, more))

@@ -23,7 +23,7 @@ from dpjax.release.exact_sums import VECTOR_GRID
 from tests.tiers import tiered
 
 FAMILY = Full((2,))
-AR = Relation.ADD_OR_REMOVE_ONE
+AR = Relation.REPLACE_SPECIAL
 
 
 def flat(position, record):

@@ -86,6 +86,12 @@ def test_wrong_arguments_are_refused_in_the_name_of_the_public_function(
     assert "as_top_level_api" not in str(refusal.value)
 
 
+def test_a_mistyped_parameter_is_named(posterior):
+    """Python would say that another one is missing."""
+    with pytest.raises(TypeError, match="barker: there is no parameter 'stepsize'"):
+        dpjax.barker(posterior, stepsize=0.1, clip_bound=0.1)
+
+
 def test_the_metric_may_be_passed_by_position_as_in_blackjax(posterior):
     metric, settings = np.array([[2.0, 0.5], [0.5, 1.0]]), SETTINGS["barker"]
     keyword = dpjax.barker(posterior, 0.25, inverse_mass_matrix=metric, **settings)

@@ -332,7 +332,7 @@ def test_published_steps_cost_what_they_are():
     whole = published(max_batch_size=12.0)
     for relation, moved in (
         (Relation.REPLACE_ONE, 0.1),
-        (Relation.ADD_OR_REMOVE_ONE, 0.05),
+        (Relation.REPLACE_SPECIAL, 0.05),
     ):
         [(event, _)] = whole.privacy(1, relation)
         assert event.acceptance == metropolis
@@ -376,7 +376,7 @@ def test_costs_without_a_bound_are_refused(name):
 
 def test_addition_of_a_record_is_refused():
     with pytest.raises(ValueError, match="substitution"):
-        KERNELS["fast_mh"](box_posterior()).privacy(1, Relation.ADD_OR_REMOVE_ONE)
+        KERNELS["fast_mh"](box_posterior()).privacy(1, Relation.REPLACE_SPECIAL)
 
 
 @pytest.mark.parametrize(

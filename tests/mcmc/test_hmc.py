@@ -293,7 +293,7 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
     failure, relative = 2 * gaussian.FAILURE_PROB, 2 * gaussian.RELATIVE_ERROR
     for relation, factor in (
         (Relation.REPLACE_ONE, 2.0),
-        (Relation.ADD_OR_REMOVE_ONE, 1.0),
+        (Relation.REPLACE_SPECIAL, 1.0),
     ):
         sensitivity = clip_bounds.log_ratio_sensitivity(0.5, relation)
         bit = privacy.AcceptBit(acceptance.barker(), sensitivity)

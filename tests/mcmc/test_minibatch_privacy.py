@@ -234,7 +234,7 @@ def test_privacy_reads_no_data(name):
     )
     assert KERNELS[name](one).privacy(11) == KERNELS[name](other).privacy(11)
     with pytest.raises(ValueError, match="REPLACE_ONE"):
-        KERNELS[name](one).privacy(11, Relation.ADD_OR_REMOVE_ONE)
+        KERNELS[name](one).privacy(11, Relation.REPLACE_SPECIAL)
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -14,7 +14,7 @@ from dpjax.posterior import Posterior
 from dpjax.release import accept_bit, clip_bounds, log_ratios
 from dpjax.release.exact_sums import GRID
 
-BOTH = [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE]
+BOTH = [Relation.REPLACE_ONE, Relation.REPLACE_SPECIAL]
 STEP = 0.25
 KERNELS = {
     "barker": lambda p: dpjax.barker(p, STEP, clip_bound=0.5),

@@ -179,9 +179,9 @@ def test_a_walk_refuses_widths_that_it_would_not_have():
         sample(target(), budget=budget, method="walk", robust=True)
 
 
-def test_a_private_number_of_records_is_refused():
-    budget = dpjax.Budget(2.0, 1e-5, privacy.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    with pytest.raises(ValueError, match="pass nominal_num_records"):
+@pytest.mark.parametrize("budget", [1.0, dict(epsilon=1.0), None])
+def test_what_is_no_budget_is_refused(budget):
+    with pytest.raises(TypeError, match=r"budget must be a dpjax\.Budget"):
         sample(target(), budget=budget)
 
 

@@ -1,4 +1,4 @@
-"""Neighbouring relations: two are known, by member or by name."""
+"""Neighbouring relations are known by member or by name; runs know two."""
 
 import pytest
 
@@ -8,7 +8,11 @@ from dpjax.privacy import NeighboringRelation
 from tests.release.test_taint import KERNELS, POSTERIOR, PROBIT, kernel
 
 REPLACE = NeighboringRelation.REPLACE_ONE
-UNKNOWN = [None, NeighboringRelation.REPLACE_SPECIAL, "REPLACE_SPECIAL", "replace", 1]
+ADD, SPECIAL = (
+    NeighboringRelation.ADD_OR_REMOVE_ONE,
+    NeighboringRelation.REPLACE_SPECIAL,
+)
+UNKNOWN = [None, "replace", 1]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -20,7 +24,26 @@ def test_a_kernel_charges_known_relations_only(name):
             algorithm.privacy(10, relation)
 
 
-def test_a_budget_and_a_step_size_know_two_relations():
+def test_a_run_cannot_hide_the_number_of_records():
+    """XLA may round what it computes from a record otherwise if there is one more."""
+    with pytest.raises(ValueError, match="use REPLACE_SPECIAL"):
+        privacy.Budget(1.0, 1e-6, ADD)
+
+
+@pytest.mark.parametrize("sampling_prob", [0.1, 1.0])
+def test_a_record_that_says_nothing_costs_what_an_added_one_does(sampling_prob):
+    added, special = (
+        privacy.PoissonGaussianRelease(5.0, sampling_prob, relation)
+        for relation in (ADD, SPECIAL)
+    )
+    for method in ("rdp", "pld"):
+        costs = [
+            privacy.epsilon([(event, 100)], 1e-6, method) for event in (added, special)
+        ]
+        assert costs[0] == costs[1] > 0
+
+
+def test_a_budget_and_a_step_size_know_relations_by_name():
     assert privacy.Budget(1.0, 1e-6, "REPLACE_ONE").neighboring_relation is REPLACE
     given = dict(num_steps=3, num_records=100, sampling_prob=1.0, l2_clip_norm=1.0)
     given |= dict(epsilon=1.0, delta=1e-6)
@@ -34,7 +57,7 @@ def test_a_budget_and_a_step_size_know_two_relations():
             privacy.max_step_size(**given, neighboring_relation=relation)
 
 
-def test_one_posterior_sample_knows_two_relations():
+def test_one_posterior_sample_knows_relations_by_name():
     for relation in UNKNOWN:
         with pytest.raises(ValueError, match="neighboring_relation must be"):
             tempered(POSTERIOR, 1.0, (-1.0, 0.0), relation)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dpjax.privacy.shown import shown
+from dpjax.privacy.shown import rounded_up, shown
 
 
 @pytest.mark.parametrize(
@@ -19,3 +19,17 @@ from dpjax.privacy.shown import shown
 )
 def test_numbers(number, text):
     assert shown(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0.5413199, "0.5414"),
+        (0.1, "0.1"),
+        (1.0049e-6, "1.005e-06"),
+        (3.99999, "4"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_what_is_promised_is_no_smaller_where_it_is_shown(number, text):
+    assert rounded_up(number) == text

@@ -271,7 +271,14 @@ def test_tables_of_another_form_are_refused(records, message):
 
 @pytest.mark.parametrize(
     "arrays",
-    [{}, {"x": "weight"}, {"x": ["age", "weight"]}, {"x": []}, {"complete": "age"}],
+    [
+        {},
+        ["age"],
+        {"x": "weight"},
+        {"x": ["age", "weight"]},
+        {"x": []},
+        {"complete": "age"},
+    ],
     ids=repr,
 )
 def test_arrays_of_no_columns_are_refused(arrays):

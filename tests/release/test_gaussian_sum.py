@@ -32,7 +32,7 @@ def test_measured_noise_is_the_noise_charged(sampling_prob):
     release = GaussianSum(0.7, 1.5, sampling_prob)
     nothing = posterior_of(jnp.zeros((4000, 3)))
     draws = released(release, nothing, 10_000)
-    event = release.event(3, Relation.ADD_OR_REMOVE_ONE)
+    event = release.event(3, Relation.REPLACE_SPECIAL)
     sd = event.noise_multiplier * 0.7
     for column in draws.T:
         # The lattice of a sixteenth sd is far below what 10 000 draws resolve.
@@ -59,7 +59,7 @@ def test_mean_over_q_is_the_clipped_sum_of_all_records():
 
 @pytest.mark.parametrize(
     ("relation", "sensitivity"),
-    [(Relation.REPLACE_ONE, 2.0), (Relation.ADD_OR_REMOVE_ONE, 1.0)],
+    [(Relation.REPLACE_ONE, 2.0), (Relation.REPLACE_SPECIAL, 1.0)],
 )
 def test_events(relation, sensitivity):
     failure, relative = 5 * gaussian.FAILURE_PROB, 5 * gaussian.RELATIVE_ERROR

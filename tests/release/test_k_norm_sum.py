@@ -82,7 +82,7 @@ def test_the_multiplier_may_be_traced():
     [
         (Relation.REPLACE_ONE, 2.0, 2.0),
         (Relation.REPLACE_ONE, 1.5, 1.5),
-        (Relation.ADD_OR_REMOVE_ONE, 1.5, 1.0),
+        (Relation.REPLACE_SPECIAL, 1.5, 1.0),
     ],
 )
 def test_events(relation, diameter, sensitivity):
@@ -152,7 +152,7 @@ def test_nothing_but_the_release_leaves(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("relation", "low"), [(Relation.REPLACE_ONE, -1e6), (Relation.ADD_OR_REMOVE_ONE, 0)]
+    ("relation", "low"), [(Relation.REPLACE_ONE, -1e6), (Relation.REPLACE_SPECIAL, 0)]
 )
 def test_an_attack_finds_no_more_than_is_charged(relation, low):
     """The likelihood ratio of two sums; a claim fails by chance in 1e-7."""

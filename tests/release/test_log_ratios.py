@@ -367,7 +367,7 @@ def test_narrow_floats_keep_the_sensitivity(dtype):
 
 def test_sensitivity():
     assert clip_bounds.sensitivity(0.3, Relation.REPLACE_ONE) == 0.6
-    assert clip_bounds.sensitivity(0.3, Relation.ADD_OR_REMOVE_ONE) == 0.3
+    assert clip_bounds.sensitivity(0.3, Relation.REPLACE_SPECIAL) == 0.3
     for bad in (0.0, -1.0, np.nan):
         with pytest.raises(ValueError, match="clip bound"):
             clip_bounds.sensitivity(bad, Relation.REPLACE_ONE)

@@ -89,7 +89,7 @@ def test_the_noise_has_the_law():
 
 @pytest.mark.parametrize(
     ("relation", "sensitivity"),
-    [(Relation.REPLACE_ONE, 2.0), (Relation.ADD_OR_REMOVE_ONE, 1.0)],
+    [(Relation.REPLACE_ONE, 2.0), (Relation.REPLACE_SPECIAL, 1.0)],
 )
 def test_events(relation, sensitivity):
     event = KNormSum(3.0, 6.0, norm=NORM).event(5, relation)

@@ -15,7 +15,7 @@ SEARCH = [(privacy.GaussianRelease(20.0), 3)]
     ("size", "others", "relation", "kind"),
     [
         (4, SEARCH, Relation.REPLACE_ONE, KNormSum),
-        (10, [], Relation.ADD_OR_REMOVE_ONE, KNormSum),
+        (10, [], Relation.REPLACE_SPECIAL, KNormSum),
         (100, [], Relation.REPLACE_ONE, GaussianSum),
         (2000, SEARCH, Relation.REPLACE_ONE, GaussianSum),
         # Nearly all of the budget is spent elsewhere.

@@ -8,7 +8,6 @@ import pytest
 from dpjax import report
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.score_draws import Known
-from dpjax.report import page
 from dpjax.report.pictures import pictures
 from dpjax.runner.results import Fit, Run
 from dpjax.runner.statement import PrivacyStatement
@@ -67,15 +66,15 @@ def test_pictures_of_many_parameters_say_what_they_leave_out():
 
 def test_the_statement_in_words_is_that_of_its_numbers():
     """The odds of a guess are those of the two laws that are furthest apart."""
-    words = page.in_words(STATEMENT._replace(epsilon=np.log(3.0), delta=0.2))
+    words = STATEMENT._replace(epsilon=np.log(3.0), delta=0.2).in_words()
     # The laws (.2, .6, .2, 0) and (0, .2, .6, .2): nearly .8 = (3 + .2) / 4.
     first, second = np.array([0.2, 0.6, 0.2, 0.0]), np.array([0.0, 0.2, 0.6, 0.2])
     best = np.sum(np.maximum(first, second)) / 2
     assert best == pytest.approx(0.8) and "at most 80.0%" in words
     assert "one record is replaced" in words
-    relation = STATEMENT._replace(neighboring_relation="ADD_OR_REMOVE_ONE")
-    assert "added or removed" in page.in_words(relation)
-    assert "not private" in page.in_words(PrivacyStatement.none(2, 50))
+    relation = STATEMENT._replace(neighboring_relation="REPLACE_SPECIAL")
+    assert "one that says nothing" in relation.in_words()
+    assert "not private" in PrivacyStatement.none(2, 50).in_words()
 
 
 def test_a_comparison_shows_how_far_two_runs_are_apart():

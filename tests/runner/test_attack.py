@@ -93,11 +93,11 @@ def test_an_honest_claim_survives(audit, name):
 def test_an_honest_claim_about_adding_a_record_survives(audit):
     options = ("--trials", "5000", "--seed", "1")
     status, (claim, bound), printed = audit(
-        "barker", *options, relation="ADD_OR_REMOVE_ONE"
+        "barker", *options, relation="REPLACE_SPECIAL"
     )
     assert status == 0
     assert 0.05 * claim < bound <= claim
-    assert "ADD_OR_REMOVE_ONE" in printed
+    assert "REPLACE_SPECIAL" in printed
 
 
 def loose_ratios(ratio, clip_bound, cells=log_ratios._cells):

@@ -13,6 +13,7 @@ import pytest
 import dpjax
 from dpjax import privacy
 from dpjax.models import logistic_regression
+from dpjax.privacy.shown import rounded_up
 from dpjax.runner import program
 
 module = importlib.import_module("dpjax.runner.batch")
@@ -157,7 +158,8 @@ def test_the_runs_on_a_data_set_add_up():
     assert [each.num_runs for each in found.statements] == [4, 8, 4, 8]
     assert found.statement.epsilon == spent(4 * REPETITIONS) > max(epsilons)
     text = str(found)
-    assert all(f"epsilon = {value:.4g}" in text for value in (*epsilons, spent(8)))
+    shown = map(rounded_up, (*epsilons, spent(4 * REPETITIONS)))
+    assert all(f"epsilon = {value} at" in text for value in shown)
     table = found.table()
     of_data_sets = table.groupby("data_set")["epsilon"].unique()
     assert [list(each) for each in of_data_sets] == [[value] for value in epsilons]
@@ -233,7 +235,7 @@ def tuned_on_records(posterior):
 
 ONE = {"a": (BARKER, budget(4.0))}
 HOLDING = [dpjax.Posterior(logprior, holds_records, data) for data in DATA]
-OTHER = budget(1.0, neighboring_relation="ADD_OR_REMOVE_ONE")
+OTHER = budget(1.0, neighboring_relation="REPLACE_SPECIAL")
 
 
 @pytest.mark.parametrize(

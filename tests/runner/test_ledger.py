@@ -259,7 +259,7 @@ def test_no_charge_returns_before_it_is_on_disk(path, monkeypatch):
 
 def test_relations_do_not_mix(path):
     with pytest.raises(ledger.LedgerError, match="relation"):
-        reserve(path, MORE, relation="ADD_OR_REMOVE_ONE")
+        reserve(path, MORE, relation="REPLACE_SPECIAL")
 
 
 def test_data_sets_do_not_mix(path):
@@ -280,3 +280,13 @@ def test_no_link_is_followed(tmp_path, name):
     with refused:
         reserve(tmp_path / "ledger", MORE)
     assert elsewhere.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("order", "alike_share"),
+    [(8.0, 1.5), (8.0, -1e6), (8.0, 1.0), (1.0, 0.0)],
+)
+def test_rules_out_of_range_are_refused(order, alike_share):
+    """With a share above one, any run would have cost nothing."""
+    with pytest.raises(ValueError, match=r"order|alike_share"):
+        privacy.AdaptiveRule(order, alike_share)

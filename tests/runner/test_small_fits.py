@@ -48,3 +48,18 @@ def test_the_plan_says_so_and_what_would_do():
     assert "not worth the budget" in str(found)
     (row,) = [line for line in str(found).splitlines() if line.startswith("        4")]
     assert "refused" not in row
+
+
+def test_too_many_draws_are_refused_before_the_fit_is_paid_for(tmp_path):
+    ledger = tmp_path / "ledger.jsonl"
+    with pytest.raises(ValueError, match="too many for the memory"):
+        dpjax.sample(
+            target(5000),
+            simulate,
+            prior,
+            budget=dpjax.Budget(4.0, 1e-6),
+            num_draws=10**9,
+            ledger=ledger,
+            verbose=False,
+        )
+    assert not ledger.exists()

@@ -17,7 +17,7 @@ from dpjax.sgmcmc.sgld import published
 from dpjax.sgmcmc.temperature import excess_temperature
 from tests.tiers import tiered
 
-ADD = privacy.NeighboringRelation.ADD_OR_REMOVE_ONE
+ADD = privacy.NeighboringRelation.REPLACE_SPECIAL
 REPLACE = privacy.NeighboringRelation.REPLACE_ONE
 DIM, RECORDS, CLIP, CHANCE, TEMPERING = 3, 40, 2.0, 0.25, 0.7
 

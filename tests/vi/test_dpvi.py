@@ -194,7 +194,7 @@ def test_measured_noise_is_the_noise_charged(aligned):
     state = algorithm.init(jnp.zeros(2))
     keys = jax.random.split(jax.random.key(4), 4000)
     _, info = jax.jit(jax.vmap(algorithm.step, (0, None)))(keys, state)
-    ((event, count),) = algorithm.privacy(1, Relation.ADD_OR_REMOVE_ONE)
+    ((event, count),) = algorithm.privacy(1, Relation.REPLACE_SPECIAL)
     assert count == 1 and event.sampling_prob == 0.25
     sd = event.noise_multiplier * NOISY["l2_clip_norm"] / 0.25
     # The location's gradient is the sum of the noise on that of the two draws.
@@ -207,7 +207,7 @@ def test_measured_noise_is_the_noise_charged(aligned):
         np.testing.assert_allclose(info.noise_sd["rho"], sd, rtol=1e-6)
 
 
-@pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE])
+@pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.REPLACE_SPECIAL])
 @pytest.mark.parametrize(
     ("changes", "size"),
     [

@@ -1,6 +1,8 @@
 """DPVI in `dpjax.run`: its trace, its draws, its bill, and a run that was killed."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import arviz
 import jax
@@ -180,3 +182,30 @@ def test_numpyro_models_are_fitted_in_unconstrained_space():
     assert abs(run.positions["slope"].mean() - 2.0) < 0.1
     assert np.all(run.positions["sd"] > 0)
     assert abs(run.positions["sd"].mean() - 0.5) < 0.1
+
+
+@dataclasses.dataclass(frozen=True)
+class Publishing(guides.MeanField):
+    """A guide whose draws are a record that it holds."""
+
+    record: Any = None
+
+    def sample(self, rng_key, parameters, num_samples):
+        return jnp.broadcast_to(self.record, (num_samples, 2))
+
+    __hash__ = object.__hash__
+
+
+def test_a_guide_whose_draws_are_records_is_refused(posterior):
+    guide = Publishing(2, record=jnp.array(np.asarray(posterior.data)[7]))
+    with pytest.raises(ValueError, match=r"^sample holds"):
+        go(posterior, algorithm_fn=functools.partial(ALGORITHM, guide=guide))
+
+
+def test_a_guide_that_reads_the_data_is_refused(posterior):
+    def of_records(posterior):
+        guide = Publishing(2, record=posterior.data[0])
+        return ALGORITHM(posterior, guide=guide)
+
+    with pytest.raises(ValueError, match="sample"):
+        go(posterior, algorithm_fn=of_records)

@@ -9,7 +9,8 @@ on any two neighbouring data sets. The pairs below are in units of the noise's c
 (Poisson samples) or sensitivity (fixed batches), with N(c) short for N(c, s^2).
 
 - `PoissonGaussianRelease`: (1 - q) N(0) + q N(1) against N(0), in both directions,
-  under ADD_OR_REMOVE_ONE; against (1 - q) N(0) + q N(-1) under REPLACE_ONE.
+  under ADD_OR_REMOVE_ONE and REPLACE_SPECIAL; against (1 - q) N(0) + q N(-1) under
+  REPLACE_ONE.
 - `FixedBatch` of a Gaussian release or penalty bit: the pair of the following two
   branches [Zhu, Dong and Wang 2022, section 5]. It is below the pair (0, 1, -1) of the
   thesis at every epsilon.

@@ -8,9 +8,9 @@ with q the chance that the sample holds the record that differs. All terms are p
 so the sum keeps its digits however small it is. Between integer orders (alpha - 1)
 D_alpha is convex in alpha, so its chord is an upper bound.
 
-*Poisson samples, ADD_OR_REMOVE_ONE.* In units of the clip norm, the pair that dominates
-is (1 - q) N(0, s^2) + q N(1, s^2) and N(0, s^2). Its worse direction has [Mironov,
-Talwar and Zhang 2019, section 3.3]
+*Poisson samples, ADD_OR_REMOVE_ONE and REPLACE_SPECIAL.* In units of the clip norm, the
+pair that dominates is (1 - q) N(0, s^2) + q N(1, s^2) and N(0, s^2). Its worse
+direction has [Mironov, Talwar and Zhang 2019, section 3.3]
 
     t_j = (1 - q)^(alpha - j) (e^(j (j - 1) / (2 s^2)) - 1).
 
@@ -72,11 +72,11 @@ def poisson_rdp(event: PoissonGaussianRelease, orders) -> np.ndarray:
     def one_record(orders):
         return _amplified(orders, q, log_terms)
 
-    if event.neighboring_relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
-        bound = one_record(orders)
-    else:
+    if event.neighboring_relation is NeighboringRelation.REPLACE_ONE:
         bound = (orders - 0.5) / (orders - 1) * one_record(2 * orders)
         bound += one_record(2 * orders - 1)
+    else:
+        bound = one_record(orders)
     return np.minimum(bound, _ceiling(event) * orders)
 
 
