@@ -319,7 +319,7 @@ MUTANTS = {
         test_gaussian_sum.test_events, dict(relation=REPLACE, sensitivity=2.0),
     ),
     "an unknown relation is charged": (
-        clip_bounds, "check_relation", lambda name, relation: relation,
+        clip_bounds, "check_kept_size", lambda name, relation: relation,
         test_relations.test_a_kernel_charges_known_relations_only, dict(name="barker"),
     ),
     "the chance of a record is rounded down": (

@@ -130,14 +130,15 @@ def test_models_without_derivatives_in_forward_mode_are_fitted(method):
     """Six posterior sds, which noise makes half as long again, are exceeded with a
     probability below 1e-7.
     """
-    run = dpjax.numpyro.sample(
-        decaying(known),
-        budget=dpjax.Budget(4, 1e-6),
-        num_draws=100,
-        method=method,
-        verbose=False,
-        unsafe_key=jax.random.key(0),
-    )
+    with jax.numpy_rank_promotion("allow"):  # The model promotes.
+        run = dpjax.numpyro.sample(
+            decaying(known),
+            budget=dpjax.Budget(4, 1e-6),
+            num_draws=100,
+            method=method,
+            verbose=False,
+            unsafe_key=jax.random.key(0),
+        )
     for name, truth in (("start", 1.5), ("rate", 0.7)):
         draws = np.asarray(run.positions[name], np.float64)
         assert abs(draws.mean() - truth) < 6 * draws.std() < 0.15
