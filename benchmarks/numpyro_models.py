@@ -148,7 +148,7 @@ def drawn_anew(name, posterior, truth, seed):
 
 
 def mode(posterior, start):
-    """Mean and sds, ``(d,)``, of the normal law at the mode, and positions drawn."""
+    """Mean and sds of the normal law at the mode, and a chain of draws from it."""
     flat, unravel = ravel_pytree(start)
 
     @jax.jit
@@ -166,7 +166,7 @@ def mode(posterior, start):
     covariance = np.linalg.inv(np.asarray(precision, np.float64))
     centre = np.asarray(flat, np.float64)
     draws = np.random.default_rng(0).multivariate_normal(centre, covariance, 10_000)
-    draws = jax.vmap(unravel)(jnp.asarray(draws, flat.dtype))
+    draws = jax.vmap(jax.vmap(unravel))(jnp.asarray(draws[None], flat.dtype))
     return centre, np.sqrt(np.diag(covariance)), draws
 
 
@@ -198,7 +198,7 @@ def rows(name, num_data_sets, num_records, with_nuts, epsilons, **options):
             )
         else:
             centre, sd, exact = mode(target, start)
-            expected = by_site(target, jax.tree.map(lambda leaf: leaf[None], exact))
+            expected = by_site(target, exact)
         exact_inside = covered(expected, truth)
         for epsilon, found in scores.items():
             began = time.perf_counter()

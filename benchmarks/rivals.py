@@ -171,7 +171,6 @@ def rows(epsilon: float, num_data_sets: int):
     for seed in range(num_data_sets):
         target = numpyro_models.drawn_anew(NAME, posterior, truth, 2000 + seed)
         centre, sd, exact = numpyro_models.mode(target, start)
-        exact = jax.tree.map(lambda leaf: leaf[None], exact)
         exact = numpyro_models.by_site(target, exact)
         exact_inside = numpyro_models.covered(exact, truth)
         for name, method in METHODS.items():

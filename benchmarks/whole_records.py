@@ -64,7 +64,7 @@ def rows(name, num_data_sets, num_records, epsilons):
         posterior = dpjax.Posterior(logprior, loglikelihood, records)
         centre, sd, exact = mode(posterior, truth)
         truth = {"truth": truth}
-        exact_inside = covered({"truth": exact}, truth)
+        exact_inside = covered({"truth": exact[0]}, truth)
         for epsilon, found in scores.items():
             began = time.perf_counter()
             draws = dpjax.sample(

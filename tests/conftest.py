@@ -27,9 +27,9 @@ if X64 and jax.__version_info__[:2] == (0, 10):
         + os.environ.get("XLA_FLAGS", "")
     )
 
-# Left out in 32 bits: what these test is text, files, whether a program is the same, or
-# computed by NumPy and mpmath. The one program of JAX in the accounting is that of
-# `privacy/bits/test_exact.py`.
+# Left out in 32 bits: what these test is text, files, processes, whether a program is
+# the same, or computed by NumPy and mpmath. The one program of JAX in the accounting is
+# that of `privacy/bits/test_exact.py`.
 if not X64:
     collect_ignore = [
         "test_architecture.py",

@@ -15,8 +15,9 @@ KEYS = {
     "delta": Key(NUMBER, "Below 1 / n for n records."),
     "neighboring_relation": Key(
         one_of(("REPLACE_ONE", "REPLACE_SPECIAL")),
-        "Which data sets count as neighbours: those that differ in one record, or "
-        "those of which one lacks it and has a record that says nothing.",
+        "Which data sets count as neighbours: those that differ in one record; under "
+        "``REPLACE_SPECIAL``, which costs less, those of which one has a blank in its "
+        "place that adds zero to every sum.",
         "REPLACE_ONE",
     ),
     "ledger": Key(

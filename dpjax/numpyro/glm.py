@@ -19,7 +19,7 @@ from numpyro.distributions.transforms import (
 from dpjax.numpyro.adapter import ModelPosterior, posterior
 from dpjax.numpyro.complete import complete_cases
 from dpjax.numpyro.sample import sample
-from dpjax.privacy import Budget, check_budget
+from dpjax.privacy.budget import Budget, check_budget
 from dpjax.records.formula import Design
 from dpjax.runner.messages import say
 from dpjax.runner.results import Run

@@ -35,6 +35,7 @@ from dpjax.numpyro.sample import (
 from dpjax.numpyro.score_model import check_center
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
+from dpjax.privacy.budget import check_budget
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
@@ -101,7 +102,7 @@ def plan(
     TypeError, ValueError
         As in `dpjax.numpyro.sample`; or if `guess` does not name the latents.
     """
-    privacy.check_budget(budget)
+    check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
     is_whole = is_of_whole_records(model) and not robust and not is_walk

@@ -49,6 +49,7 @@ from dpjax.numpyro.pinned import NO_WALK, PinnedFit
 from dpjax.numpyro.score_model import check_center, score_model, score_norm
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
+from dpjax.privacy.budget import check_budget
 from dpjax.release.captured import check_example
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
@@ -169,11 +170,10 @@ def sample(
         design; if the prior is so wide that numbers overflow at its centre, or near it;
         if observations read products of the latents that are not linear in some of them
         where the others have fixed values, as mean + scale * z is in z; if a walk is
-        asked of a model with products; if the neighbouring relation makes a number of
-        records private that is used; or if the example of the model holds records in
+        asked of a model with products; or if the example of the model holds records in
         their order.
     TypeError
-        If the budget or the key is none.
+        If the budget is no `dpjax.Budget`, or the key no key of JAX.
     BudgetError, CheckpointError
         As in `dpjax.run`; and before anything is spent, if the budget is too small for
         any fit, or for a model that generates whole records, as in `dpjax.sample`.
@@ -190,7 +190,7 @@ def sample(
         for that.
     """
     check_key(unsafe_key)
-    privacy.check_budget(budget)
+    check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
     check_example(posterior, model.example)

@@ -1,12 +1,7 @@
 """Privacy accounting: events, accountant, calibration, filter and budget."""
 
 from dpjax.privacy.accountant import best_method, delta, epsilon, max_steps
-from dpjax.privacy.budget import (
-    Budget,
-    BudgetError,
-    NeighboringRelation,
-    check_budget,
-)
+from dpjax.privacy.budget import Budget, BudgetError, NeighboringRelation
 from dpjax.privacy.calibration import calibrate, spend_rest
 from dpjax.privacy.events import (
     AcceptBit,
@@ -38,7 +33,6 @@ __all__ = [
     "RdpFilter",
     "best_method",
     "calibrate",
-    "check_budget",
     "delta",
     "epsilon",
     "event_from_json",

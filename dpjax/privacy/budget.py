@@ -25,9 +25,9 @@ class Budget:
         In (0, 1).
     neighboring_relation
         Relation that makes two data sets neighbours, or its name. Under ``REPLACE_ONE``
-        they differ in one record; under ``REPLACE_SPECIAL`` this record says nothing in
-        one of them, such as one with a NaN, which is also known as zeroing out. Both
-        keep the number of records, which is public.
+        they differ in one record. Under ``REPLACE_SPECIAL``, also known as zeroing out,
+        one of them has a blank in the place of a record, which adds zero to every sum.
+        The number of records, blanks included, is public.
 
     Raises
     ------

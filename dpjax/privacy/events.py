@@ -311,7 +311,7 @@ class PoissonGaussianRelease(Event, json_type="poisson_gaussian"):
     sampling_prob
         Chance of each record, independently of the others, in (0, 1].
     neighboring_relation
-        That of a claim.
+        Under which the event is charged.
     failure_prob, relative_error
         What floating point makes of it: see `Event`.
 

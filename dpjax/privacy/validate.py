@@ -94,8 +94,8 @@ def check_kept_size(name: str, value) -> NeighboringRelation:
         raise ValueError(
             f"{name} must keep the number of records, as programs for n and for n + 1 "
             "records do not round alike, got ADD_OR_REMOVE_ONE: use REPLACE_SPECIAL, "
-            "under which a record is replaced by one that says nothing, at the same "
-            "cost, or REPLACE_ONE"
+            "under which a blank that adds zero to every sum takes a record's place "
+            "at the same cost, or REPLACE_ONE"
         )
     return relation
 

@@ -211,7 +211,7 @@ def log_ratio_sensitivity(
     The sum of n clipped ratios is an exact integer. Two factors, the unit of the grid
     and the tempering, make it a log ratio, and each product rounds by 2^-53 n b at
     most. So the log ratios of neighbouring data differ by at most 2^-51 n b more than
-    the exact ones. This is charged for `MAX_RECORDS`, lest the charge tell n.
+    the exact ones. This is charged for `MAX_RECORDS`, so that it is the same for all n.
     """
     rounding = MAX_RECORDS * 2.0**-51 * clip_bound
     return sensitivity(clip_bound, neighboring_relation) + rounding

@@ -150,7 +150,8 @@ def attack(
     ------
     ValueError
         If an argument is out of range, there are fewer than two records, the kernel
-        claims no finite epsilon, or no made-up records have gradients.
+        claims no finite epsilon, no made-up records have gradients, or, if the relation
+        is not substitution, none of them is a blank.
     """
     relation = check_relation("neighboring_relation", neighboring_relation)
     position = jax.tree.map(jnp.asarray, position)
@@ -270,11 +271,11 @@ def _pairs(rng, outline, shapes, position, size: int, relation):
 
     slopes = jax.jit(jax.vmap(slope))
     replaces = relation is NeighboringRelation.REPLACE_ONE
-    nothing = _silent(shapes)
-    if not replaces and np.isfinite(slope(nothing)).all():
+    blank = _blank(shapes)
+    if not replaces and np.isfinite(slope(blank)).all():
         raise ValueError(
-            "no record of these types is known to say nothing, as one with a NaN does: "
-            "audit the claim for REPLACE_ONE"
+            "no made-up record of these types adds zero to sums, as one with a NaN "
+            "does: audit the claim for REPLACE_ONE"
         )
     made_up = [
         jax.tree.map(functools.partial(_made_up, rng, scale), shapes)
@@ -297,7 +298,7 @@ def _pairs(rng, outline, shapes, position, size: int, relation):
         one, other = (_row(records, int(usable[i])) for i in (one, other))
         for others in ([quiet] * (size - 1), ([one, other] * size)[: size - 1]):
             yield functools.partial(
-                _pair, outline, one, other if replaces else nothing, others
+                _pair, outline, one, other if replaces else blank, others
             )
 
 
@@ -313,14 +314,14 @@ def _pair(outline, one, other, others, replaced: int):
     ]
 
 
-def _silent(shapes):
-    """A record whose floats are not finite, so that it may say nothing."""
-    return jax.tree.map(
-        lambda shape: jnp.full(
-            shape.shape[1:], jnp.nan if shape.dtype.kind == "f" else 0, shape.dtype
-        ),
-        shapes,
-    )
+def _blank(shapes):
+    """A record whose floats are NaN, so that kernels count it as none."""
+
+    def one(shape):
+        is_float = jnp.issubdtype(shape.dtype, jnp.floating)
+        return jnp.full(shape.shape[1:], jnp.nan if is_float else 0, shape.dtype)
+
+    return jax.tree.map(one, shapes)
 
 
 def _quiet(rng, slopes, shapes):

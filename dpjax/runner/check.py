@@ -136,7 +136,7 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
 def check_start(
     algorithm_fn, posterior: Posterior, positions, others: Sequence[Posterior] = ()
 ) -> None:
-    """Refuse an initial state, a prior, a `constrain_fn` or a `sample` of records.
+    """Refuse what reads records: initial state, prior, `constrain_fn` or `sample`.
 
     Functions of the posterior that hold records are refused as well, whatever they do
     with them, and positions that are entries of the data (`dpjax.release.captured`).
@@ -149,7 +149,7 @@ def check_start(
 
     algorithm = algorithm_fn(posterior)
     if algorithm.sample is not None:
-        start = jax.eval_shape(lambda: jax.tree.map(lambda leaf: leaf[0], positions))
+        start = jax.tree.map(lambda leaf: leaf[0], positions)
         shapes = jax.eval_shape(functools.partial(parameters, algorithm), start)
         captured.check_sample(posterior, algorithm.sample, shapes, others)
 

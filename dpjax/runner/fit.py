@@ -29,7 +29,7 @@ NOISE_MULTIPLIERS = 1e-2, 2.0**11
 """Between these lies the noise multiplier that spends a budget."""
 
 MAX_NUMBERS = 2**31
-"""Numbers that draws may hold while they are made: a matrix each."""
+"""Most numbers that all draws hold while they are made, of which each has a matrix."""
 
 NUM_MULTIPLIERS = 2**14
 """Noise multipliers that are tried if a part is spent: they grow by .1 %."""
@@ -103,8 +103,8 @@ def fit(
         )
     except Exception as error:
         error.add_note(
-            "The fit itself was made, and is paid for. With a checkpoint= the same "
-            "call, or one for fewer draws, goes on from it at no further cost."
+            "The fit itself was made, and is paid for. If the call had a checkpoint=, "
+            "the same call, or one for fewer draws, goes on from it at no further cost."
         )
         raise
     if verbose:

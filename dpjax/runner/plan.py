@@ -13,6 +13,7 @@ import numpy as np
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
+from dpjax.privacy.budget import check_budget
 from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
 from dpjax.runner.check import check_arguments, made
@@ -118,7 +119,7 @@ def plan(
     of the data.
     """
     check_arguments(algorithm_fn, posterior)
-    privacy.check_budget(budget)
+    check_budget(budget)
     num_chains = check_count("num_chains", num_chains)
     relation = budget.neighboring_relation
     algorithm = made(algorithm_fn, posterior)
@@ -161,18 +162,17 @@ def plan(
         lines.append(
             f"{each.epsilon:9.3g}{alone[i]:17d}{together[i]:19d}"
             f"{'' if np.isnan(reach[i]) else f'{reach[i]:.2g}':>9}"
-            f"{'' if np.isnan(seconds[i]) else shown_time(seconds[i]):>10}{mark}"
+            f"{shown_time(seconds[i]):>10}{mark}"
         )
     if not np.isnan(tried.jump):
         lines.append(
             "reach: how far these steps take a component of the position, if half of "
             "the proposals are accepted"
         )
-    if not np.isnan(tried.seconds):
-        lines.append(
-            "time: an estimate for this machine, without compiling; memory: about "
-            f"{shown(tried.num_bytes / 1e6)} MB"
-        )
+    lines.append(
+        "time: an estimate for this machine, without compiling; memory: about "
+        f"{shown(tried.num_bytes / 1e6)} MB"
+    )
     if is_left_out:
         lines.append(
             "other budgets are compared if they are named, by epsilons= or --epsilons: "

@@ -21,6 +21,7 @@ from dpjax.fit.simulated import (
     simulated_fit,
 )
 from dpjax.posterior import Posterior
+from dpjax.privacy.budget import check_budget
 from dpjax.privacy.shown import shown
 from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
@@ -323,7 +324,7 @@ def plan_sample(
     TypeError, ValueError
         As in `dpjax.sample`.
     """
-    privacy.check_budget(budget)
+    check_budget(budget)
     draws = prior_draws(prior_sample_fn)
     flat = np.asarray(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), float)
     precision = np.linalg.inv(np.atleast_2d(np.cov(flat.T)))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
+from dpjax.privacy.budget import check_budget
 from dpjax.privacy.events import check_events
 from dpjax.privacy.shown import rounded_up
 from dpjax.privacy.validate import check_count
@@ -43,9 +44,8 @@ class Reserved(NamedTuple):
     def __str__(self):
         relation = RELATIONS[self.neighboring_relation]
         return (
-            f"all planned runs together: epsilon = "
-            f"{rounded_up(self.epsilon)} at delta = {rounded_up(self.delta, 3)} "
-            f"({relation})\nreserved: {self.events}\n"
+            f"all planned runs together: epsilon = {rounded_up(self.epsilon)} at delta "
+            f"= {rounded_up(self.delta, 3)} ({relation})\nreserved: {self.events}\n"
             f"accountant: {self.accountant}"
         )
 
@@ -100,7 +100,7 @@ def reserve(
     what they do beside their events may be chosen in view of what was released
     before: see *Plans* in `dpjax.privacy.filter`.
     """
-    privacy.check_budget(budget)
+    check_budget(budget)
     events = []
     for algorithm_fn, num_steps, num_chains in jobs:
         num_steps = check_count("num_steps", num_steps)

@@ -95,7 +95,7 @@ class Run:
     def to_arviz(self):
         """The draws as `arviz.InferenceData`, with the statement in its attributes.
 
-        They are those of the group ``posterior`` too, which a plain netCDF reader sees.
+        The attributes of its group ``posterior`` hold the statement as well.
 
         Acceptance rates, or else infos, are its `sample_stats`. The configuration and
         versions are in the attributes as well, as JSON. A slash in the name of a site,

@@ -19,7 +19,7 @@ from dpjax.algorithm import Algorithm
 from dpjax.fit.compiled import QUICKLY, evaluated
 from dpjax.posterior import Posterior
 from dpjax.privacy.accountant import largest
-from dpjax.privacy.shown import rounded_up
+from dpjax.privacy.budget import check_budget
 from dpjax.privacy.validate import check_count
 from dpjax.random import chacha
 from dpjax.runner import checkpoint as checkpoints
@@ -253,7 +253,10 @@ def run(
         if verbose:
             say(statement)
             if budget is not None and ledger is not None:
-                _say_total(ledger, budget)
+                say(
+                    "this run and those before it in its ledger together: at most "
+                    f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g}"
+                )
 
         layout = make_layout(
             key, outline.laziness, length, num_chains, num_discarded, thinning
@@ -395,7 +398,7 @@ def settings_of(
 
 def check_length(num_steps, warmup_fraction, budget) -> None:
     if budget is not None:
-        privacy.check_budget(budget)
+        check_budget(budget)
     if num_steps is None and budget is None:
         raise ValueError("without a budget, num_steps must be given")
     if not 0 <= warmup_fraction < 1:
@@ -549,17 +552,6 @@ def _pay(
         )
         nonce = processes.first(lambda: append().encode()).decode()
     return keyed(secret, bytes.fromhex(nonce)), nonce
-
-
-def _say_total(ledger, budget) -> None:
-    """Say what a ledger holds, if that is more than this run."""
-    spent = ledgers.read(ledger, budget.neighboring_relation.name)
-    if spent.rule is not None and len(spent.runs) > 1:
-        total = rounded_up(spent.rule.epsilon(spent.runs, budget.delta))
-        say(
-            f"together with earlier runs in {ledger}: epsilon = {total} of "
-            f"{budget.epsilon:g}"
-        )
 
 
 def nonce_of(secret: bytes, settings: dict, records: bytes, ledger_state="") -> str:

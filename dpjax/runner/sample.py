@@ -19,6 +19,7 @@ from dpjax.fit.simulated import (
 )
 from dpjax.fit.simulated_draws import draws
 from dpjax.posterior import Posterior
+from dpjax.privacy.budget import check_budget
 from dpjax.release.captured import check_simulation
 from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import fit, spending, too_little
@@ -80,7 +81,7 @@ def sample(
         If the records vary otherwise than the model says, by more than noise and chance
         explain. The draws do not allow for that.
     """
-    privacy.check_budget(budget)
+    check_budget(budget)
     check_simulation(posterior, simulate_fn, prior_sample_fn)
     start = jax.tree.map(
         lambda leaf: jnp.mean(leaf, axis=0), prior_draws(prior_sample_fn)

@@ -14,9 +14,16 @@ MAX_LISTED_EVENTS = 8
 RELATIONS = {
     "ADD_OR_REMOVE_ONE": "add or remove one record",
     "REPLACE_ONE": "replace one record",
-    "REPLACE_SPECIAL": "replace one record by one that says nothing",
+    "REPLACE_SPECIAL": "replace one record by a blank",
 }
-"""Neighbouring relations in words."""
+"""Neighbouring relations in words. Statements of older runs may have any."""
+
+CHANGES = {
+    "ADD_OR_REMOVE_ONE": ("added or removed", "whether one record is among them"),
+    "REPLACE_ONE": ("replaced by another", "which of two values one record has"),
+    "REPLACE_SPECIAL": ("replaced by a blank", "whether one record is there"),
+}
+"""What becomes of a record, and what may then be guessed."""
 
 
 class PrivacyStatement(NamedTuple):
@@ -36,8 +43,6 @@ class PrivacyStatement(NamedTuple):
         The method of `dpjax.privacy.accountant` that gave epsilon.
     randomness
         Where the random numbers came from.
-
-    It prints as these numbers; `in_words` is for a report.
     """
 
     epsilon: float
@@ -103,11 +108,7 @@ class PrivacyStatement(NamedTuple):
             return "These draws are not private: they were made without a budget."
         odds = math.exp(min(self.epsilon, 500.0))
         guess = (odds + self.delta) / (1 + odds)
-        how, which = (
-            ("replaced by another", "which of two values one record has")
-            if self.neighboring_relation == "REPLACE_ONE"
-            else ("replaced by one that says nothing", "whether one record says any")
-        )
+        how, which = CHANGES[self.neighboring_relation]
         epsilon, delta = rounded_up(self.epsilon), rounded_up(self.delta, 3)
         factor = rounded_up(odds, 3) if odds < 1e4 else f"exp({epsilon})"
         return (

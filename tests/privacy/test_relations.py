@@ -1,4 +1,4 @@
-"""Neighbouring relations are known by member or by name; runs know two."""
+"""Neighbouring relations are known by member or by name; budgets may have two."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_run_cannot_hide_the_number_of_records():
 
 
 @pytest.mark.parametrize("sampling_prob", [0.1, 1.0])
-def test_a_record_that_says_nothing_costs_what_an_added_one_does(sampling_prob):
+def test_a_blank_costs_what_an_added_record_does(sampling_prob):
     added, special = (
         privacy.PoissonGaussianRelease(5.0, sampling_prob, relation)
         for relation in (ADD, SPECIAL)

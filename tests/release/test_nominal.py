@@ -1,4 +1,4 @@
-"""A record that says nothing changes nothing; one that is added is refused."""
+"""A record that is not finite changes nothing; claims about added ones are refused."""
 
 import functools
 

@@ -73,7 +73,9 @@ def test_the_statement_in_words_is_that_of_its_numbers():
     assert best == pytest.approx(0.8) and "at most 80.0%" in words
     assert "one record is replaced" in words
     relation = STATEMENT._replace(neighboring_relation="REPLACE_SPECIAL")
-    assert "one that says nothing" in relation.in_words()
+    assert "replaced by a blank" in relation.in_words()
+    relation = STATEMENT._replace(neighboring_relation="ADD_OR_REMOVE_ONE")
+    assert "added or removed" in relation.in_words()
     assert "not private" in PrivacyStatement.none(2, 50).in_words()
 
 

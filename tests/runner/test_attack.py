@@ -90,7 +90,7 @@ def test_an_honest_claim_survives(audit, name):
 
 
 @pytest.mark.thorough
-def test_an_honest_claim_about_adding_a_record_survives(audit):
+def test_an_honest_claim_about_a_blank_survives(audit):
     options = ("--trials", "5000", "--seed", "1")
     status, (claim, bound), printed = audit(
         "barker", *options, relation="REPLACE_SPECIAL"

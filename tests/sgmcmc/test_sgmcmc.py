@@ -17,7 +17,7 @@ from dpjax.sgmcmc.sgld import published
 from dpjax.sgmcmc.temperature import excess_temperature
 from tests.tiers import tiered
 
-ADD = privacy.NeighboringRelation.REPLACE_SPECIAL
+SPECIAL = privacy.NeighboringRelation.REPLACE_SPECIAL
 REPLACE = privacy.NeighboringRelation.REPLACE_ONE
 DIM, RECORDS, CLIP, CHANCE, TEMPERING = 3, 40, 2.0, 0.25, 0.7
 
@@ -85,7 +85,7 @@ def test_noise_is_as_loud_as_it_is_charged(name):
     prior = jax.grad(logprior)(state.position)
     noise = [np.asarray(info.gradient[key]) - np.asarray(prior[key]) for key in "ab"]
     noise = np.concatenate(noise, axis=1).ravel()
-    ((event, count),) = algorithm.privacy(10, ADD)
+    ((event, count),) = algorithm.privacy(10, SPECIAL)
     assert count == 10
     charged = event.noise_multiplier * CLIP * TEMPERING / CHANCE
     # Chance of a false alarm below 1e-6.
