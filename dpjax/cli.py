@@ -327,6 +327,11 @@ def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> 
         lines.append(f"left of the plan: {listed(planned.items())}")
     spent = rule.epsilon(runs, delta)
     lines.append(f"spent so far: epsilon = {rounded_up(spent)} at delta = {delta:g}")
+    if len(runs) > 1:
+        lines.append(
+            "if a run was chosen in view of those before it, state the budget that all "
+            "of them had in place of what is spent"
+        )
     if epsilon is not None:
         budget = privacy.Budget(epsilon, delta)
         noise = rule.least_noise(runs, budget)

@@ -251,13 +251,14 @@ def test_ledger_show_says_what_is_spent_and_left(tmp_path, capsys):
         )
     command = ["ledger", "show", str(path), "--epsilon", "2", "--delta", "1e-5"]
     assert cli.main(command) == 0
-    shown, *rows, spent, left = capsys.readouterr().out.splitlines()
+    shown, *rows, spent, note, left = capsys.readouterr().out.splitlines()
     assert "2 runs" in shown and "REPLACE_ONE" in shown
     assert [f"1 x {noise}" in row for row in rows] == [True, True]
     assert ["(unsafe key)" in row for row in rows] == [False, True]
     rule = ledger.read(path, "REPLACE_ONE").rule
     epsilon = rule.epsilon(2 * [[(noise, 1)]], 1e-5)
     assert spent == f"spent so far: epsilon = {epsilon:.4g} at delta = 1e-05"
+    assert note.startswith("if a run was chosen in view of those before it")
     # That release just fits.
     multiplier = float(left.split("noise multiplier ")[1].split(",")[0])
     for factor, fits in ((1.02, True), (0.98, False)):

@@ -53,6 +53,10 @@ MIN_RUN = 8
 """Entries in a row that are not equal by chance. Of unmistakable numbers, two are
 enough."""
 
+LONG_RUN = 64
+"""Entries of a run that are not in the data by chance, although each alone could be
+typed by hand, if they are not evenly spaced (`_is_long_run`)."""
+
 MAX_CHANCE = 1e-3
 """Chance at which public numbers may be taken for entries of the data."""
 
@@ -81,8 +85,8 @@ class Records:
     ) -> list[tuple[str, str]]:
         """Those of the (name, value) pairs that are records, as (name, why).
 
-        With `only_unmistakable`, neither the length of an array nor numbers that could
-        be typed by hand make records of it.
+        With `only_unmistakable`, neither the length of an array nor a few numbers that
+        could be typed by hand make records of it.
         """
         named = [pair for pair in named if not self._is_public(pair[1])]
         arrays = [_numbers(value) for _, value in named]
@@ -92,10 +96,13 @@ class Records:
                 found.append((name, "is an array of the data"))
             elif chance < MAX_CHANCE:
                 found.append((name, "holds entries of the data"))
-            elif only_unmistakable:
-                continue
-            elif np.shape(value)[:1] == self._leaves[0].shape[:1]:
+            elif (
+                not only_unmistakable
+                and np.shape(value)[:1] == self._leaves[0].shape[:1]
+            ):
                 found.append((name, "has one entry for each of the records"))
+            elif only_unmistakable and not _is_long_run(array):
+                continue
             elif chance <= 1 and self._holds_run(array):
                 found.append((name, "holds entries of the data"))
         return found
@@ -461,6 +468,20 @@ def _unmistakable(array: np.ndarray, dtype) -> np.ndarray:
     # Powers of ten are exact, so that a short number is found again to the last bit.
     up, down = 10.0 ** digits.clip(0, 300), 10.0 ** (-digits).clip(0, 300)
     return numbers[(np.round(exact * up / down) / up * down).astype(dtype) != numbers]
+
+
+def _is_long_run(array: np.ndarray) -> bool:
+    """Whether so many entries, in this order, are not in the data by chance.
+
+    At most half of the steps between neighbours may be as large as the step before. So
+    a range, a step function or an identity matrix of some size does not count, as data
+    that are sorted or one-hot hold those by chance.
+    """
+    if array.size < LONG_RUN:
+        return False
+    with np.errstate(invalid="ignore", over="ignore"):
+        turns = np.diff(array.ravel() + 0.0, 2)
+    return np.count_nonzero(turns) >= turns.size / 2
 
 
 def _are_found(numbers: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:

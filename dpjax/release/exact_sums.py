@@ -20,6 +20,7 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = [
     "GRID",
     "MAX_PRODUCTS",
+    "TILE",
     "VECTOR_GRID",
     "clip_to_grid",
     "directions",
@@ -39,6 +40,11 @@ where a vector comes as their product."""
 
 GROUP = 2**24 // GRID
 """Integers of at most `GRID` that float32 adds without rounding."""
+
+TILE = 32
+"""Records of which blocks and samples hold a multiple. XLA takes several rows of a matrix
+at a time and rounds the products of those that remain in another way. With whole tiles
+none remain, so what a record adds does not depend on which others are in the sample."""
 
 MAX_PRODUCTS = 2**53 // VECTOR_GRID
 """Products of two integers of at most `GRID` that float64 adds without rounding."""
@@ -95,8 +101,7 @@ def _add_blocks(sums, data, block_size, num_devices, shape, dtype) -> jax.Array:
     size = len(jax.tree.leaves(data)[0]) // num_devices
     num_blocks = -(-size // block_size)
     length = -(-size // num_blocks)
-    if length > GROUP:
-        length = min(length + -length % GROUP, size)
+    length = min(length + -length % (GROUP if length > GROUP else TILE), size)
 
     def add(i, total):
         start = jnp.minimum(i * length, size - length)

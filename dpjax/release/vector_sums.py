@@ -19,6 +19,7 @@ from dpjax.release.exact_sums import (
     GRID,
     MAX_PRODUCTS,
     MAX_RECOMPUTED_PIECES,
+    TILE,
     clip_to_grid,
     directions,
     exact_product,
@@ -116,7 +117,8 @@ def vector_sum(
     Notes
     -----
     *Formal guarantees.* Sensitivity ``sensitivity(VECTOR_GRID, relation)`` in these
-    units, in the norm, whatever the sample. Of an outer product the weights,
+    units, in the norm, whatever the sample, and the others add the same with a record
+    in the sample or without it (`exact_sums.TILE`). Of an outer product the weights,
     times the length of the direction, stand for the whole: all numbers of a record then
     have at most the norm GRID in cells, see `exact_sums.clip_to_grid`. Each is
     multiplied by GRID, or by a direction of at most that norm. Nothing is released
@@ -161,7 +163,7 @@ def vector_sum(
         with jax.enable_x64(True):
             return jnp.concatenate(totals)
 
-    rows = posterior.data if sample is None else sample
+    rows = posterior.data if sample is None else _in_whole_tiles(sample)
     block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)
     # Half of the products, as blocks are rounded up to whole groups.
     block_size = min(block_size, MAX_PRODUCTS // (2 * jax.device_count()))
@@ -172,6 +174,12 @@ def vector_sum(
         block_size = min(block_size, max(STORED // max(own, 8), MIN_RECORDS))
     size = sum(map(math.prod, sizes))
     return sum_over_records(sums, rows, block_size, (size,), jnp.int64)
+
+
+def _in_whole_tiles(sample: Sample) -> Sample:
+    """The sample with entries added that are not drawn."""
+    missing = -sample.indices.size % TILE
+    return Sample(*(jnp.pad(entries, (0, missing)) for entries in sample))
 
 
 def _clipped(part) -> tuple[jax.Array, jax.Array | None]:

@@ -32,7 +32,8 @@ class PrivacyStatement(NamedTuple):
     epsilon, delta
         Of the whole run, all chains together.
     epsilon_per_chain
-        Of one chain, had the others not been released.
+        Of one chain, had the others not been released. That of the whole run if a
+        filter vouches for it.
     neighboring_relation
         Name of the relation between data sets that the statement is about.
     num_chains, num_steps
@@ -40,7 +41,7 @@ class PrivacyStatement(NamedTuple):
     events
         What all chains together released, as text.
     accountant
-        The method of `dpjax.privacy.accountant` that gave epsilon.
+        The method of `dpjax.privacy.accountant` that gave epsilon, or "privacy filter".
     randomness
         Where the random numbers came from.
     """
@@ -71,16 +72,14 @@ class PrivacyStatement(NamedTuple):
             Number of chains, and of the steps of each.
         shared
             (event, count) pairs released before the run, once for all chains, in view
-            of which it was chosen.
+            of which it was chosen. A privacy filter keeps both within the budget, and
+            that is what it promises, even if they come to less.
         """
-        one_chain = [(event, n // num_chains) for event, n in events]
         if shared:
-            rule = privacy.AdaptiveRule.renyi(shared, budget)
-            accountant = "rdp filter"
-            total, of_one = (
-                rule.epsilon([shared, run], budget.delta) for run in (events, one_chain)
-            )
+            accountant = "privacy filter"
+            total = of_one = budget.epsilon
         else:
+            one_chain = [(event, n // num_chains) for event, n in events]
             accountant = privacy.best_method(events, budget.delta)
             total, of_one = (
                 privacy.epsilon(run, budget.delta) for run in (events, one_chain)
@@ -129,6 +128,7 @@ class PrivacyStatement(NamedTuple):
         length, alone = "one step", ""
         if self.num_chains * self.num_steps > 1:
             length = f"{self.num_chains} chains x {self.num_steps} steps"
+        if self.epsilon_per_chain < self.epsilon:
             alone = f", {rounded_up(self.epsilon_per_chain)} for one chain alone"
         return (
             f"{length}: epsilon = {rounded_up(self.epsilon)} at delta = "

@@ -274,8 +274,9 @@ def _simplified(request):
 
 
 @pytest.mark.usefixtures("_simplified")
-def test_a_proposal_that_holds_a_copy_is_refused():
-    copy = jnp.array(X)
+@pytest.mark.parametrize("held", [X, LABELS], ids=["decimals", "labels"])
+def test_a_proposal_that_holds_a_copy_is_refused(held):
+    copy = jnp.array(held)
 
     def algorithm_fn(target):
         algorithm = dpjax.barker(target, step_size=0.1, clip_bound=0.1)
@@ -298,11 +299,20 @@ def test_chains_that_start_at_records_are_refused():
     check_algorithm(algorithm_fn, posterior(), starts)
 
 
-def test_as_many_parameters_as_records_are_none_of_them():
-    """A metric may have as many entries as there are records."""
-    metric = jnp.linspace(0.5, 1.0, 64)
-    target = dpjax.Posterior(logprior, lambda position, record: position[0] * record, X)
-    target = dataclasses.replace(target, data=X[:, 0])
+@pytest.mark.parametrize(
+    "metric",
+    [jnp.arange(1.0, 65.0), jnp.repeat(jnp.array([1.0, 2.0]), 32)],
+    ids=["a range", "a step"],
+)
+def test_as_many_parameters_as_records_are_none_of_them(metric):
+    """A metric may have as many entries as there are records, and sorted data holds it.
+
+    The data are a column and, after it, the metric itself.
+    """
+    data = jnp.concatenate([X[:, 0], metric])
+    target = dpjax.Posterior(
+        logprior, lambda position, record: position[0] * record, data
+    )
     algorithm_fn = functools.partial(
         dpjax.barker, step_size=0.1, inverse_mass_matrix=metric, clip_bound=0.1
     )

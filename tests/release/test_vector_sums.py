@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dpjax.models import logistic_regression
 from dpjax.posterior import Posterior
+from dpjax.random import batches
 from dpjax.random.batches import Sample
 from dpjax.release import exact_sums, vector_sums
 from dpjax.release.exact_sums import GRID, VECTOR_GRID
@@ -207,3 +208,42 @@ def test_too_many_components_raise():
     data = jax.ShapeDtypeStruct((1, 2**21 + 1), jnp.float32)
     with pytest.raises(ValueError, match=r"2\^21"):
         jax.eval_shape(lambda data: vector_sum(posterior_of(data), itself, 1.0), data)
+
+
+@pytest.mark.parametrize(
+    ("sampling_prob", "num_records", "dim"), [(0.99, 100, 40), (0.5, 2000, 1000)]
+)
+def test_what_a_record_adds_does_not_depend_on_its_place(
+    sampling_prob, num_records, dim
+):
+    """One record more in a sample moves others, and must not change what they add.
+
+    All that is left of the products is their rounding. It is clipped, so a record that
+    is rounded in another way moves the sum by up to two clip norms.
+    """
+    rng = np.random.default_rng(0)
+    rows = 100 * rng.normal(size=(num_records, dim)).astype(np.float32)
+    theta = rng.normal(size=dim).astype(np.float32)
+    prob = float(np.ceil(sampling_prob * 2**32) / 2**32)
+    num_words = batches.num_poisson_words(prob, num_records)
+    words = jnp.asarray(rng.integers(0, 2**32, num_words, np.uint32))
+    indices, is_drawn = batches.poisson(words, prob, num_records)
+
+    @jax.jit
+    def moved(data, theta, indices):
+        def contribution(record):
+            row, product = record
+            return (row @ theta - product) * row
+
+        sample = Sample(indices, is_drawn)
+        return vector_sum(posterior_of(data), contribution, 1e-3, sample)
+
+    drawn = np.asarray(indices)[np.asarray(is_drawn)]
+    rest = np.asarray(indices)[len(drawn) :]
+    sums = [
+        np.asarray(moved((rows, rows @ theta), theta, np.append(order, rest)))
+        for order in (drawn, np.roll(drawn, 1), rng.permutation(drawn), drawn[::-1])
+    ]
+    assert np.any(sums[0] != 0)
+    for other in sums[1:]:
+        np.testing.assert_array_equal(other, sums[0])
