@@ -481,7 +481,7 @@ def _is_long_run(array: np.ndarray) -> bool:
         return False
     with np.errstate(invalid="ignore", over="ignore"):
         turns = np.diff(array.ravel() + 0.0, 2)
-    return np.count_nonzero(turns) >= turns.size / 2
+    return bool(np.count_nonzero(turns) >= turns.size / 2)
 
 
 def _are_found(numbers: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:

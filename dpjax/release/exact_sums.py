@@ -42,9 +42,9 @@ GROUP = 2**24 // GRID
 """Integers of at most `GRID` that float32 adds without rounding."""
 
 TILE = 32
-"""Records of which blocks and samples hold a multiple. XLA takes several rows of a matrix
-at a time and rounds the products of those that remain in another way. With whole tiles
-none remain, so what a record adds does not depend on which others are in the sample."""
+"""Records of which blocks and samples hold a multiple. XLA takes several rows of a
+matrix at a time and rounds the products of those that remain in another way. With whole
+tiles none remain, so what a record adds does not depend on the rest of the sample."""
 
 MAX_PRODUCTS = 2**53 // VECTOR_GRID
 """Products of two integers of at most `GRID` that float64 adds without rounding."""

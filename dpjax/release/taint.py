@@ -58,7 +58,7 @@ def tainted(
     ------
     ValueError
         If the program calls a function outside of it, which may know the records, or
-        has random numbers that mix them.
+        one that prints what it sees, or has random numbers that mix them.
     """
 
     def follow(program, inputs):
@@ -90,6 +90,12 @@ def tainted(
             raise ValueError(
                 f"the program makes a {name}, which may see records or bring them in: "
                 "take prints and callbacks out of the model and the kernel"
+            )
+        if name == "svd" and params["compute_uv"] and any(inputs):
+            raise ValueError(
+                "the program takes singular vectors of a matrix that depends on "
+                "records, and LAPACK prints a line if it holds an infinite number: "
+                "take singular values alone, or an eigendecomposition"
             )
         if separate.is_mixed(eqn, inputs):
             raise ValueError(

@@ -244,7 +244,13 @@ def fetched(position, record):
     return loglikelihood(position, record) + other
 
 
-@pytest.mark.parametrize("function", [printed, fetched])
+def decomposed(position, record):
+    """LAPACK prints where its fast method meets an infinite number."""
+    left, values, _ = jnp.linalg.svd(record[0] * jnp.eye(30))
+    return loglikelihood(position, record) + left[0, 0] * values[0]
+
+
+@pytest.mark.parametrize("function", [printed, fetched, decomposed])
 def test_callbacks_are_refused_whatever_they_see(function):
     with pytest.raises(ValueError, match=r"print|callback"):
         check(
