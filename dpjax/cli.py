@@ -21,7 +21,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from dpjax import config, privacy, report
 from dpjax.datasets.files import user_cache
 from dpjax.privacy.shown import rounded_up
-from dpjax.records import template
+from dpjax.records import Schema, template
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import processes
 from dpjax.runner.attack import Attack, attack
@@ -85,7 +85,10 @@ def main(arguments=None) -> int:
                 print(spending(options.ledger, options.delta, options.epsilon))
                 return 0
             if options.command == "schema":
-                print(template(options.records), end="")
+                if options.unsafe_check is None:
+                    print(template(options.records), end="")
+                else:
+                    print(Schema(options.unsafe_check).unsafe_check(options.records))
                 return 0
             if options.command == "run" and not jax.distributed.is_initialized():
                 joining = options.processes, options.process_id, options.coordinator
@@ -212,6 +215,11 @@ def _parser() -> argparse.ArgumentParser:
         "dpjax schema records.csv",
     )
     _path(schema, "records", "a .csv, .csv.gz, .parquet or .npz file")
+    _path(
+        schema,
+        "--unsafe-check",
+        "a schema; say, for the owner of the records alone, what it makes of their cells",
+    )
     example = "dpjax ledger show records.csv.ledger.jsonl --epsilon 2"
     ledger = _command(
         commands, "ledger", "say what the runs on a data set spent", example

@@ -49,6 +49,7 @@ of its rows. A table of another form is refused.
 import math
 import reprlib
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +88,14 @@ HUGE = 1e30
 
 MAX_COUNT = 2**31 - 1
 """The largest count, which is an int32."""
+
+UNSAFE = (
+    "NOT PRIVATE, for the owner of the records alone. Correct how levels are spelt, and "
+    "nothing else: a schema that follows the records makes the epsilon untrue."
+)
+
+MAX_SHOWN = 3
+"""Different missing cells of a column that `Schema.unsafe_check` shows."""
 
 MAX_SHAPE = 10**6
 """Numbers in one cell of an array."""
@@ -286,6 +295,53 @@ class Schema(Mapping[str, Column]):
                 f"{sorted(counts)}: they must be columns of one table"
             )
         return self._arrays(values, missing, arrays)
+
+    def unsafe_check(self, records) -> str:
+        """What becomes of the cells, for the owner of the records. It is NOT private.
+
+        A level that the records spell otherwise than the schema makes all of its
+        records incomplete, and nothing else may tell of it. Correct such mistakes
+        alone: where a range or a level is chosen by what this says, the schema depends
+        on the records, and no epsilon is true.
+
+        Parameters
+        ----------
+        records
+            As in `read`.
+
+        Returns
+        -------
+        For every column how many cells are missing, and some of them; of numbers, how
+        many lie at the ends of the range or beyond; of categories, the levels that no
+        cell has. Then how many records are complete.
+
+        Raises
+        ------
+        FileNotFoundError, RuntimeError, ValueError
+            As `read` does.
+        """
+        table, lines, are_complete = tables.table(records), [UNSAFE], True
+        for name, column in self.items():
+            cells = tables.cells(table, name, column.shape)
+            values, is_missing = column.read(cells)
+            are_complete &= ~is_missing | (column.missing != "drop")
+            line = f"{name}: {np.sum(is_missing):,} cells are missing"
+            texts = Counter(map(reprlib.repr, cells[is_missing].tolist()))
+            common = texts.most_common(MAX_SHOWN)
+            line += ": " * bool(common)
+            line += ", ".join(f"{text} ({count:,})" for text, count in common)
+            line += ", ..." * (len(texts) > len(common))
+            if column.kind in ("real", "count"):
+                low, high = column.range
+                ends = np.sum(values == low), np.sum(values == high)
+                line += f"; {ends[0]:,} at most {low:g}, {ends[1]:,} at least {high:g}"
+            read = set(values[~is_missing].ravel().tolist())
+            absent = [x for code, x in enumerate(column._listed) if code not in read]
+            line += f"; no cell is {absent}" * bool(absent)
+            lines.append(line)
+        num_complete, size = np.sum(are_complete), np.size(are_complete)
+        lines.append(f"{num_complete:,} of {size:,} records are complete")
+        return "\n".join(lines)
 
     def example(self, arrays: Mapping[str, Any] | None = None) -> dict:
         """Made-up records in the form of `read`, spread over the ranges and levels.

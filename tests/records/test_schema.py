@@ -197,6 +197,35 @@ def test_arrays_of_several_columns_and_shapes(tmp_path):
         schema.read({"image": [1.0], "age": [1.0]}, {"x": "image"})
 
 
+def test_the_owner_sees_how_the_records_spell_levels():
+    schema = Schema(
+        {
+            "age": dict(kind="real", range=[18, 90], missing="indicator"),
+            "sex": dict(kind="category", levels=["woman", "man", "x"]),
+            "smoker": dict(kind="boolean", missing="fill"),
+            "visits": dict(kind="count", range=[0, 4]),
+            "marks": dict(kind="real", range=[0, 1], shape=[2]),
+        }
+    )
+    records = {
+        "age": [1.0, 20, math.nan, 95],
+        "sex": ["woman", "Man", "Man", "woman"],
+        "smoker": ["a", "b", "c", "d"],
+        "visits": [0, 1, 4, 9],
+        "marks": np.array([[0.5, math.nan], [0, 1], [0, 0.2], [0.1, 0.1]]),
+    }
+    unsafe, *lines = schema.unsafe_check(records).splitlines()
+    assert unsafe.startswith("NOT PRIVATE")
+    assert lines == [
+        "age: 1 cells are missing: nan (1); 1 at most 18, 1 at least 90",
+        "sex: 2 cells are missing: 'Man' (2); no cell is ['man', 'x']",
+        "smoker: 4 cells are missing: 'a' (1), 'b' (1), 'c' (1), ...",
+        "visits: 0 cells are missing; 1 at most 0, 2 at least 4",
+        "marks: 1 cells are missing: [0.5, nan] (1); 2 at most 0, 1 at least 1",
+        "1 of 4 records are complete",
+    ]
+
+
 def test_made_up_records_fill_ranges_and_levels():
     guess = {"mean": 30.0, "sd": 5.0}
     example = Schema({**SCHEMA_TABLES, "income": AGE | guess}).example()
