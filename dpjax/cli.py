@@ -218,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     _path(
         schema,
         "--unsafe-check",
-        "a schema; say, for the owner of the records alone, what it makes of their cells",
+        "say, for the owner of the records alone, what this schema makes of the cells",
     )
     example = "dpjax ledger show records.csv.ledger.jsonl --epsilon 2"
     ledger = _command(

@@ -14,7 +14,7 @@ FILES = {
 }
 # A room imports from rooms above it in this list, and from itself.
 RANKS = [
-    "random", "posterior", "algorithm", "acceptance", "evaluation",
+    "caller", "random", "posterior", "algorithm", "acceptance", "evaluation",
     "privacy", "bounds", "release", "proposals", "models", "datasets", "records",
     "fisher", "mcmc", "sgmcmc", "vi", "ep", "adaptation", "fit", "runner", "report",
     "numpyro",

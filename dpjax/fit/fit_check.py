@@ -6,8 +6,9 @@ the sum of the squares over the sum of the means.
 """
 
 import math
-import warnings
 from typing import NamedTuple
+
+from dpjax import caller
 
 __all__ = ["FitCheck"]
 
@@ -71,9 +72,8 @@ class FitCheck(NamedTuple):
                 "The draws are as wide as if the model held, so their intervals are "
                 "too long. A likelihood that varies less would account for it"
             )
-        warnings.warn(
+        caller.warn(
             f"the model does not fit the records: {self}, in brackets its standard "
             "error. If the model held, so much would come of noise and chance in less "
             f"than one of 1000 fits. {meaning}",
-            stacklevel=3,
         )

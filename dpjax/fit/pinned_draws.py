@@ -12,7 +12,6 @@ same effects, so the posterior is curved, and chains of NUTS draw from it.
 """
 
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +23,7 @@ import numpy as np
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
+from dpjax import caller
 from dpjax.fit.compiled import compiled
 from dpjax.fit.normal_laws import Laws, PriorLaw, laws_of
 from dpjax.fit.pinned import Pinned
@@ -153,10 +153,9 @@ def draws(
     )
     warn(known)
     if (r_hat := _r_hat(theta)) > MAX_R_HAT:
-        warnings.warn(
+        caller.warn(
             "the chains of NUTS that draw from what the fit released differ: their "
             f"R-hat is {r_hat:.2f}. The posterior may have modes apart from each other",
-            stacklevel=2,
         )
     theta = np.swapaxes(theta, 0, 1).reshape(-1, theta.shape[-1])[:num_draws]
     with jax.enable_x64(True):

@@ -15,7 +15,6 @@ posterior (`dpjax.fit.normal_laws`).
 """
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax import caller
 from dpjax.fit.compiled import compiled
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.noises import MIN_RESOLUTION
@@ -392,14 +392,13 @@ def warn(known: Known) -> None:
     The warnings are those of `draws`.
     """
     if known.resolution < MIN_RESOLUTION:
-        warnings.warn(_hidden(known), stacklevel=3)
+        caller.warn(_hidden(known))
     if not known.is_near:
-        warnings.warn(
+        caller.warn(
             "the scores of the records lead far from where they were released, to "
             "where the records tell more or less of the latents, so that the draws may "
             "be off by much more than their width. More records, a larger epsilon, or "
             "a prior that is narrower and nearer to the answer bring the fit there",
-            stacklevel=3,
         )
     if not known.is_robust:
         known.fit_check.warn()

@@ -1,7 +1,6 @@
 """From a NumPyro model to a `dpjax.Posterior`."""
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import caller
 from dpjax.fit.compiled import evaluated
 from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
@@ -233,10 +233,9 @@ def _look(model: Model):
     refusals.traced(look, model.one_example, jax.random.key(0))
     refusals.check_sites(model, **seen)
     if seen["rows"].subsamples:
-        warnings.warn(
+        caller.warn(
             f"subsample_size of plate {model.plate!r} is ignored: samplers of dpjax "
             "draw their own batches",
-            stacklevel=3,
         )
     rng = np.random.default_rng(1)
     return jax.tree.map(

@@ -9,13 +9,12 @@ depends on a value of the data. Three kinds of evidence are used:
   or a prior that depends on the number of records.
 """
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.ops.provenance import eval_provenance
 
+from dpjax import caller
 from dpjax.fit.compiled import evaluated
 from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
 from dpjax.release.captured import captured
@@ -232,11 +231,10 @@ def warn_of_captured(function) -> None:
     """Warn of the values that the model captured, as they are treated as public."""
     names = {name for name, value in captured(function) if not _is_obvious(value)}
     if names:
-        warnings.warn(
+        caller.warn(
             f"the model captured {listed(names)} from outside: treated as public. "
             "If they were computed from the data, no privacy is claimed for them; pass "
             "records as data and constants as public",
-            stacklevel=3,
         )
 
 

@@ -25,7 +25,6 @@ import functools
 import math
 import os
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax import privacy
+from dpjax import caller, privacy
 from dpjax.algorithm import Algorithm
 from dpjax.fit.foretold import made_up
 from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
@@ -363,11 +362,10 @@ def _check_resolution(posterior, dim, budget, noise_multiplier, nominal_num_reco
     hidden, factor = "how much the records say in each direction", 1 / resolution
     factor *= MIN_RESOLUTION
     reason, remedy = too_little(budget, num_records, dim, hidden, factor)
-    warnings.warn(
+    caller.warn(
         f"{reason}, and draws will be wide, in some directions perhaps as wide as the "
         f"prior. Nothing is spent yet. {remedy}. To stop here, turn this warning into "
         "an error (warnings.simplefilter)",
-        stacklevel=3,
     )
 
 

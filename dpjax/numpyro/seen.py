@@ -9,7 +9,6 @@ leaves out are drawn from the model, so that all of their levels occur.
 """
 
 import functools
-import warnings
 from collections.abc import Callable
 
 import jax
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax import caller
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.effects import are_products, effects
 from dpjax.fit.pinned import Pinned, pinned
@@ -99,12 +99,11 @@ def check_latents(model: Model) -> None:
     ]
     if names:
         more = f" and {len(names) - MAX_NAMED} more" * (len(names) > MAX_NAMED)
-        warnings.warn(
+        caller.warn(
             f"no record of example= tells of {', '.join(names[:MAX_NAMED])}{more}. The "
             "fit does not ask the data of them, and takes what records that tell of "
             "them say for what others say, so that draws may be off. Give example= a "
             "record of every group and level that the data may have",
-            stacklevel=3,
         )
 
 

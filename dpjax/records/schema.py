@@ -90,8 +90,8 @@ MAX_COUNT = 2**31 - 1
 """The largest count, which is an int32."""
 
 UNSAFE = (
-    "NOT PRIVATE, for the owner of the records alone. Correct how levels are spelt, and "
-    "nothing else: a schema that follows the records makes the epsilon untrue."
+    "NOT PRIVATE, for the owner of the records alone. Correct how levels are spelt, "
+    "and nothing else: a schema that follows the records makes the epsilon untrue."
 )
 
 MAX_SHOWN = 3

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from dpjax import caller
 from dpjax.runner import checks
 from dpjax.runner.checks import Check
 from dpjax.runner.files import sync
@@ -168,7 +169,7 @@ class Run:
         table = self.table(*self.components())
         for check in self.checks(table):
             if not check.is_fine:
-                warnings.warn(str(check), stacklevel=2)
+                caller.warn(str(check))
         return table
 
     def checks(self, table=None) -> list[Check]:

@@ -5,7 +5,6 @@ import json
 import math
 import os
 import secrets
-import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import privacy
+from dpjax import caller, privacy
 from dpjax.algorithm import Algorithm
 from dpjax.fit.compiled import QUICKLY, evaluated
 from dpjax.posterior import Posterior
@@ -448,10 +447,9 @@ def _check_densities(posterior, positions) -> None:
 
 def _warn_of_large_delta(budget, posterior) -> None:
     if budget.delta >= 1 / posterior.num_records:
-        warnings.warn(
+        caller.warn(
             f"delta = {budget.delta} is not below 1/n = {1 / posterior.num_records:.2g}"
             ": publishing one record outright would satisfy it",
-            stacklevel=4,
         )
 
 

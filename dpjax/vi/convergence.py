@@ -21,12 +21,11 @@ back from where the noise took it. Such traces fail more often than the level sa
 they should.
 """
 
-import warnings
-
 import jax
 import numpy as np
 from scipy.stats import chi2
 
+from dpjax import caller
 from dpjax.vi.trace_model import flat
 
 __all__ = ["num_warmup", "p_values"]
@@ -98,9 +97,8 @@ def num_warmup(infos, *, level: float = 1e-3, num_blocks: int = 10) -> int:
         rest = jax.tree.map(lambda leaf, first=first: leaf[:, first:], infos)
         if np.all(p_values(rest, num_blocks=num_blocks) >= level):
             return first
-    warnings.warn(
+    caller.warn(
         "gradients are not linear in the parameters anywhere in this trace, so its "
         "optimum is not known: take more steps, or smaller ones at the end",
-        stacklevel=2,
     )
     return candidates[-1]

@@ -432,8 +432,10 @@ def test_what_the_model_captured_is_named():
         with numpyro.plate("data", x.shape[0]):
             normal(x, mean=m)
 
-    with pytest.warns(UserWarning, match="captured 'spread'"):
+    with pytest.warns(UserWarning, match="captured 'spread'") as found:
         posterior(inside, dict(x=VECTOR), plate="data")
+    # It is this line of the user that the warning shows.
+    assert found[0].filename == __file__
 
 
 class Held:

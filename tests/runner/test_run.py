@@ -473,8 +473,9 @@ def test_plain_logdensity_is_refused():
 
 
 def test_large_delta_is_warned_about(posterior):
-    with pytest.warns(UserWarning, match="1/n"):
+    with pytest.warns(UserWarning, match="1/n") as found:
         go(posterior, num_steps=1, budget=dpjax.Budget(3.0, 0.01))
+    assert found[0].filename == __file__
 
 
 @pytest.mark.parametrize(
