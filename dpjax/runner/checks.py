@@ -62,7 +62,7 @@ def of_chains(
     Parameters
     ----------
     table
-        Their summary, with R-hat and effective sample sizes if there are several.
+        Their summary, with R-hat and effective sample sizes if there are draws enough.
     acceptance_rate
         As in `dpjax.runner.Run`.
     are_fits
@@ -106,11 +106,11 @@ def _of_fits(r_hat: float) -> str:
     if r_hat <= MAX_R_HAT:
         return f"there are fewer than {MIN_ESS} draws: take a smaller thinning"
     return (
-        "the fits differ by more than their width, by noise or because they have not "
-        "converged, so none of them is the posterior: take one fit (num_chains=1), "
-        "which leaves it the whole budget, more steps with shorter ones at the end (a "
-        "schedule, or a larger warmup_fraction), or dpjax.noise_aware, whose draws "
-        "allow for the noise"
+        "the fits, or the halves of one, differ by more than their width, by noise or "
+        "because they have not converged, so none of them is the posterior: take one "
+        "fit (num_chains=1), which leaves it the whole budget, more steps with shorter "
+        "ones at the end (a schedule, or a larger warmup_fraction), or "
+        "dpjax.noise_aware, whose draws allow for the noise"
     )
 
 

@@ -27,6 +27,9 @@ __all__ = ["Fit", "Run", "load"]
 MAX_SHOWN = 20
 """Components whose summary the print of a run shows."""
 
+MIN_DRAWS = 4
+"""Of a chain, which R-hat needs."""
+
 PACKAGES = "dpjax", "jax", "numpyro", "blackjax", "numpy"
 """Those whose versions a run holds."""
 
@@ -159,7 +162,7 @@ class Run:
         Returns
         -------
         pandas.DataFrame
-            One row a component. R-hat and effective sample sizes need several chains.
+            One row a component. R-hat of a chain that is alone compares its halves.
 
         Warns
         -----
@@ -240,17 +243,28 @@ class Run:
     def table(self, names: list[str], draws: np.ndarray):
         """The summary of some of the `components`, without a warning."""
         arviz = _import_arviz()
-        kind = "all" if self._has_chains else "stats"
-        # ArviZ divides by zero where a component stands still.
-        with warnings.catch_warnings(action="ignore"):
-            table: Any = arviz.summary(arviz.from_dict({"x": draws}), kind=kind)
-        table.index = names
-        # The effective sample sizes say the same, and a terminal is 80 columns wide.
-        return table.drop(columns=["mcse_mean", "mcse_sd"], errors="ignore")
 
-    @property
-    def _has_chains(self) -> bool:
-        return len(jax.tree.leaves(self.positions)[0]) > 1
+        def summary(draws, kind):
+            # ArviZ divides by zero where a component stands still.
+            with warnings.catch_warnings(action="ignore"):
+                return arviz.summary(arviz.from_dict({"x": draws}), kind=kind)
+
+        table: Any = summary(draws, "stats")
+        chains = self._chains(draws)
+        if chains.shape[1] >= MIN_DRAWS:
+            # Effective sample sizes say what standard errors of means say, and a
+            # terminal is 80 columns wide.
+            found = summary(chains, "diagnostics")
+            table = table.join(found.drop(columns=["mcse_mean", "mcse_sd"]))
+        table.index = names
+        return table
+
+    def _chains(self, draws: np.ndarray) -> np.ndarray:
+        """What R-hat compares: the chains, or the halves of a chain that is alone."""
+        if len(draws) > 1:
+            return draws
+        half = draws.shape[1] // 2
+        return draws[0, draws.shape[1] % 2 :].reshape(2, half, draws.shape[2])
 
     def components(self) -> tuple[list[str], np.ndarray]:
         """Names of the scalar components, and ``(num_chains, num_draws, components)``.
@@ -299,9 +313,9 @@ class Fit(Run):
             "known": json.dumps(_encoded(self.known, "", arrays)),
         }
 
-    @property
-    def _has_chains(self) -> bool:
-        return False
+    def _chains(self, draws: np.ndarray) -> np.ndarray:
+        """None: the draws are no chains."""
+        return draws[:, :0]
 
 
 def load(path) -> Run:

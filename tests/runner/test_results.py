@@ -77,6 +77,18 @@ def test_a_run_prints_its_statement_and_its_summary():
     assert repr(fit).splitlines()[-1] == str(known)
 
 
+def test_a_chain_that_is_alone_is_compared_with_itself():
+    """Its halves are; the mean is of all draws."""
+    draws = np.random.default_rng(0).normal(size=(1, 1001, 2))
+    draws[0, 501:, 1] += 1.0
+    run = Run(draws, None, STATEMENT)
+    with pytest.warns(UserWarning, match="mixing: R-hat up to 1.* have not mixed"):
+        table = run.summary()
+    assert table["r_hat"].iloc[0] < 1.01 and table["r_hat"].iloc[1] > 1.1
+    np.testing.assert_allclose(table["mean"], draws.mean((0, 1)), atol=1e-3)
+    assert "r_hat" not in Run(draws[:, :7], None, STATEMENT).summary()
+
+
 @pytest.mark.parametrize("positions", [{"a": {"b": np.zeros((1, 5, 2))}}, ()])
 def test_positions_of_any_form_print(positions):
     assert str(STATEMENT) in repr(Run((positions, np.zeros((1, 5))), None, STATEMENT))
