@@ -1,12 +1,13 @@
 """NumPyro models under differential privacy; `import dpjax` does not import this."""
 
 from dpjax.numpyro.adapter import ModelPosterior, posterior
+from dpjax.numpyro.clipping import clip_per_step, l2_clip_norm
 from dpjax.numpyro.complete import complete_cases
 from dpjax.numpyro.fisher import fisher_information, initial_position
 from dpjax.numpyro.glm import Regression, glm
 from dpjax.numpyro.kernel import MCMCKernel
 from dpjax.numpyro.plan import plan
-from dpjax.numpyro.sample import clip_per_step, sample
+from dpjax.numpyro.sample import sample
 
 __all__ = [
     "MCMCKernel",
@@ -17,6 +18,7 @@ __all__ = [
     "fisher_information",
     "glm",
     "initial_position",
+    "l2_clip_norm",
     "plan",
     "posterior",
     "sample",

@@ -12,9 +12,9 @@ of latents, as in mean + scale * z, it is normal in the effects that these have
 on lazy `dpjax.barker`, whose steps leave the exact posterior unchanged:
 
 1. *Start and metric.* Chains start at draws of the fit, whose covariance is the metric.
-2. *Clip bound.* The quantile `QUANTILE` of the log ratios of records that the model
-   itself draws there. For n normal records it is 3.3 h / sqrt(n) for a step of length
-   h; it is larger for laws with heavy tails.
+2. *Clip bound.* A quantile of the log ratios of records that the model itself draws
+   there (`dpjax.numpyro.clipping`). For n normal records it is 3.3 h / sqrt(n) for a
+   step of length h; it is larger for laws with heavy tails.
 3. *Step length.* Clip bounds are proportional to h, so n steps cost about n h^2. Steps
    are as long as the rest of the budget allows for the wanted number of steps, and at
    most `MAX_LENGTH` posterior standard deviations.
@@ -41,6 +41,7 @@ from dpjax.fit.score_draws import draws
 from dpjax.fit.score_fit import Released, score_fit
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
+from dpjax.numpyro.clipping import clip_per_step
 from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import generated, kept_information
@@ -67,7 +68,6 @@ __all__ = [
     "METHODS",
     "STEPS_PER_DRAW",
     "check_method",
-    "clip_per_step",
     "fit_algorithm",
     "fit_norm",
     "is_of_whole_records",
@@ -83,8 +83,10 @@ FIT_SHARE = 0.8
 from."""
 
 LAZINESS, MAX_LENGTH, STEPS_PER_DRAW = 0.2, 1.0, 20
-QUANTILE, NUM_SIMULATED = 0.999, 20_000
-"""See the module docstring; records are simulated for the quantile."""
+"""See the module docstring."""
+
+METRIC_DRAWS = 20_000
+"""Draws of the fit of which the covariance is the metric."""
 
 
 def fit_algorithm(
@@ -404,7 +406,7 @@ def _walk(
             dataclasses.replace(posterior, constrain_fn=None),
             initial_position=prior_mean(model_of(posterior)),
             budget=share,
-            num_draws=NUM_SIMULATED // num_chains,
+            num_draws=METRIC_DRAWS // num_chains,
             num_chains=num_chains,
             verbose=verbose,
             ledger=ledger,
@@ -492,38 +494,3 @@ def walk_length(algorithm_fn, posterior: Posterior, num_steps: int) -> str:
         f"about {math.sqrt(variance):.2g} posterior sds in each direction. "
         "Draws are in good part those of the fit unless that is well above one"
     )
-
-
-def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
-    """Clip bound in nats per unit of step length; see 2 of the module docstring.
-
-    Parameters
-    ----------
-    posterior
-        From `dpjax.numpyro.posterior`, with an ``example`` if its model does not
-        generate all of its records.
-    position
-        Public position at which records are simulated.
-    inverse_mass_matrix
-        Metric in which step lengths are measured, ``(d, d)``.
-
-    Notes
-    -----
-    *Formal guarantees.* No data are read: the records are simulated.
-    """
-    model = model_of(posterior)
-    flat, unravel = ravel_pytree(position)
-    root = jnp.linalg.cholesky(jnp.asarray(inverse_mass_matrix, flat.dtype))
-
-    @jax.jit
-    @jax.vmap
-    def slope(rng_key):
-        first, second = jax.random.split(rng_key)
-        record = model.simulate(first, position)
-        direction = jax.random.normal(second, flat.shape, flat.dtype)
-        direction = root @ direction / jnp.linalg.norm(direction)
-        score = jax.grad(lambda x: posterior.loglikelihood_fn(unravel(x), record))
-        return jnp.abs(score(flat) @ direction)
-
-    slopes = slope(jax.random.split(jax.random.key(1), NUM_SIMULATED))
-    return float(np.quantile(np.asarray(slopes, np.float64), QUANTILE))
