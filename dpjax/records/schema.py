@@ -372,7 +372,7 @@ class Schema(Mapping[str, Column]):
                 f"{reprlib.repr(arrays)}"
             )
         indicators = {_indicator(name): name for name in self._with("indicator")}
-        wanted = set()
+        wanted, named = set(), set()
         for array, parts in arrays.items():
             for part in _parts(parts):
                 if not isinstance(part, str) or part not in {*self, *indicators}:
@@ -382,6 +382,7 @@ class Schema(Mapping[str, Column]):
                         f"{[*self, *indicators]}"
                     )
                 wanted.add(indicators.get(part, part))
+                named.add(part)
             is_wide = isinstance(parts, list) and any(
                 self[part].shape for part in parts if part in self
             )
@@ -389,6 +390,13 @@ class Schema(Mapping[str, Column]):
                 raise ValueError(
                     f"the array {array!r} must have a name other than {COMPLETE!r}, "
                     "and one or more columns; a list has no columns with a shape"
+                )
+        for indicator, name in indicators.items():
+            if name in named and indicator not in named:
+                raise ValueError(
+                    f"the column {name!r} has missing = 'indicator', and no array takes "
+                    f"{indicator!r}: add it, as the model cannot tell a missing value "
+                    "from the middle of the range, or take missing = 'fill'"
                 )
         return wanted
 

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.records.schema import COMPLETE
+
 __all__ = ["predict"]
 
 
@@ -64,7 +66,8 @@ def _chosen(positions: Mapping, num_draws: int | None) -> dict[str, jax.Array]:
 def _filled(adapted, inputs: dict, num_records: int | None) -> dict[str, jax.Array]:
     """The arrays of a model that `dpjax.numpyro.posterior` knows, for new records.
 
-    Those that it observes have the values of a made-up record, which are not used.
+    Those that it observes have the values of a made-up record, which are not used, and
+    records to predict lack no value.
     """
     counts = {len(value) for value in inputs.values()}
     if num_records is not None:
@@ -75,7 +78,8 @@ def _filled(adapted, inputs: dict, num_records: int | None) -> dict[str, jax.Arr
             f"{sorted(counts)}"
         )
     (count,) = counts
-    if lacking := set(adapted.example) - set(inputs) - set(adapted.observed.values()):
+    needed = set(adapted.example) - set(adapted.observed.values()) - {COMPLETE}
+    if lacking := needed - set(inputs):
         raise ValueError(
             f"inputs lack {sorted(lacking)}, which the model does not generate: pass "
             "public or made-up values. Those of the records would not be private"

@@ -315,6 +315,14 @@ def test_arrays_of_no_columns_are_refused(arrays):
         Schema({"age": AGE}).example(arrays)
 
 
+def test_an_indicator_is_not_left_out():
+    schema = Schema({"age": AGE | dict(missing="indicator"), "sex": SEX})
+    with pytest.raises(ValueError, match="no array takes 'age_missing': add it"):
+        schema.example({"x": ["age", "sex"]})
+    assert set(schema.example({"x": ["age", "age_missing"]})) == {"x"}
+    assert set(schema.example({"x": "sex"})) == {"x", "complete"}
+
+
 def test_names_about_missing_values_are_taken():
     for name in ("complete", "age_missing"):
         with pytest.raises(ValueError, match="give these columns other names"):

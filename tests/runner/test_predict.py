@@ -63,6 +63,21 @@ def test_each_draw_predicts_records_of_its_own(posterior):
     assert not np.any(other == found["seen"])
 
 
+def test_records_to_predict_lack_no_value(posterior):
+    data = SECRET | {"complete": RNG.random(500) < 0.9}
+    masked = dpjax.numpyro.posterior(
+        dpjax.numpyro.complete_cases(model, "records"),
+        data,
+        plate="records",
+        public={"offset": 5.0},
+        example={"x": np.ones(4), "y": np.ones(4), "complete": np.ones(4, bool)},
+    )
+    inputs = {"x": np.ones(30)}
+    found = RUN.predict(masked, inputs, num_draws=20)
+    expected = RUN.predict(posterior, inputs, num_draws=20)
+    np.testing.assert_array_equal(found["seen"], expected["seen"])
+
+
 def test_a_model_of_whole_records_makes_as_many_as_asked():
     def whole(y):
         slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
