@@ -394,9 +394,9 @@ class Schema(Mapping[str, Column]):
         for indicator, name in indicators.items():
             if name in named and indicator not in named:
                 raise ValueError(
-                    f"the column {name!r} has missing = 'indicator', and no array takes "
-                    f"{indicator!r}: add it, as the model cannot tell a missing value "
-                    "from the middle of the range, or take missing = 'fill'"
+                    f"the column {name!r} has missing = 'indicator', and no array "
+                    f"takes {indicator!r}: add it, as the model cannot tell a missing "
+                    "value from the middle of the range, or take missing = 'fill'"
                 )
         return wanted
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import math
 import platform
 import sys
 import warnings
@@ -244,17 +245,19 @@ class Run:
         """The summary of some of the `components`, without a warning."""
         arviz = _import_arviz()
 
-        def summary(draws, kind):
+        def summary(draws, **options):
             # ArviZ divides by zero where a component stands still.
             with warnings.catch_warnings(action="ignore"):
-                return arviz.summary(arviz.from_dict({"x": draws}), kind=kind)
+                return arviz.summary(arviz.from_dict({"x": draws}), **options)
 
-        table: Any = summary(draws, "stats")
+        table: Any = summary(draws, kind="stats", round_to="none")
+        rows = zip(table.to_numpy(), table["sd"], strict=True)
+        table[:] = [_rounded(row, sd) for row, sd in rows]
         chains = self._chains(draws)
         if chains.shape[1] >= MIN_DRAWS:
             # Effective sample sizes say what standard errors of means say, and a
             # terminal is 80 columns wide.
-            found = summary(chains, "diagnostics")
+            found = summary(chains, kind="diagnostics")
             table = table.join(found.drop(columns=["mcse_mean", "mcse_sd"]))
         table.index = names
         return table
@@ -278,6 +281,12 @@ class Run:
             names += [f"{name}{list(place) or ''}" for place in places]
             columns.append(leaf.reshape(*leaf.shape[:2], -1))
         return self.component_names or names, np.concatenate(columns, axis=2)
+
+
+def _rounded(values: np.ndarray, sd: float) -> np.ndarray:
+    """To three decimals, or to two digits of a standard deviation that is small."""
+    is_small = 1e-300 < sd < 1e-2
+    return np.round(values, 1 - math.floor(math.log10(sd)) if is_small else 3)
 
 
 @dataclass(frozen=True, repr=False)
