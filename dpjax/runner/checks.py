@@ -104,7 +104,10 @@ def _of_mixing(r_hat: float) -> str:
 
 def _of_fits(r_hat: float) -> str:
     if r_hat <= MAX_R_HAT:
-        return f"there are fewer than {MIN_ESS} draws: take a smaller thinning"
+        return (
+            f"the draws are worth fewer than {MIN_ESS} independent ones: take a smaller "
+            "thinning, or more steps"
+        )
     return (
         "the fits, or the halves of one, differ by more than their width, by noise or "
         "because they have not converged, so none of them is the posterior: take one "
