@@ -105,8 +105,8 @@ def _of_mixing(r_hat: float) -> str:
 def _of_fits(r_hat: float) -> str:
     if r_hat <= MAX_R_HAT:
         return (
-            f"the draws are worth fewer than {MIN_ESS} independent ones: take a smaller "
-            "thinning, or more steps"
+            f"the draws are worth fewer than {MIN_ESS} independent ones: take a "
+            "smaller thinning, or more steps"
         )
     return (
         "the fits, or the halves of one, differ by more than their width, by noise or "
