@@ -97,10 +97,21 @@ class Run:
         lines += [str(check) for check in self.checks(table) if not check.is_fine]
         return "\n".join(lines)
 
-    def to_arviz(self):
+    def to_arviz(
+        self,
+        *,
+        coords: Mapping[str, Any] | None = None,
+        dims: Mapping[str, Any] | None = None,
+    ):
         """The draws as `arviz.InferenceData`, with the statement in its attributes.
 
         The attributes of its group ``posterior`` hold the statement as well.
+
+        Parameters
+        ----------
+        coords, dims
+            As in `arviz.from_dict`: labels by the name of an axis, such as
+            ``{"ward": ["A", "B"]}``, and the axes of a site, ``{"effects": ["ward"]}``.
 
         Acceptance rates, or else infos, are its `sample_stats`. The configuration and
         versions are in the attributes as well, as JSON. A slash in the name of a site,
@@ -117,17 +128,18 @@ class Run:
         }
         if self.acceptance_rate is not None:
             infos = {"acceptance_rate": self.acceptance_rate}
-        axes: dict[str, Any] = {}
+        coords, dims = dict(coords or {}), dict(dims or {})
         if self.component_names is not None:
-            axes["coords"] = {"component": self.component_names}
-            axes["dims"] = {"position": ["component"]}
+            coords["component"] = self.component_names
+            dims["position"] = ["component"]
         return arviz.from_dict(
             posterior={_stored(name): leaf for name, leaf in sites.items()},
             posterior_attrs=self.statement._asdict(),
             sample_stats=infos or None,
             constant_data=released or None,
             attrs=attributes,
-            **axes,
+            coords=coords,
+            dims=dims,
         )
 
     def _extras(self, arrays: dict) -> dict[str, str]:

@@ -104,6 +104,14 @@ def test_positions_of_any_form_print(positions):
     assert str(STATEMENT) in repr(Run((positions, np.zeros((1, 5))), None, STATEMENT))
 
 
+def test_arviz_gets_the_labels_of_indices():
+    run = Run({"effects": np.zeros((2, 5, 3))}, None, STATEMENT)
+    labels = dict(coords={"ward": ["A", "B", "C"]}, dims={"effects": ["ward"]})
+    stored = run.to_arviz(**labels).posterior
+    assert stored["effects"].dims == ("chain", "draw", "ward")
+    assert list(stored["ward"].values) == ["A", "B", "C"]
+
+
 def test_a_narrow_terminal_cuts_no_column():
     run = Run(np.random.default_rng(0).normal(size=(2, 500, 3)), None, STATEMENT)
     with pandas.option_context("display.width", 20, "display.max_columns", 2):
