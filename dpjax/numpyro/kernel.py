@@ -37,7 +37,7 @@ MAX_BLOCK = 1024
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KernelState:
-    """State of a chain. All of it is public but the keys.
+    """State of a chain. All of it is public but the keys and the seal.
 
     position
         The unconstrained position.
@@ -55,7 +55,8 @@ class KernelState:
         differ by without noise.
     seal
         The words that the last step left in `kernel`, `num_steps`, `num_prepaid` and
-        `rng_key`. What is prepaid is void if these have changed.
+        `rng_key`, and a hash of the records. What is prepaid is void if these have
+        changed. It is secret.
     """
 
     position: Any
@@ -103,15 +104,15 @@ class MCMCKernel(mcmc.MCMCKernel):
     Notes
     -----
     `dpjax.run` is faster and safer: NumPyro compiles the data into its program, draws
-    its randomness from a JAX key and keeps no ledger. The keys are in
-    ``mcmc.last_state``. An `MCMC` object cannot be pickled, because the pickle would
-    hold the records.
+    its randomness from a JAX key and keeps no ledger. The keys and a hash of the
+    records are in ``mcmc.last_state``. An `MCMC` object cannot be pickled, because the
+    pickle would hold the records.
 
-    *Formal guarantees.* Samples, and extra fields other than the keys, are released at
-    the cost that the attribute ``statement`` gives. The kernel counts steps on the
-    host, over all calls of `MCMC.run` and `MCMC.warmup`. A chain that has made
-    ``max_steps`` steps, or any chain once all of them are made, no longer moves and
-    releases nothing more.
+    *Formal guarantees.* Samples, and extra fields other than ``rng_key`` and ``seal``,
+    are released at the cost that the attribute ``statement`` gives. The kernel counts
+    steps on the host, over all calls of `MCMC.run` and `MCMC.warmup`. A chain that has
+    made ``max_steps`` steps, or any chain once all of them are made, no longer moves
+    and releases nothing more.
 
     A chain pays for a block of steps before the first of them: a fiftieth of
     ``max_steps``, at most 1024, as asking the host takes as long as several steps. A

@@ -157,7 +157,14 @@ class Column:
             values = np.where(is_missing, middle, np.clip(numbers, low, high))
             is_missing = np.any(is_missing.reshape(len(cells), -1), axis=1)
             return values.astype(self.dtype), is_missing
-        codes = tables.codes(cells, self._code_of_texts(), self._code_of_numbers())
+        of_numbers = self._code_of_numbers()
+        if cells.dtype.kind in "iuf" and len(of_numbers) < len(self._listed):
+            # One null makes floats of integers, among which levels could be the same.
+            raise ValueError(
+                "a column of numbers needs levels that are different numbers, also "
+                f"as floats, got {reprlib.repr(self._listed)}: make texts of the column"
+            )
+        codes = tables.codes(cells, self._code_of_texts(), of_numbers)
         is_missing = codes < 0
         instead = len(self.levels) - 1 if self.missing == "category" else 0
         return np.where(is_missing, instead, codes).astype(self.dtype), is_missing
@@ -461,7 +468,11 @@ def _column(name: str, table) -> Column:
         ("mean", _is_number, "a number"),
         ("sd", lambda sd: _is_number(sd) and sd > 0, "a number above zero"),
         ("shape", _is_shape, f"whole numbers from 1, of a product up to {MAX_SHAPE:,}"),
-        ("levels", _are_levels, "two or more texts or numbers, different, not empty"),
+        (
+            "levels",
+            _are_levels,
+            "two or more texts or numbers, different, not empty",
+        ),
         ("range", _is_range, "two numbers up to 1e30, the lower one first"),
     ):
         if key in given and not is_right(given[key]):

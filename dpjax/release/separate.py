@@ -1,9 +1,16 @@
 """Records apart from each other, in functions of one record that JAX runs on many.
 
 `jax.vmap` computes with every record by itself, so that one record moves one term of a
-sum. There are two exceptions. A function with a rule of its own for batches
-(`jax.custom_batching.custom_vmap`) sees all records of a batch. And of many keys of a
-generator other than threefry, JAX takes the first one for the numbers of all.
+sum. There are three exceptions. A function with a rule of its own for batches
+(`jax.custom_batching.custom_vmap`) sees all records of a batch. Of many keys of a
+generator other than threefry, JAX takes the first one for the numbers of all. And the
+incomplete beta function, of which distribution functions like Student's are made, is
+iterated for all records until the slowest has converged, which changes the last digits
+of the others.
+
+Two more operations are not for records: a mutable array takes values out of sight of
+`dpjax.release.taint`, and LAPACK prints a line where the fast method for singular
+values meets an infinite number.
 """
 
 import jax
@@ -12,10 +19,12 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 from dpjax.release.traced import is_program
 
-__all__ = ["check_batching", "is_mixed"]
+__all__ = ["check_batching", "why_not"]
 
 RANDOM_BITS = "rng_bit_generator"
 """What generators other than threefry are made of."""
+
+INCOMPLETE_BETA = "regularized_incomplete_beta"
 
 
 def check_batching(program: ClosedJaxpr | Jaxpr, kind: str) -> None:
@@ -38,8 +47,8 @@ def check_batching(program: ClosedJaxpr | Jaxpr, kind: str) -> None:
                 check_batching(part, kind)
 
 
-def is_mixed(eqn, inputs: list[bool]) -> bool:
-    """Whether an operation on many records mixes them by their random numbers.
+def why_not(eqn, inputs: list[bool]) -> str:
+    """Why an operation must not be done on many records; empty if it may.
 
     Parameters
     ----------
@@ -48,12 +57,40 @@ def is_mixed(eqn, inputs: list[bool]) -> bool:
     inputs
         Which of its inputs depend on records.
     """
-    if eqn.primitive.name == RANDOM_BITS:
-        return any(inputs)
-    return any(
+    if not any(inputs):
+        return ""
+    name = eqn.primitive.name
+    if any(
+        type(atom.aval).__name__ == "AbstractRef"
+        for atom in (*eqn.invars, *eqn.outvars)
+    ):
+        return (
+            "the program writes what depends on records into a mutable array, where "
+            "nobody can follow it: compute with values"
+        )
+    if name == INCOMPLETE_BETA:
+        return (
+            "the program takes the incomplete beta function of a record, which XLA "
+            "iterates for all records until the slowest has converged, so that one "
+            "record changes what others add to a sum: distribution functions of beta, "
+            "binomial and Student's t laws cannot be part of a likelihood"
+        )
+    if name == "svd":
+        return (
+            "the program takes singular values of a matrix that depends on records, "
+            "and LAPACK prints a line if it holds an infinite number: take an "
+            "eigendecomposition"
+        )
+    if name == RANDOM_BITS or any(
         depends and _is_key(atom.aval) and not _is_threefry(atom.aval)
         for atom, depends in zip(eqn.invars, inputs, strict=True)
-    )
+    ):
+        return (
+            "random numbers are drawn from keys that depend on a record, of a "
+            "generator with which JAX draws those of all records from the key of "
+            "one: make such keys by jax.random.key(.., impl='threefry2x32')"
+        )
+    return ""
 
 
 def _is_key(value) -> bool:

@@ -58,7 +58,7 @@ def tainted(
     ------
     ValueError
         If the program calls a function outside of it, which may know the records, or
-        one that prints what it sees, or has random numbers that mix them.
+        does with records what `separate.why_not` refuses.
     """
 
     def follow(program, inputs):
@@ -91,18 +91,8 @@ def tainted(
                 f"the program makes a {name}, which may see records or bring them in: "
                 "take prints and callbacks out of the model and the kernel"
             )
-        if name == "svd" and params["compute_uv"] and any(inputs):
-            raise ValueError(
-                "the program takes singular vectors of a matrix that depends on "
-                "records, and LAPACK prints a line if it holds an infinite number: "
-                "take singular values alone, or an eigendecomposition"
-            )
-        if separate.is_mixed(eqn, inputs):
-            raise ValueError(
-                "random numbers are drawn from keys that depend on a record, of a "
-                "generator with which JAX draws those of all records from the key of "
-                "one: make such keys by jax.random.key(.., impl='threefry2x32')"
-            )
+        if why := separate.why_not(eqn, inputs):
+            raise ValueError(why)
         match name:
             case "jit":
                 return follow(params["jaxpr"], inputs)

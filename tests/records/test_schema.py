@@ -323,6 +323,15 @@ def test_an_indicator_is_not_left_out():
     assert set(schema.example({"x": "sex"})) == {"x", "complete"}
 
 
+@pytest.mark.parametrize("is_lacking", [False, True])
+def test_a_null_in_a_column_of_numbers_changes_no_other_code(is_lacking):
+    """It makes floats of integers, in which these levels are the same number."""
+    levels = [9007199254740992, 9007199254740993]
+    cells = pandas.Series(levels, dtype=float if is_lacking else "int64")
+    with pytest.raises(ValueError, match="different numbers, also as floats"):
+        Schema({"x": dict(kind="category", levels=levels)}).read({"x": cells})
+
+
 def test_names_about_missing_values_are_taken():
     for name in ("complete", "age_missing"):
         with pytest.raises(ValueError, match="give these columns other names"):
