@@ -18,13 +18,15 @@ from dpjax.release.k_norm_sum import KNormSum
 __all__ = ["MIN_RESOLUTION", "Noises", "expected_resolution"]
 
 PHASES = (
-    (20, 0.1, 0.45, 0.03),
-    (8, 0.05, 0.3, 0.03),
-    (6, 0.03, 0.3, 0.04),
+    (20, 0.1, 0.0002, 0.45, 0.03),
+    (8, 0.05, 0.0005, 0.3, 0.03),
+    (6, 0.03, 0.001, 0.3, 0.04),
 )
 """Of the search: number of steps; noise of a step, in standard deviations of the
-posterior given one record; noise of the curvature's eigenvalues, in units of the
-frame; and the share of the budget that the curvature takes at most for it."""
+posterior given one record; the share of the budget that a step takes at least, because
+clipping may leave little of what the records say of a rare outcome; noise of the
+curvature's eigenvalues, in units of the frame; and the share of the budget that the
+curvature takes at most for it."""
 
 SLOPE_NOISE, PLACE_NOISE = 0.05, 0.35
 """Noise of the slope's eigenvalues over their mean; and noise of the place where the
@@ -108,9 +110,10 @@ class Noises(NamedTuple):
         """
         is_mixed = last is not None and last.norm is not None
         thrift = THRIFT if is_mixed else 1.0
-        counts, step_noise, eigenvalue_noise, most = np.transpose(PHASES)
+        counts, step_noise, least, eigenvalue_noise, most = np.transpose(PHASES)
         step = dim / effective / step_noise
         steps = _share(step, noise_multiplier, MAX_STEP_SHARE, thrift)
+        steps = np.maximum(steps, thrift * least)
         curvature = largest_noise(dim / effective, dim) / eigenvalue_noise
         clip = np.sqrt(most[-1]) / (curvature[-1] * noise_multiplier)
         clip = float(np.clip(clip, *CURVATURE_CLIPS))
