@@ -475,9 +475,10 @@ def _is_long_run(array: np.ndarray) -> bool:
 
     At most half of the steps between neighbours may be as large as the step before. So
     a range, a step function or an identity matrix of some size does not count, as data
-    that are sorted or one-hot hold those by chance.
+    that are sorted or one-hot hold those by chance. Nor do random words and tables for
+    them, in uint32, for which all records would be read.
     """
-    if array.size < LONG_RUN:
+    if array.size < LONG_RUN or array.dtype == np.uint32:
         return False
     with np.errstate(invalid="ignore", over="ignore"):
         turns = np.diff(array.ravel() + 0.0, 2)
