@@ -107,15 +107,15 @@ class Run:
 
         The attributes of its group ``posterior`` hold the statement as well.
 
+        Acceptance rates, or else infos, are its `sample_stats`. The configuration and
+        versions are in the attributes as well, as JSON. A slash in the name of a site,
+        which netCDF does not allow, is a dot.
+
         Parameters
         ----------
         coords, dims
             As in `arviz.from_dict`: labels by the name of an axis, such as
             ``{"ward": ["A", "B"]}``, and the axes of a site, ``{"effects": ["ward"]}``.
-
-        Acceptance rates, or else infos, are its `sample_stats`. The configuration and
-        versions are in the attributes as well, as JSON. A slash in the name of a site,
-        which netCDF does not allow, is a dot.
         """
         arviz = _import_arviz()
         sites, infos, released = dict(_by_site(self.positions)), {}, {}
