@@ -75,5 +75,5 @@ class FitCheck(NamedTuple):
         caller.warn(
             f"the model does not fit the records: {self}, in brackets its standard "
             "error. If the model held, so much would come of noise and chance in less "
-            f"than one of 1000 fits. {meaning}",
+            f"than one of 1000 fits. {meaning}"
         )

@@ -155,7 +155,7 @@ def draws(
     if (r_hat := _r_hat(theta)) > MAX_R_HAT:
         caller.warn(
             "the chains of NUTS that draw from what the fit released differ: their "
-            f"R-hat is {r_hat:.2f}. The posterior may have modes apart from each other",
+            f"R-hat is {r_hat:.2f}. The posterior may have modes apart from each other"
         )
     theta = np.swapaxes(theta, 0, 1).reshape(-1, theta.shape[-1])[:num_draws]
     with jax.enable_x64(True):

@@ -398,7 +398,7 @@ def warn(known: Known) -> None:
             "the scores of the records lead far from where they were released, to "
             "where the records tell more or less of the latents, so that the draws may "
             "be off by much more than their width. More records, a larger epsilon, or "
-            "a prior that is narrower and nearer to the answer bring the fit there",
+            "a prior that is narrower and nearer to the answer bring the fit there"
         )
     if not known.is_robust:
         known.fit_check.warn()

@@ -235,7 +235,7 @@ def _look(model: Model):
     if seen["rows"].subsamples:
         caller.warn(
             f"subsample_size of plate {model.plate!r} is ignored: samplers of dpjax "
-            "draw their own batches",
+            "draw their own batches"
         )
     rng = np.random.default_rng(1)
     return jax.tree.map(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from numpyro.primitives import Messenger
 
 from dpjax.numpyro.model import in_plate
+from dpjax.records.schema import COMPLETE
 
 __all__ = ["complete_cases"]
 
@@ -40,6 +41,8 @@ def complete_cases(model: Callable, plate: str) -> Callable:
         with _Mask(plate, complete):
             return model(**arguments)
 
+    # A mask changes no observation that is drawn.
+    vars(masked)["not_needed"] = {COMPLETE}
     return masked
 
 

@@ -234,7 +234,7 @@ def warn_of_captured(function) -> None:
         caller.warn(
             f"the model captured {listed(names)} from outside: treated as public. "
             "If they were computed from the data, no privacy is claimed for them; pass "
-            "records as data and constants as public",
+            "records as data and constants as public"
         )
 
 

@@ -367,7 +367,7 @@ def _check_resolution(posterior, dim, budget, noise_multiplier, nominal_num_reco
     caller.warn(
         f"{reason}, and draws will be wide, in some directions perhaps as wide as the "
         f"prior. Nothing is spent yet. {remedy}. To stop here, turn this warning into "
-        "an error (warnings.simplefilter)",
+        "an error (warnings.simplefilter)"
     )
 
 

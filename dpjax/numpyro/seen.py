@@ -103,7 +103,7 @@ def check_latents(model: Model) -> None:
             f"no record of example= tells of {', '.join(names[:MAX_NAMED])}{more}. The "
             "fit does not ask the data of them, and takes what records that tell of "
             "them say for what others say, so that draws may be off. Give example= a "
-            "record of every group and level that the data may have",
+            "record of every group and level that the data may have"
         )
 
 

@@ -468,11 +468,7 @@ def _column(name: str, table) -> Column:
         ("mean", _is_number, "a number"),
         ("sd", lambda sd: _is_number(sd) and sd > 0, "a number above zero"),
         ("shape", _is_shape, f"whole numbers from 1, of a product up to {MAX_SHAPE:,}"),
-        (
-            "levels",
-            _are_levels,
-            "two or more texts or numbers, different, not empty",
-        ),
+        ("levels", _are_levels, "two or more texts or numbers, different, not empty"),
         ("range", _is_range, "two numbers up to 1e30, the lower one first"),
     ):
         if key in given and not is_right(given[key]):

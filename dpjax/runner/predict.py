@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.records.schema import COMPLETE
-
 __all__ = ["predict"]
 
 
@@ -66,8 +64,8 @@ def _chosen(positions: Mapping, num_draws: int | None) -> dict[str, jax.Array]:
 def _filled(adapted, inputs: dict, num_records: int | None) -> dict[str, jax.Array]:
     """The arrays of a model that `dpjax.numpyro.posterior` knows, for new records.
 
-    Those that it observes have the values of a made-up record, which are not used, and
-    records to predict lack no value.
+    Those that it observes have the values of a made-up record, which are not used, as
+    are masks of `dpjax.numpyro.complete_cases`.
     """
     counts = {len(value) for value in inputs.values()}
     if num_records is not None:
@@ -78,8 +76,8 @@ def _filled(adapted, inputs: dict, num_records: int | None) -> dict[str, jax.Arr
             f"{sorted(counts)}"
         )
     (count,) = counts
-    needed = set(adapted.example) - set(adapted.observed.values()) - {COMPLETE}
-    if lacking := needed - set(inputs):
+    needed = set(adapted.example) - set(adapted.observed.values()) - set(inputs)
+    if lacking := needed - getattr(adapted.function, "not_needed", set()):
         raise ValueError(
             f"inputs lack {sorted(lacking)}, which the model does not generate: pass "
             "public or made-up values. Those of the records would not be private"

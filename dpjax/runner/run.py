@@ -449,7 +449,7 @@ def _warn_of_large_delta(budget, posterior) -> None:
     if budget.delta >= 1 / posterior.num_records:
         caller.warn(
             f"delta = {budget.delta} is not below 1/n = {1 / posterior.num_records:.2g}"
-            ": publishing one record outright would satisfy it",
+            ": publishing one record outright would satisfy it"
         )
 
 

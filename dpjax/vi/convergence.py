@@ -99,6 +99,6 @@ def num_warmup(infos, *, level: float = 1e-3, num_blocks: int = 10) -> int:
             return first
     caller.warn(
         "gradients are not linear in the parameters anywhere in this trace, so its "
-        "optimum is not known: take more steps, or smaller ones at the end",
+        "optimum is not known: take more steps, or smaller ones at the end"
     )
     return candidates[-1]

@@ -123,10 +123,11 @@ def as_top_level_api(
         One of `dpjax.vi.guides`.
     l2_clip_norm
         Bound on the norm of one record's gradient, in nats: with respect to the K draws
-        of theta if `aligned`, else w times that to the parameters. Clipping more than
-        one record in a hundred can move the optimum by several posterior sds, and no
-        release tells: see `dpjax.numpyro.l2_clip_norm`. Infinity takes the gradient of
-        all records without noise, which is not private.
+        of theta if `aligned`, else w times that to the parameters. A norm that
+        clips many gradients moves the optimum, by 15 posterior sds where it clipped 9 %
+        of 50,000 records, and nothing that is released tells of it; see
+        `dpjax.numpyro.l2_clip_norm`. Infinity takes the gradient of all records without
+        noise, which is not private.
     noise_multiplier
         As in `GaussianSum`; `privacy.calibrate` finds the one that spends a budget.
     sampling_prob
