@@ -21,6 +21,7 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = [
     "Contrast",
     "contrast",
+    "curvature",
     "difference",
     "expected_slopes",
     "length",
@@ -103,6 +104,23 @@ def expected_slopes(scores: Scores) -> tuple[jax.Array, jax.Array]:
     kept = jnp.einsum("jk,jkp,jkq->pq", chances, apart, apart)
     whole = (nodes * weights[:, None]).T @ nodes
     return directions.T @ kept @ directions, directions.T @ whole @ directions
+
+
+def curvature(scores: Scores, reach, bound, own_share=0.0) -> jax.Array:
+    """The mean of h h^T over the nodes, of Frobenius norm `bound` at most, ``(d, d)``.
+
+    It grows as the square of the length of h up to `reach`, and beyond it as the
+    length. The score as observed counts for `own_share`, and the nodes for the rest.
+    """
+    vectors = jnp.concatenate([scores.nodes, scores.observed[None]])
+    own_share = jnp.asarray(own_share, vectors.dtype)
+    chances = jnp.append((1 - own_share) * scores.weights, own_share)
+    lengths = length(vectors, scores.directions)
+    chances = chances * jnp.minimum(1, reach / lengths)
+    moments = (vectors * chances[:, None]).T @ vectors
+    found = scores.directions.T @ moments @ scores.directions
+    size = jnp.sqrt(jnp.maximum(jnp.sum(found**2), 1e-30))
+    return found * jnp.minimum(1, bound / size)
 
 
 class Contrast(NamedTuple):

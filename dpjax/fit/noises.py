@@ -18,9 +18,9 @@ from dpjax.release.k_norm_sum import KNormSum
 __all__ = ["MIN_RESOLUTION", "Noises", "expected_resolution"]
 
 PHASES = (
-    (20, 0.1, 0.0002, 0.45, 0.03),
-    (8, 0.05, 0.0005, 0.3, 0.03),
-    (6, 0.03, 0.001, 0.3, 0.04),
+    (20, 0.1, 0.0002, 0.2, 0.02),
+    (8, 0.05, 0.0005, 0.15, 0.02),
+    (6, 0.03, 0.001, 0.15, 0.03),
 )
 """Of the search: number of steps; noise of a step, in standard deviations of the
 posterior given one record; the share of the budget that a step takes at least, because
@@ -55,10 +55,13 @@ CHECK_SHARE = 0.01
 VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
 """Of V and of the slope that is lost, in a robust fit."""
 
-SLOPE_CLIP, CURVATURE_CLIPS = 2.0, (3.0, 4.5)
+SLOPE_CLIP, CURVATURE_CLIPS = 2.0, (3.0, 7.0)
 """Clip norm of a record's slope, and the least and the largest of its curvature, over
-about what they are. A large one shows heavy tails, if the noise is no larger than what
-is wanted at the end of the search."""
+about what they are. A large one shows heavy tails and rare covariates, if
+`CURVATURE_CLIP_SHARE` of the budget gives it the noise that is wanted at the end of the
+search."""
+
+CURVATURE_CLIP_SHARE = 0.01
 
 CURVATURE_REACH = 2 / 3
 """The curvature of a record grows as the square of the length of its score, over the
@@ -115,7 +118,7 @@ class Noises(NamedTuple):
         steps = _share(step, noise_multiplier, MAX_STEP_SHARE, thrift)
         steps = np.maximum(steps, thrift * least)
         curvature = largest_noise(dim / effective, dim) / eigenvalue_noise
-        clip = np.sqrt(most[-1]) / (curvature[-1] * noise_multiplier)
+        clip = np.sqrt(CURVATURE_CLIP_SHARE) / (curvature[-1] * noise_multiplier)
         clip = float(np.clip(clip, *CURVATURE_CLIPS))
         curvature = clip * curvature
         curvatures = _share(curvature, noise_multiplier, most, thrift)

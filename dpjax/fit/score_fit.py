@@ -12,9 +12,9 @@ The noise is Gaussian; that of the last score may be K-norm noise.
    gives the clip norm at which clipping and noise together lose least. That of a robust
    fit is a constant.
 3. *Slope* J, the sum of the records' expected slopes, at z_1. Elsewhere it is changed
-   as the expected information is, which is public, where that changes by much.
-4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far. With
-   the slope, all of them count at z_3.
+   as that of public covariates is, where that changes by much.
+4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far, less
+   what may be noise. With the slope, all of them count at z_3.
 5. *Fit check* where these scores lead: by how much the squared lengths of the records'
    clipped scores exceed what the model expects of them. A robust fit also releases V
    there, the sum of psi psi^T over the records' clipped scores psi, and how much of
@@ -80,11 +80,14 @@ ROBUST_CLIP_NORM = 2.0
 for overdispersed counts, one chosen from noisy lengths moved the intercept by 3 of its
 standard deviations between data sets, which no width allowed for."""
 
-SAME_INFORMATION, OTHER_INFORMATION = 0.1, 0.3
-"""Changes of the logarithm of the expected information, from one place to another,
-below which the slope stays as it is and beyond which it changes as much. Information is
-expected of public covariates. If these are more extreme than those of the records, as
-for Adult, it changes by several hundredths where that of the records does not."""
+MIN_LEFT = 0.3
+"""Least share of the curvature that clipping is taken to leave."""
+
+SAME_SLOPE, OTHER_SLOPE = 0.1, 0.3
+"""Changes of the logarithm of the expected slope, from one place to another, below
+which the released slope stays as it is and beyond which it changes as much. The slope
+is expected of public covariates. If these are more extreme than those of the records,
+as for Adult, it changes by several hundredths where that of the records does not."""
 
 KEY_WORDS = 2
 """Random words of the key from which the records get keys of their own."""
@@ -110,11 +113,11 @@ class Released(NamedTuple):
     slope
         J as released, ``(d, d)``: minus the derivative of the score. Noise may leave it
         with negative eigenvalues. It was released before the scores, and changed as the
-        expected information changes from there to the last of them.
+        slope of public covariates changes from there to the last of them.
     drift
-        By what factor the expected information changes at most, in some direction, from
-        where the scores were released last to where they lead. It is infinite if they
-        lead farther than a step may go.
+        By what factor the slope of public covariates changes at most, in some
+        direction, from where the scores were released last to where they lead. It is
+        infinite if they lead farther than a step may go.
     score_noise_sds
         Sds of the noise on the components of each score, ``(number of scores,)``.
     slope_noise_sd
@@ -184,10 +187,11 @@ class ScoreModel:
         ``(position, record, rng_key) -> Scores``; see `dpjax.fit.scores`.
     search_scores_fn
         As `scores_fn`, for the search: of fewer nodes if they are drawn, or the same.
-    search_slopes
-        ``(position, columns) -> `` the means of `contrast.expected_slopes` over public
-        covariates, where directions are multiplied by `columns`, ``(d, d)``. None if
-        they are not known.
+    expected
+        ``expected(function, has_pairs=False)`` is ``(position, columns) -> means`` over
+        public covariates of the matrices that ``function(scores)`` returns for one
+        record, whose directions are multiplied by `columns`, ``(d, d)``. `has_pairs`
+        says that it makes numbers of every pair of nodes. None if the nodes are drawn.
     information
         ``position -> (d, d)``: the expected Fisher information of all records, as
         `dpjax.fisher.fisher_information` gives it.
@@ -198,7 +202,7 @@ class ScoreModel:
 
     scores_fn: Callable
     search_scores_fn: Callable
-    search_slopes: Callable | None
+    expected: Callable | None
     information: Callable[[Any], jax.Array]
     prior_mean: np.ndarray
     prior_precision: np.ndarray
@@ -328,6 +332,7 @@ class _Fit:
         self.scores_fn = jax.jit(model.scores_fn)
         self.search_scores_fn = jax.jit(model.search_scores_fn)
         self.information = jax.jit(self._information)
+        self.search_slopes = self.expected(contrast.expected_slopes, True)
         covariance = np.linalg.inv(model.prior_precision)
         self.prior_sd = np.sqrt(np.diag(covariance))
 
@@ -352,6 +357,22 @@ class _Fit:
         with self.precision():
             information = self.model.information(self.unravel(z))
         return information.astype(jnp.float64)
+
+    def expected(self, function, *options):
+        """``(z, columns) -> `` means over public covariates, float64; traced once.
+
+        See `ScoreModel.expected`. It is None where that is.
+        """
+        if self.model.expected is None:
+            return None
+        of_columns = self.model.expected(function, *options)
+
+        def mean(z, columns):
+            with self.precision():
+                found = of_columns(self.unravel(z), columns)
+            return [leaf.astype(jnp.float64) for leaf in found]
+
+        return jax.jit(mean)
 
     def frame(self, information, correction) -> Frame:
         return frame(information, jnp.asarray(self.model.prior_precision), correction)
@@ -396,29 +417,36 @@ class _Fit:
         limit = MAX_MOVE * self.prior_sd
         return (z + jnp.clip(jump, -limit, limit)).astype(self.dtype), size
 
-    def root(self, axes: Frame, z):
-        """M^(1/2), with M the expected information at z, ``(d, d)``.
+    def root_fn(self, axes: Frame, unit, bound):
+        """``z -> M^(1/2)``, with M the slope that is expected at z, ``(d, d)``.
 
-        M is in units of the frame. In directions of which records tell nothing, it is
-        the precision of the prior.
+        M is in units of the frame, and public. In directions of which records tell
+        nothing, it is the precision of the prior. Where no slopes are known, M is the
+        expected information.
         """
-        found = axes.stretch.T @ self.information(z) @ axes.stretch
-        values, vectors = jnp.linalg.eigh(found + jnp.diag(1 - axes.data_share))
-        return (vectors * jnp.sqrt(jnp.maximum(values, 1e-3))[None]) @ vectors.T
+        slopes = self.expected(
+            lambda scores: [
+                contrast.contrast(scores, bound.astype(self.dtype), self.norm).slope
+            ]
+        )
+
+        def root(z):
+            if slopes is None:
+                found = axes.stretch.T @ self.information(z) @ axes.stretch
+            else:
+                (found,) = slopes(z, self.columns(axes, unit))
+                found = self.effective * unit**2 * axes.turn @ found @ axes.turn.T
+            values, vectors = jnp.linalg.eigh(found + jnp.diag(1 - axes.data_share))
+            return (vectors * jnp.sqrt(jnp.maximum(values, 1e-3))[None]) @ vectors.T
+
+        return root
 
     def newton(self, score, noise_sd, z, axes: Frame, unit):
         """Newton's step for a score of the search, whose slope clipping makes less."""
-        if self.model.search_slopes is None:
+        if self.search_slopes is None:
             return score
-        position, columns = self.unravel(z), self.columns(axes, unit)
-        with self.precision():
-            kept, whole = self.model.search_slopes(position, columns)
-        # Directions that public covariates leave out lose nothing.
-        ridge = (1e-3 * jnp.trace(whole) / self.dim + 1e-30) * jnp.eye(self.dim)
-        kept, whole = kept + ridge, whole + ridge
-        values, vectors = jnp.linalg.eigh(whole.astype(jnp.float64))
-        root = (vectors / jnp.sqrt(values)[None]) @ vectors.T
-        values, vectors = jnp.linalg.eigh(root @ kept.astype(jnp.float64) @ root)
+        kept, whole = self.search_slopes(z, self.columns(axes, unit))
+        values, vectors = jnp.linalg.eigh(_kept(kept, whole))
         least = jnp.maximum(MIN_KEPT, jnp.minimum(1, RATE * noise_sd / MAX_NOISE))
         values = jnp.clip(values / LEAST_KEPT, least, 1)
         share = jnp.sqrt(axes.data_share)
@@ -497,27 +525,49 @@ class _Fit:
     def curvature(self, release, words, noise, z, axes: Frame, clip_norm):
         """The correction of the frame at z, where noise does not explain it."""
         scores = self.scores_at(z, axes, self.unit(axes), self.search_scores_fn)
+        reach = CURVATURE_REACH * clip_norm
 
         def contribution(*record):
-            found = scores(*record)
-            vectors = jnp.concatenate([found.nodes, found.observed[None]])
-            chances = jnp.append(0.8 * found.weights, jnp.array(0.2, self.dtype))
-            lengths = contrast.length(vectors, found.directions)
-            chances = chances * jnp.minimum(1, CURVATURE_REACH * clip_norm / lengths)
-            matrix = (vectors * chances[:, None]).T @ vectors
-            matrix = found.directions.T @ matrix @ found.directions
-            return contrast.packed(matrix) / clip_norm
+            found = contrast.curvature(scores(*record), reach, clip_norm, 0.2)
+            return contrast.packed(found) / clip_norm
 
         found = self.matrix(release, words, noise, contribution, axes)
         unit = self.tempering * clip_norm * self.unit(axes) ** 2
         measured = jnp.outer(axes.is_measured, axes.is_measured)
-        matrix = jnp.where(measured, unit * found, 0) + jnp.diag(1 - axes.data_share)
+        rest = jnp.diag(1 - axes.data_share)
+        matrix = jnp.where(measured, unit * found, 0) + rest
+        back = _root(self.kept_curvature(z, axes, reach, clip_norm) + rest, -1)
+        values, vectors = jnp.linalg.eigh(back @ matrix @ back)
         rank = jnp.sum(axes.is_measured)
         noise_sd = unit * noise * (jnp.sqrt(2.0 * rank) + 1)
-        values, vectors = jnp.linalg.eigh(matrix)
-        is_news = jnp.abs(values - 1) > noise_sd
-        values = jnp.where(is_news, jnp.maximum(values, noise_sd), 1)
+        # Clipping shortens rare records, so that they look as if there were fewer.
+        # Between all of the expected curvature and what clipping leaves of it, nothing
+        # is known to be wrong.
+        left = 1 / jnp.sum((back @ vectors) ** 2, axis=0)
+        noise_sds = noise_sd / left
+        less = jnp.maximum(values, jnp.minimum(noise_sds, 1))
+        less = jnp.where(values < 1 - noise_sds, less, 1)
+        values = jnp.where(values * left > 1 + noise_sd, values * left, less)
         return axes.corrected((vectors * values[None]) @ vectors.T)
+
+    def kept_curvature(self, z, axes: Frame, *bounds):
+        """What clipping leaves of the curvature where the design is the public one.
+
+        It is in units of the frame, ``(d, d)``, and without the prior's.
+        """
+        kept = jnp.eye(self.dim)
+        curvatures = self.expected(
+            lambda scores: [
+                contrast.curvature(scores, *bounds),
+                contrast.curvature(scores, jnp.inf, jnp.inf),
+            ]
+        )
+        if curvatures is not None:
+            kept = _kept(*curvatures(z, self.columns(axes, self.unit(axes))))
+            values, vectors = jnp.linalg.eigh(axes.turn @ kept @ axes.turn.T)
+            kept = (vectors * jnp.clip(values, MIN_LEFT, 1)[None]) @ vectors.T
+        share = jnp.sqrt(axes.data_share)
+        return share[:, None] * kept * share[None]
 
     def matrix(self, release, words, noise, contribution_fn, axes: Frame):
         """The noisy sum of symmetric matrices that come turned and `packed`."""
@@ -623,7 +673,8 @@ class _Fit:
         )
         slope = regular(found, slope_noise_sd, axes.is_measured)
         back = jnp.linalg.inv(axes.stretch)
-        start = self.root(axes, z)
+        root_fn = self.root_fn(axes, unit, bound)
+        first, start = z, root_fn(z)
 
         def next_score(kind, carry, given):
             z, total, score, place = carry
@@ -639,13 +690,21 @@ class _Fit:
             total += weight
             score += weight * released
             place += weight * (back @ z)
-            root = self.root(axes, z)
+            root = root_fn(z)
             turn = _turn(start, root)
             here_slope = turn @ slope @ turn.T
             here = score / total + here_slope @ (place / total - back @ z)
             whole = here_slope + jnp.diag(1 - axes.data_share)
             step = jnp.linalg.solve(whole, here + self.prior_score(z, axes))
-            moved, size = self.moved(z, axes, step)
+            # From where the search ended, shrunk as James and Stein do: noise of the
+            # first scores may lead farther astray than the search ended.
+            so_far = back @ (z - first)
+            square = jnp.sum(
+                jnp.where(axes.is_measured, whole @ (so_far + step), 0) ** 2
+            )
+            by_noise = jnp.sum(axes.is_measured) * (self.tempering * unit) ** 2 / total
+            news = jnp.maximum(0, 1 - by_noise / jnp.maximum(square, 1e-30))
+            moved, size = self.moved(z, axes, news * (so_far + step) - so_far)
             return (moved, total, score, place), (z, released, root, size)
 
         *firsts, last = noises.scores
@@ -659,7 +718,7 @@ class _Fit:
         words = self.take(kinds.last, self.dim)[0]
         (z, *_), (*latest, root, size) = next_score(kinds.last, carry, (words, last))
         turn = _turn(start, root)
-        factors = jnp.linalg.svdvals(jnp.linalg.solve(root, self.root(axes, z))) ** 2
+        factors = jnp.linalg.svdvals(jnp.linalg.solve(root, root_fn(z))) ** 2
         drift = jnp.exp(jnp.max(jnp.abs(jnp.log(factors))))
         drift = jnp.where(size <= 1, drift, jnp.inf)
         there = z, axes, unit, bound
@@ -705,8 +764,22 @@ class _Fit:
         )
 
 
+def _kept(clipped, whole):
+    """W^(-1/2) C W^(-1/2), the share of a matrix W that clipping it to C leaves."""
+    # Directions that public covariates leave out lose nothing.
+    ridge = (1e-3 * jnp.trace(whole) / len(whole) + 1e-30) * jnp.eye(len(whole))
+    root = _root(whole + ridge, -1)
+    return root @ (clipped + ridge) @ root
+
+
+def _root(matrix, sign=1):
+    """M^(1/2), or M^(-1/2) if the sign is negative, of a positive definite M."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return (vectors * values[None] ** (sign / 2)) @ vectors.T
+
+
 def _turn(first, second):
-    """S, where S M S^T is N, but for small changes: see `SAME_INFORMATION`.
+    """S, where S M S^T is N, but for small changes: see `SAME_SLOPE`.
 
     Parameters are M^(1/2) and N^(1/2), ``(d, d)``.
     """
@@ -714,7 +787,7 @@ def _turn(first, second):
     # 1e-16 of the largest, and negative if that product is rounded.
     vectors, values, _ = jnp.linalg.svd(jnp.linalg.solve(first, second))
     changes = 2 * jnp.log(values)
-    excess = jnp.abs(changes) - SAME_INFORMATION
-    excess = jnp.clip(excess / (OTHER_INFORMATION - SAME_INFORMATION), 0, 1)
+    excess = jnp.abs(changes) - SAME_SLOPE
+    excess = jnp.clip(excess / (OTHER_SLOPE - SAME_SLOPE), 0, 1)
     factors = jnp.exp(excess * changes / 2)
     return jnp.linalg.solve(first, (vectors * factors[None]) @ vectors.T @ first).T

@@ -3,9 +3,12 @@
 The slope J of the scores in a `dpjax.fit.frame` is about a multiple of the shares gamma
 of the information that are expected from the records. A priori
 
-    J = R B^2 R,  B = e^(a/2) (I + tau (G + G^T) / sqrt(4 r)),  R = diag(gamma)^(1/2),
+    J = R B U diag(c)^2 U^T B R,  B = e^(a/2) (I + tau (G + G^T) / sqrt(4 r)),
 
-where the entries of G are standard normal, and a and log tau are normal. With Gaussian
+where R = diag(gamma)^(1/2), the entries of G are standard normal, and a, log tau and
+log(-log c_i) are normal. The c_i are nearly one, but for a few that may be of any size:
+records may say nothing where the public design says that they do, as of a group that
+only the design has. U holds the eigenvectors of the slope as released. With Gaussian
 noise, J is observed three times: as released; in how the scores s_k differ between the
 places y_k where they were released; and in their mean, whose law given J follows from
 that of y = y_0 a priori,
@@ -35,6 +38,13 @@ __all__ = ["Evidence", "expected_slope", "largest_noise", "regular", "slopes"]
 LEVEL_SD = 1.0
 MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
 """Of the priors: the sd of a; the median of tau, and the sd of log tau."""
+
+SILENCE_MEAN, SILENCE_SD = -8.0, 3.0
+"""Of the priors of log(-log c_i). About .003 of the c_i are below .3, and half of these
+below .05."""
+
+SILENT = 0.7
+"""Directions whose share c_i of the released slope is less begin as silent ones."""
 
 MAX_SHRINKS = 64
 """Proposals of an elliptical step before it stays."""
@@ -169,14 +179,16 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
     dim = len(known.data_share)
     place, score, noise_sd = pooled
     root = jnp.sqrt(known.data_share)
-    eye = jnp.eye(dim)
+    eye, units = jnp.eye(dim), jnp.outer(root, root)
+    _, basis = jnp.linalg.eigh(known.slope / units)
 
     def slope(x):
         level = jnp.exp(LEVEL_SD / 2 * x[0]) * jnp.sqrt(known.level)
         spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * x[1])
-        turns = x[2:].reshape(dim, dim)
+        silent, turns = x[2 : 2 + dim], x[2 + dim :].reshape(dim, dim)
         inner = level * (eye + spread * (turns + turns.T) / jnp.sqrt(4 * dim))
-        half = inner * root[None]
+        kept = jnp.exp(-jnp.exp(SILENCE_SD * silent + SILENCE_MEAN))
+        half = kept[:, None] * (basis.T @ inner) * root[None]
         return half.T @ half
 
     def logdensity(x):
@@ -197,16 +209,23 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         noise = known.slope_noise_sd * jax.random.normal(rng_key, (dim, dim))
         values, vectors = jnp.linalg.eigh(known.regular + (noise + noise.T) / 2)
         least = jnp.linalg.eigvalsh(known.regular)[0] / 2
-        found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
-        values, vectors = jnp.linalg.eigh(found / jnp.outer(root, root))
-        inner = (vectors * jnp.sqrt(values)[None]) @ vectors.T
+        found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T / units
+        along = jnp.sum(basis * (found @ basis), axis=0)
+        kept = jnp.sqrt(along / jnp.median(along))
+        kept = jnp.where(kept < SILENT, kept, jnp.exp(-jnp.exp(SILENCE_MEAN)))
+        silent = (jnp.log(-jnp.log(kept)) - SILENCE_MEAN) / SILENCE_SD
+        # Symmetric, as B is, so that J is the estimate.
+        back = (basis / kept[None]) @ basis.T
+        middle = (basis * kept[None]) @ basis.T
+        values, vectors = jnp.linalg.eigh(middle @ found @ middle)
+        inner = back @ ((vectors * jnp.sqrt(values)[None]) @ vectors.T) @ back
         level = jnp.trace(inner) / dim
         apart = inner / level - eye
         spread = jnp.maximum(jnp.sqrt(jnp.sum(apart**2) * 2 / (dim + 1)), 0.05)
         first = 2 * (jnp.log(level) - jnp.log(known.level) / 2) / LEVEL_SD
         second = jnp.log(spread / MEDIAN_SPREAD) / SPREAD_SD
         rest = apart * jnp.sqrt(dim) / spread
-        return jnp.concatenate([jnp.stack([first, second]), rest.ravel()])
+        return jnp.concatenate([jnp.stack([first, second]), silent, rest.ravel()])
 
     def step(states, rng_key):
         keys = jax.random.split(rng_key, NUM_CHAINS)

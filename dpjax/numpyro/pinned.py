@@ -114,15 +114,20 @@ class PinnedFit(NamedTuple):
 
             return scores
 
-        def slopes(zeta, columns):
-            assert whole.search_slopes is not None
-            columns = jnp.asarray(columns_of, columns.dtype) @ columns
-            return whole.search_slopes(latents(zeta), columns)
+        def expected(*function):
+            assert whole.expected is not None
+            of_latents = whole.expected(*function)
+
+            def mean(zeta, columns):
+                columns = jnp.asarray(columns_of, columns.dtype) @ columns
+                return of_latents(latents(zeta), columns)
+
+            return mean
 
         model = ScoreModel(
             of_zeta(whole.scores_fn),
             of_zeta(whole.search_scores_fn),
-            whole.search_slopes and slopes,
+            whole.expected and expected,
             lambda zeta: whole.information(latents(zeta))[np.ix_(kept, kept)],
             self.prior_mean,
             self.prior_precision,

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax.fit import contrast
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.score_fit import MAX_MOVE, ScoreModel
 from dpjax.fit.scores import NUM_SEARCH_REDRAWS, Scores
@@ -65,14 +64,12 @@ def score_model(posterior: Posterior, nominal_num_records: int | None) -> ScoreM
     if are_redrawn(model):
         return found
     size = posterior.tempering * nominal_size(posterior, nominal_num_records)
-    of_one = _mean_over_rows(model, _information, lambda nodes: nodes.size)
-    slopes = _mean_over_rows(
-        model, contrast.expected_slopes, lambda nodes: len(nodes) * nodes.size
-    )
+    expected = functools.partial(_mean_over_rows, model)
+    of_one = expected(_information)
     columns = np.eye(model.dim)
     return dataclasses.replace(
         found,
-        search_slopes=slopes,
+        expected=expected,
         information=lambda position: size * of_one(position, columns)[0],
     )
 
@@ -83,12 +80,12 @@ def _information(scores: Scores) -> list[jax.Array]:
     return [scores.directions.T @ squares @ scores.directions]
 
 
-def _mean_over_rows(model: Model, function: Callable, size_fn: Callable) -> Callable:
-    """``(position, columns) -> `` means of matrices over the rows of the example.
+def _mean_over_rows(
+    model: Model, function: Callable, has_pairs: bool = False
+) -> Callable:
+    """`dpjax.fit.score_fit.ScoreModel.expected`, over the rows of the example.
 
-    The matrices are those that ``function(scores)`` returns for one record, whose
-    directions are multiplied by `columns`. It makes ``size_fn(nodes)`` numbers on the
-    way. If these are more than `MAX_NUMBERS` together, some rows are left out.
+    If all rows together make more than `MAX_NUMBERS` numbers, some are left out.
     """
     scores_fn = conditional_scores(model)
 
@@ -99,7 +96,8 @@ def _mean_over_rows(model: Model, function: Callable, size_fn: Callable) -> Call
         first = jax.tree.map(lambda leaf: leaf[0], model.example)
         nodes = jax.eval_shape(of_record, position, first).nodes
         rows = len(jax.tree.leaves(model.example)[0])
-        count = min(rows, max(MAX_NUMBERS // size_fn(nodes), 16))
+        size = nodes.size * (len(nodes) if has_pairs else 1)
+        count = min(rows, max(MAX_NUMBERS // size, 16))
         chosen = np.linspace(0, rows - 1, count).astype(int)
         records = jax.tree.map(lambda leaf: jnp.asarray(leaf)[chosen], model.example)
 
