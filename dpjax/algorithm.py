@@ -1,5 +1,6 @@
 """What a kernel is made of: BlackJAX's three layers, the cost of a step, its parts."""
 
+import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
@@ -96,16 +97,25 @@ class Algorithm(NamedTuple):
         return cls(init, step, privacy, transition, sample)
 
 
-class Sampler(NamedTuple):
+@dataclasses.dataclass(frozen=True, repr=False, eq=False)
+class Sampler:
     """A sampling algorithm in BlackJAX's three layers; call it for the top level.
 
     Each layer refuses arguments that it does not take by the name of the public
-    function, which is that of its module.
+    function, which is that of its module. The docstring and the signature of a sampler
+    are those of its top level.
     """
 
     as_top_level_api: Callable[..., Algorithm]
     init: Callable[..., Any]
     build_kernel: Callable[[], Callable]
+
+    def __post_init__(self):
+        vars(self)["__doc__"] = self.as_top_level_api.__doc__
+        vars(self)["__signature__"] = inspect.signature(self.as_top_level_api)
+
+    def __repr__(self):
+        return f"<sampler dpjax.{_name(self.as_top_level_api)}>"
 
     def __call__(self, *args, **kwargs) -> Algorithm:
         return self.as_top_level_api(*args, **kwargs)
@@ -151,6 +161,11 @@ class Sampler(NamedTuple):
         return cls(made, init or init_from_parameters, build_kernel)
 
 
+def _name(function: Callable) -> str:
+    """Of the sampler, which is that of its module."""
+    return function.__module__.split(".")[-1]
+
+
 def _check_arguments(function: Callable, args: tuple, parameters: dict) -> None:
     """Python's own message would name a function that nobody called."""
     signature = inspect.signature(function)
@@ -159,7 +174,7 @@ def _check_arguments(function: Callable, args: tuple, parameters: dict) -> None:
         return
     except TypeError as error:
         reason = str(error)
-    name = function.__module__.split(".")[-1]
+    name = _name(function)
     # Python says first what is missing, which may be the name that was mistyped.
     if unknown := [key for key in parameters if key not in signature.parameters]:
         reason = f"there is no parameter {', '.join(map(repr, unknown))}"

@@ -51,11 +51,12 @@ class Check(NamedTuple):
     advice: str
 
     def __str__(self):
-        return f"{self.name}: {self.value}; {self.advice}"
+        rest = "as it should be" if self.is_fine else self.advice
+        return f"{self.name}: {self.value}; {rest}"
 
 
 def of_chains(
-    table, acceptance_rate: np.ndarray | None, are_fits: bool = False
+    table, acceptance_rate: np.ndarray | None, num_fits: int = 0
 ) -> list[Check]:
     """The checks of chains, or of variational fits and their draws.
 
@@ -65,15 +66,17 @@ def of_chains(
         Their summary, with R-hat and effective sample sizes if there are draws enough.
     acceptance_rate
         As in `dpjax.runner.Run`.
-    are_fits
-        Whether every chain is the draws of one fit.
+    num_fits
+        Number of fits, if every chain is the draws of one. R-hat does not show by how
+        much clipping moved a fit, which `dpjax.numpyro.l2_clip_norm` keeps small.
     """
     found = []
     if "r_hat" in table:
         worst = float(np.nanmax([1.0, *table["r_hat"]]))
         least = float(np.nanmin([math.inf, *table["ess_bulk"], *table["ess_tail"]]))
-        name = "agreement of the fits" if are_fits else "mixing"
-        advice = _of_fits(worst) if are_fits else _of_mixing(worst)
+        names = ["mixing", "steadiness of the fit, wherever clipping moved it"]
+        name = names[num_fits] if num_fits < 2 else "agreement of the fits"
+        advice = _of_fits(worst) if num_fits else _of_mixing(worst)
         found.append(
             Check(
                 name,

@@ -288,7 +288,9 @@ def reserve(
                 "has changed: budgets of different records do not add up, so use one "
                 "ledger for each data set. Models that take other columns of one table "
                 "share the ledger of its file: for records.csv, name "
-                f"ledger='records.csv{BESIDE}'"
+                f"ledger='records.csv{BESIDE}'. If mistakes in the records were "
+                "corrected since, begin a new ledger for the new file and keep the old "
+                "one: for the same people, the epsilons of both add up"
             )
         if _head(path) != _entry(whole):
             # It may be one line behind, and must not fall two behind.

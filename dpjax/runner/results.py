@@ -198,8 +198,9 @@ class Run:
         """
         if table is None:
             table = self.table(*self.components())
-        are_fits = isinstance(self.infos, DPVIInfo)
-        return checks.of_chains(table, self.acceptance_rate, are_fits)
+        num_chains = len(jax.tree.leaves(self.positions)[0])
+        num_fits = num_chains if isinstance(self.infos, DPVIInfo) else 0
+        return checks.of_chains(table, self.acceptance_rate, num_fits)
 
     def predict(
         self,

@@ -46,7 +46,7 @@ def posterior(dyadic_data):
 @pytest.mark.parametrize("name", NAMES)
 def test_three_layers(name, posterior):
     sampler = getattr(dpjax, name)
-    assert isinstance(sampler, tuple)
+    assert sampler.__doc__ == sampler.as_top_level_api.__doc__  # What help() shows.
     state = sampler.init(jnp.zeros(2), posterior, rng_key=None)
     kernel = sampler.build_kernel()
     settings = SETTINGS[name]

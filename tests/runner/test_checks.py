@@ -43,6 +43,9 @@ def test_fits_that_differ_are_no_chains_that_have_not_mixed():
     same = np.random.default_rng(0).normal(size=(2, 500, 1))
     infos = DPVIInfo(same, same, None)
     assert failing(Run(same, None, STATEMENT, infos)) == []
+    (check,) = Run(same[:1], None, STATEMENT, infos).checks()
+    assert check.is_fine and str(check).endswith("as it should be")
+    assert check.name == "steadiness of the fit, wherever clipping moved it"
     for positions, remedy in (
         (same + np.array([0.0, 3.0])[:, None, None], "take one fit"),
         (same[:, :90], "smaller thinning"),
