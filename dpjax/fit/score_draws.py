@@ -82,6 +82,10 @@ class Known(NamedTuple):
     is_robust
         Whether the draws are as wide as the records' scores vary, not as the model
         says.
+    noisiest, most_noise
+        The component of the unconstrained latents of whose variance noise and clipping
+        make the largest share, as in ``"slopes[0, 1]"``, and this share. There is no
+        name where latents are drawn given their effects (`dpjax.fit.pinned_draws`).
     """
 
     position_error: float
@@ -95,14 +99,20 @@ class Known(NamedTuple):
     clipped: float
     is_near: bool
     is_robust: bool
+    noisiest: str = ""
+    most_noise: float = 0.0
 
     def __str__(self):
         says = "the records show" if self.is_robust else "the model says"
+        most = f", and for {self.most_noise:.0%} in {self.noisiest}" * bool(
+            self.noisiest
+        )
         return (
-            f"{self.num_directions} directions were asked; noise and clipping move the "
-            f"centre by {self.position_error:.2g} posterior sds; of the width the "
-            f"records account for {self.records:.0%}, the prior for {self.prior:.0%}, "
-            f"noise and clipping for {self.noise:.0%}; {self.fit_check}; widths are "
+            f"the records were asked of {self.num_directions} directions of the "
+            "latents; noise and clipping move the centre by "
+            f"{self.position_error:.2g} posterior sds; of the variance the records "
+            f"account for {self.records:.0%}, the prior for {self.prior:.0%}, noise "
+            f"and clipping for {self.noise:.0%}{most}; {self.fit_check}; widths are "
             f"what {says}"
         )
 
@@ -222,6 +232,7 @@ def draws(
         fit_check,
         released,
         lost_fn(released),
+        like,
     )
     warn(known)
     return positions, known
@@ -306,22 +317,28 @@ def _known(
     check,
     released,
     lost: float,
+    like,
 ) -> Known:
     asked = np.ix_(is_measured, is_measured)
     _, _, noise_sd = evidence.pooled
     exact = prior.precision.copy()
     slope = found.mean(0)
     exact[asked] += slope @ np.linalg.solve(evidence.scatter(slope, 0.0), slope)
-    without = np.linalg.inv(exact)[asked]
+    exact = np.linalg.inv(exact)
+    without = exact[asked]
     transposed = np.swapaxes(laws.root, 1, 2)
     given_slope = laws.root @ transposed
     scatter = evidence.scatter(found, noise_sd)
     moves = given_slope[:, is_measured][:, :, is_measured] @ found
     moves = noise_sd * moves @ np.linalg.inv(scatter)
-    of_slope = np.cov(laws.mean.T).reshape(given_slope[0].shape)[asked]
-    covariance = given_slope.mean(0)[asked] + of_slope
+    of_slope = np.cov(laws.mean.T).reshape(given_slope[0].shape)
+    whole = given_slope.mean(0) + of_slope
+    covariance, of_slope = whole[asked], of_slope[asked]
     error = (moves @ np.swapaxes(moves, 1, 2)).mean(0) + of_slope
-    return known_of(
+    stretch = np.asarray(released.stretch, np.float64)
+    variances = np.einsum("ij,kjl,il->ki", stretch, np.stack([exact, whole]), stretch)
+    shares = 1 - variances[0] / variances[1]
+    known = known_of(
         evidence,
         found,
         covariance,
@@ -332,6 +349,17 @@ def _known(
         released,
         lost,
     )
+    noisiest = _names(like)[np.argmax(shares)]
+    return known._replace(noisiest=noisiest, most_noise=float(np.max(shares)))
+
+
+def _names(position) -> list[str]:
+    """Of the components of a flattened position."""
+    return [
+        f"{jax.tree_util.keystr(path, simple=True, separator='.')}{list(place) or ''}"
+        for path, leaf in jax.tree_util.tree_leaves_with_path(position)
+        for place in np.ndindex(leaf.shape)
+    ]
 
 
 def known_of(
@@ -408,9 +436,9 @@ def _hidden(known: Known) -> str:
     factor = max(2.0, MIN_RESOLUTION / known.likely_resolution)
     return (
         "the releases do not tell how much the records say in each of the "
-        f"{known.num_directions} directions that were asked: the noise of the slope is "
-        "as large as the slope. The draws allow for every slope that noise may have "
-        "hidden, so they are wide, in some directions perhaps as wide as the prior. "
+        f"{known.num_directions} directions that the records were asked of: the noise "
+        "of the slope is as large as the slope. The draws allow for every slope that "
+        "noise may have hidden, so they are wide, in some directions perhaps as wide as the prior. "
         f"About {shown(factor)} times as many records or as large an epsilon, "
         "a more informative prior, fewer parameters, or an example= that is more like "
         "the data would resolve the slope"

@@ -141,10 +141,11 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
         )
     ]
     if isinstance(known, score_draws.Known):
+        most = f" (in {known.noisiest}: {known.most_noise:.0%})" * bool(known.noisiest)
         found += [
             Check(
                 "width due to noise",
-                f"{known.noise:.0%} of the variance",
+                f"{known.noise:.0%} of the variance{most}",
                 known.noise <= MAX_SHARE,
                 f"the draws say more of the noise than of the records; {more}",
             ),

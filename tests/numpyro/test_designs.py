@@ -76,6 +76,8 @@ def test_draws_are_not_sure_of_what_is_wrong(kind):
         apart, sd = np.abs(draws.mean(0) - exact), draws.std(0)
         assert np.all(apart < 7 * sd)
         assert np.all(sd < 15 * exact_sd)
+        assert kind != "alike" or result.known.noisiest == "b[2]"
+        assert result.known.most_noise > 0.2
 
 
 @pytest.mark.thorough
