@@ -9,7 +9,7 @@ import pytest
 
 import dpjax
 
-NUM_RECORDS, NUM_SEEDS = 30_000, 3
+NUM_RECORDS, NUM_SEEDS = 30_000, 2
 
 
 @pytest.fixture(autouse=True)
