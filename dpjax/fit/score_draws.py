@@ -102,11 +102,16 @@ class Known(NamedTuple):
     noisiest: str = ""
     most_noise: float = 0.0
 
+    @property
+    def most(self) -> str:
+        """The noisiest component and its share, if that is above the mean."""
+        if self.most_noise <= self.noise:
+            return ""
+        return f"{self.most_noise:.0%} in {self.noisiest}"
+
     def __str__(self):
         says = "the records show" if self.is_robust else "the model says"
-        most = f", and for {self.most_noise:.0%} in {self.noisiest}" * bool(
-            self.noisiest
-        )
+        most = f", and for {self.most}" * bool(self.most)
         return (
             f"the records were asked of {self.num_directions} directions of the "
             "latents; noise and clipping move the centre by "

@@ -141,7 +141,7 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
         )
     ]
     if isinstance(known, score_draws.Known):
-        most = f" (in {known.noisiest}: {known.most_noise:.0%})" * bool(known.noisiest)
+        most = f" ({known.most})" * bool(known.most)
         found += [
             Check(
                 "width due to noise",

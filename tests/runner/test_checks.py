@@ -8,6 +8,7 @@ import pytest
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.score_draws import Known
 from dpjax.fit.simulated_draws import Known as SimulatedKnown
+from dpjax.runner.checks import of_fit
 from dpjax.runner.results import Fit, Run
 from dpjax.runner.statement import PrivacyStatement
 from dpjax.vi.dpvi import DPVIInfo
@@ -37,6 +38,14 @@ def test_chains_that_have_not_mixed_are_warned_of():
             apart.summary()
     still = Run(np.ones((1, 500, 1)), np.zeros((1, 500)), STATEMENT)
     assert failing(still) == ["acceptance rate"]
+
+
+def test_what_draws_know_names_the_noisiest_component():
+    uneven = KNOWN._replace(noisiest="b[2]", most_noise=0.9)
+    assert "and for 90% in b[2];" in str(uneven)
+    (check,) = (each for each in of_fit(uneven) if each.name == "width due to noise")
+    assert check.value == "5% of the variance (90% in b[2])"
+    assert "b[2]" not in str(uneven._replace(most_noise=0.04))
 
 
 def test_fits_that_differ_are_no_chains_that_have_not_mixed():
