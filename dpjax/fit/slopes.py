@@ -43,8 +43,11 @@ SILENCE_MEAN, SILENCE_SD = -8.0, 3.0
 """Of the priors of log(-log c_i). About .003 of the c_i are below .3, and half of these
 below .05."""
 
-SILENT = 0.7
-"""Directions whose share c_i of the released slope is less begin as silent ones."""
+SILENT, MAX_HIDDEN = 0.7, 0.6
+"""Directions begin as silent ones where c_i is less in the released slope. None is
+silent if about the largest eigenvalue of the slope's noise is more than this share of
+the slope's mean eigenvalue: what is silent is then not told from what noise hides, and
+chains would take one for the other."""
 
 MAX_SHRINKS = 64
 """Proposals of an elliptical step before it stays."""
@@ -180,7 +183,9 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
     place, score, noise_sd = pooled
     root = jnp.sqrt(known.data_share)
     eye, units = jnp.eye(dim), jnp.outer(root, root)
-    _, basis = jnp.linalg.eigh(known.slope / units)
+    values, basis = jnp.linalg.eigh(known.slope / units)
+    hidden = largest_noise(known.slope_noise_sd, dim)
+    may_be_silent = hidden < MAX_HIDDEN * jnp.mean(values)
 
     def slope(x):
         level = jnp.exp(LEVEL_SD / 2 * x[0]) * jnp.sqrt(known.level)
@@ -188,6 +193,7 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         silent, turns = x[2 : 2 + dim], x[2 + dim :].reshape(dim, dim)
         inner = level * (eye + spread * (turns + turns.T) / jnp.sqrt(4 * dim))
         kept = jnp.exp(-jnp.exp(SILENCE_SD * silent + SILENCE_MEAN))
+        kept = jnp.where(may_be_silent, kept, 1)
         half = kept[:, None] * (basis.T @ inner) * root[None]
         return half.T @ half
 
@@ -212,7 +218,8 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T / units
         along = jnp.sum(basis * (found @ basis), axis=0)
         kept = jnp.sqrt(along / jnp.median(along))
-        kept = jnp.where(kept < SILENT, kept, jnp.exp(-jnp.exp(SILENCE_MEAN)))
+        is_silent = may_be_silent & (kept < SILENT)
+        kept = jnp.where(is_silent, kept, jnp.exp(-jnp.exp(SILENCE_MEAN)))
         silent = (jnp.log(-jnp.log(kept)) - SILENCE_MEAN) / SILENCE_SD
         # Symmetric, as B is, so that J is the estimate.
         back = (basis / kept[None]) @ basis.T
