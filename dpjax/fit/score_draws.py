@@ -27,6 +27,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax import caller
 from dpjax.fit.compiled import compiled
 from dpjax.fit.fit_check import FitCheck
+from dpjax.fit.names import names_of
 from dpjax.fit.noises import MIN_RESOLUTION
 from dpjax.fit.normal_laws import Laws, PriorLaw, closest, laws_of
 from dpjax.fit.score_fit import Released
@@ -113,7 +114,7 @@ class Known(NamedTuple):
         says = "the records show" if self.is_robust else "the model says"
         most = f", and for {self.most}" * bool(self.most)
         return (
-            f"the records were asked of {self.num_directions} directions of the "
+            f"the records were asked about {self.num_directions} directions of the "
             "latents; noise and clipping move the centre by "
             f"{self.position_error:.2g} posterior sds; of the variance the records "
             f"account for {self.records:.0%}, the prior for {self.prior:.0%}, noise "
@@ -326,10 +327,10 @@ def _known(
 ) -> Known:
     asked = np.ix_(is_measured, is_measured)
     _, _, noise_sd = evidence.pooled
-    exact = prior.precision.copy()
+    precision = prior.precision.copy()
     slope = found.mean(0)
-    exact[asked] += slope @ np.linalg.solve(evidence.scatter(slope, 0.0), slope)
-    exact = np.linalg.inv(exact)
+    precision[asked] += slope @ np.linalg.solve(evidence.scatter(slope, 0.0), slope)
+    exact = np.linalg.inv(precision)
     without = exact[asked]
     transposed = np.swapaxes(laws.root, 1, 2)
     given_slope = laws.root @ transposed
@@ -354,17 +355,8 @@ def _known(
         released,
         lost,
     )
-    noisiest = _names(like)[np.argmax(shares)]
+    noisiest = names_of(like)[np.argmax(shares)]
     return known._replace(noisiest=noisiest, most_noise=float(np.max(shares)))
-
-
-def _names(position) -> list[str]:
-    """Of the components of a flattened position."""
-    return [
-        f"{jax.tree_util.keystr(path, simple=True, separator='.')}{list(place) or ''}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(position)
-        for place in np.ndindex(leaf.shape)
-    ]
 
 
 def known_of(
@@ -441,11 +433,10 @@ def _hidden(known: Known) -> str:
     factor = max(2.0, MIN_RESOLUTION / known.likely_resolution)
     return (
         "the releases do not tell how much the records say in each of the "
-        f"{known.num_directions} directions that the records were asked of: the noise "
-        "of the slope is as large as the slope. The draws allow for every slope that "
-        "noise may have hidden, so they are wide, in some directions perhaps as wide "
-        "as the prior. "
-        f"About {shown(factor)} times as many records or as large an epsilon, "
-        "a more informative prior, fewer parameters, or an example= that is more like "
-        "the data would resolve the slope"
+        f"{known.num_directions} directions that the records were asked about: the "
+        "noise of the slope is as large as the slope. The draws allow for every slope "
+        "that noise may have hidden, so they are wide, in some directions perhaps as "
+        f"wide as the prior. About {shown(factor)} times as many records or as large "
+        "an epsilon, a more informative prior, fewer parameters, or an example= that "
+        "is more like the data would resolve the slope"
     )

@@ -436,8 +436,8 @@ class _Fit:
             else:
                 (found,) = slopes(z, self.columns(axes, unit))
                 found = self.effective * unit**2 * axes.turn @ found @ axes.turn.T
-            values, vectors = jnp.linalg.eigh(found + jnp.diag(1 - axes.data_share))
-            return (vectors * jnp.sqrt(jnp.maximum(values, 1e-3))[None]) @ vectors.T
+            found += jnp.diag(1 - axes.data_share)
+            return _mapped(found, lambda values: jnp.sqrt(jnp.maximum(values, 1e-3)))
 
         return root
 
@@ -446,11 +446,12 @@ class _Fit:
         if self.search_slopes is None:
             return score
         kept, whole = self.search_slopes(z, self.columns(axes, unit))
-        values, vectors = jnp.linalg.eigh(_kept(kept, whole))
         least = jnp.maximum(MIN_KEPT, jnp.minimum(1, RATE * noise_sd / MAX_NOISE))
-        values = jnp.clip(values / LEAST_KEPT, least, 1)
+        kept = _mapped(
+            _kept(kept, whole), lambda values: jnp.clip(values / LEAST_KEPT, least, 1)
+        )
         share = jnp.sqrt(axes.data_share)
-        kept = share[:, None] * ((vectors * values[None]) @ vectors.T) * share[None]
+        kept = share[:, None] * kept * share[None]
         return jnp.linalg.solve(kept + jnp.diag(1 - axes.data_share), score)
 
     def search(self, release, noises: Noises):
@@ -536,7 +537,8 @@ class _Fit:
         measured = jnp.outer(axes.is_measured, axes.is_measured)
         rest = jnp.diag(1 - axes.data_share)
         matrix = jnp.where(measured, unit * found, 0) + rest
-        back = _root(self.kept_curvature(z, axes, reach, clip_norm) + rest, -1)
+        kept = self.kept_curvature(z, axes, reach, clip_norm)
+        back = _mapped(kept + rest, jax.lax.rsqrt)
         values, vectors = jnp.linalg.eigh(back @ matrix @ back)
         rank = jnp.sum(axes.is_measured)
         noise_sd = unit * noise * (jnp.sqrt(2.0 * rank) + 1)
@@ -564,8 +566,8 @@ class _Fit:
         )
         if curvatures is not None:
             kept = _kept(*curvatures(z, self.columns(axes, self.unit(axes))))
-            values, vectors = jnp.linalg.eigh(axes.turn @ kept @ axes.turn.T)
-            kept = (vectors * jnp.clip(values, MIN_LEFT, 1)[None]) @ vectors.T
+            kept = axes.turn @ kept @ axes.turn.T
+            kept = _mapped(kept, lambda values: jnp.clip(values, MIN_LEFT, 1))
         share = jnp.sqrt(axes.data_share)
         return share[:, None] * kept * share[None]
 
@@ -768,14 +770,14 @@ def _kept(clipped, whole):
     """W^(-1/2) C W^(-1/2), the share of a matrix W that clipping it to C leaves."""
     # Directions that public covariates leave out lose nothing.
     ridge = (1e-3 * jnp.trace(whole) / len(whole) + 1e-30) * jnp.eye(len(whole))
-    root = _root(whole + ridge, -1)
+    root = _mapped(whole + ridge, jax.lax.rsqrt)
     return root @ (clipped + ridge) @ root
 
 
-def _root(matrix, sign=1):
-    """M^(1/2), or M^(-1/2) if the sign is negative, of a positive definite M."""
+def _mapped(matrix, function):
+    """The symmetric matrix with a function of its eigenvalues in their place."""
     values, vectors = jnp.linalg.eigh(matrix)
-    return (vectors * values[None] ** (sign / 2)) @ vectors.T
+    return (vectors * function(values)[None]) @ vectors.T
 
 
 def _turn(first, second):

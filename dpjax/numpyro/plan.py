@@ -14,6 +14,7 @@ from numpyro.distributions import biject_to
 from dpjax import privacy
 from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
+from dpjax.fit.names import names_of
 from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.scores import NUM_REDRAWS, NUM_SEARCH_REDRAWS
@@ -47,7 +48,6 @@ from dpjax.runner.plan_fit import (
     FitCost,
     Gain,
     Passes,
-    names_of,
     plan_fit,
     simulated_cost,
     spending_and_gain,

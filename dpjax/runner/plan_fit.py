@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.fit.foretold import MadeUp, Noise, made_up
+from dpjax.fit.names import names_of
 from dpjax.fit.simulated import (
     MIN_RESOLUTION,
     SHARES,
@@ -35,7 +36,6 @@ __all__ = [
     "FitCost",
     "Gain",
     "Passes",
-    "names_of",
     "plan_fit",
     "plan_sample",
     "simulated_cost",
@@ -280,16 +280,6 @@ def spending_and_gain(
     assert last is not None
     noise = relative_noise(last) / gaussian(noise_multiplier)
     return noise_multiplier, Gain(noise, last.norm)
-
-
-def names_of(position) -> list[str]:
-    """Names of the components of a flattened position."""
-    return [
-        f"{jax.tree_util.keystr(path, simple=True, separator='.') or 'position'}"
-        f"{list(index) or ''}"
-        for path, leaf in jax.tree_util.tree_leaves_with_path(position)
-        for index in np.ndindex(leaf.shape)
-    ]
 
 
 def plan_sample(

@@ -47,6 +47,17 @@ def mode_and_sds(x, y):
     return b, np.sqrt(np.diag(np.linalg.inv(precision)))
 
 
+def fits(target):
+    """One fit for each seed."""
+    for seed in range(NUM_SEEDS):
+        yield dpjax.numpyro.sample(
+            target,
+            budget=dpjax.Budget(1.0, 1e-6),
+            verbose=False,
+            unsafe_key=jax.random.key(seed),
+        )
+
+
 @pytest.mark.thorough
 @pytest.mark.usefixtures("fully_compiled")
 @pytest.mark.filterwarnings("ignore:the releases do not tell")
@@ -65,13 +76,7 @@ def test_draws_are_not_sure_of_what_is_wrong(kind):
         counts, dict(x=x, y=y), plate="data", example=dict(x=covariates(9, 1000, kind))
     )
     exact, exact_sd = mode_and_sds(x, y)
-    for seed in range(NUM_SEEDS):
-        result = dpjax.numpyro.sample(
-            target,
-            budget=dpjax.Budget(1.0, 1e-6),
-            verbose=False,
-            unsafe_key=jax.random.key(seed),
-        )
+    for result in fits(target):
         draws = result.positions["b"].reshape(-1, 4)
         apart, sd = np.abs(draws.mean(0) - exact), draws.std(0)
         assert np.all(apart < 7 * sd)
@@ -100,13 +105,7 @@ def test_a_group_that_only_the_example_has_keeps_its_prior():
         plate="data",
         example=dict(group=np.arange(10 * num_groups) % num_groups),
     )
-    for seed in range(NUM_SEEDS):
-        result = dpjax.numpyro.sample(
-            target,
-            budget=dpjax.Budget(1.0, 1e-6),
-            verbose=False,
-            unsafe_key=jax.random.key(seed),
-        )
+    for result in fits(target):
         draws = result.positions["u"].reshape(-1, num_groups)[:, -1]
         assert 0.8 < draws.std() < 1.2
         assert abs(draws.mean()) < 0.5
