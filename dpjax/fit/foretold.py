@@ -28,7 +28,6 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.frame import frame, sparse_turn
-from dpjax.fit.noises import SLOPE_CLIP
 from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import RecordModel
 from dpjax.fit.score_fit import CLIP_NORMS
@@ -50,7 +49,7 @@ class Noise(NamedTuple):
     scores
         Of one release of scores that tells as much as all of them together.
     slope
-        Of J; zero if it is computed without data.
+        Of J, times its clip norm; zero if it is computed without data.
     norm
         In which scores are clipped, in place of the Euclidean one. The noise of the
         scores is then multiplied by its ratio.
@@ -129,7 +128,7 @@ class MadeUp(NamedTuple):
         unit_of_noise = self.tempering * clip_norm * unit
         scatter += (unit_of_noise * noise.scores) ** 2 * np.eye(dim)
         slope = effective * unit**2 * product
-        noise_sd = unit_of_noise * unit * SLOPE_CLIP / clip_norm * noise.slope
+        noise_sd = unit_of_noise * unit / clip_norm * noise.slope
         seen = _seen(slope, noise_sd, axes.is_measured)
         precision = np.swapaxes(seen, 1, 2) @ np.linalg.solve(scatter[None], seen)
         covariance = np.linalg.inv(precision + np.diag(1 - axes.data_share)).mean(0)

@@ -55,11 +55,11 @@ CHECK_SHARE = 0.01
 VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
 """Of V and of the slope that is lost, in a robust fit."""
 
-SLOPE_CLIP, CURVATURE_CLIPS = 2.0, (3.0, 7.0)
-"""Clip norm of a record's slope, and the least and the largest of its curvature, over
-about what they are. A large one shows heavy tails and rare covariates, if
-`CURVATURE_CLIP_SHARE` of the budget gives it the noise that is wanted at the end of the
-search."""
+SLOPE_CLIPS, CURVATURE_CLIPS = (1.0, 2.0), (3.0, 7.0)
+"""The least and the largest clip norm of a record's slope and of its curvature, over
+about what these are. A large one shows heavy tails and rare covariates. It is taken if
+the slope's noise is then at most twice what is wanted, and if `CURVATURE_CLIP_SHARE` of
+the budget gives the curvature the noise that is wanted at the end of the search."""
 
 CURVATURE_CLIP_SHARE = 0.01
 
@@ -79,8 +79,10 @@ class Noises(NamedTuple):
         Of the steps of the search, an array for each of its phases.
     curvatures, curvature_clip
         Of the release at the end of each phase, and its clip norm.
-    histogram, slope, check
-        Of the lengths of scores, of J, and of the fit check.
+    slope, slope_clip
+        Of J, and its clip norm.
+    histogram, check
+        Of the lengths of scores, and of the fit check.
     variance, lost
         Of V and of the slope that is lost; None if the fit is not robust.
     scores
@@ -90,8 +92,9 @@ class Noises(NamedTuple):
     steps: list[np.ndarray]
     curvatures: np.ndarray
     curvature_clip: float
-    histogram: float
     slope: float
+    slope_clip: float
+    histogram: float
     check: float
     variance: float | None
     lost: float | None
@@ -122,7 +125,7 @@ class Noises(NamedTuple):
         clip = float(np.clip(clip, *CURVATURE_CLIPS))
         curvature = clip * curvature
         curvatures = _share(curvature, noise_multiplier, most, thrift)
-        slope = _slope_share(dim, effective, noise_multiplier)
+        slope, slope_clip = _slope(dim, effective, noise_multiplier)
         rest = 1 - counts @ steps - sum(curvatures)
         rest -= HISTOGRAM_SHARE + slope + CHECK_SHARE
         rest -= robust * (VARIANCE_SHARE + LOST_SHARE)
@@ -140,8 +143,9 @@ class Noises(NamedTuple):
             [np.full(int(n), noise(f)) for n, f in zip(counts, steps, strict=True)],
             noise(curvatures),
             clip,
-            noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
             noise(slope),
+            slope_clip,
+            noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
             noise(CHECK_SHARE),
             noise(VARIANCE_SHARE) if robust else None,
             noise(LOST_SHARE) if robust else None,
@@ -169,17 +173,20 @@ def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -
     noise_multiplier
         As in `score_fit`.
     """
-    noise = noise_multiplier / math.sqrt(
-        _slope_share(dim, num_records, noise_multiplier)
-    )
-    noise *= SLOPE_CLIP * dim / num_records
+    share, clip = _slope(dim, num_records, noise_multiplier)
+    noise = clip * dim / num_records * noise_multiplier / math.sqrt(share)
     return expected_slope(1.0) / largest_noise(noise, dim)
 
 
-def _slope_share(dim: int, effective: float, noise_multiplier: float):
-    """Share of the budget that the slope takes; arguments as in `Noises.of`."""
-    unit = largest_noise(SLOPE_CLIP * dim / effective, dim) / SLOPE_NOISE
-    return _share(unit, noise_multiplier, MAX_SLOPE_SHARE)
+def _slope(dim: int, effective: float, noise_multiplier: float):
+    """Share of the budget that the slope takes, and its clip norm.
+
+    Arguments are as in `Noises.of`.
+    """
+    unit = largest_noise(dim / effective, dim) / SLOPE_NOISE
+    clip = 2 * math.sqrt(MAX_SLOPE_SHARE) / (unit * noise_multiplier)
+    clip = float(np.clip(clip, *SLOPE_CLIPS))
+    return _share(clip * unit, noise_multiplier, MAX_SLOPE_SHARE), clip
 
 
 def _share(unit, noise_multiplier: float, most, thrift: float = 1.0):

@@ -31,7 +31,7 @@ from dpjax.fit.names import names_of
 from dpjax.fit.noises import MIN_RESOLUTION
 from dpjax.fit.normal_laws import Laws, PriorLaw, closest, laws_of
 from dpjax.fit.score_fit import Released
-from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, slopes
+from dpjax.fit.slopes import Evidence, largest_noise, regular, slopes
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
 
@@ -49,6 +49,9 @@ NUM_HIDDEN_SDS = 2.0
 
 MIN_KEPT = 0.25
 """Least share of the slope that a robust fit keeps."""
+
+ARRIVAL = 2.0
+"""Sd of the score where the search ends, over that of the noise on its last step."""
 
 MAX_DRIFT = 2.0
 """Of `Released.drift`, beyond which draws are warned of."""
@@ -255,11 +258,12 @@ def evidence_of(released: Released, is_measured, tempering) -> Evidence:
 
     The share of the slope that is lost is shrunk by as much of it as may be noise.
     """
-    slope, share, places, scores, score_sds = (
+    slope, share, stretch, places, scores, score_sds = (
         np.asarray(leaf, np.float64)
         for leaf in (
             released.slope,
             released.data_share,
+            released.stretch,
             released.places,
             released.scores,
             released.score_noise_sds,
@@ -277,10 +281,14 @@ def evidence_of(released: Released, is_measured, tempering) -> Evidence:
         slope_noise_sd=slope_noise_sd,
         regular=estimate[asked],
         data_share=share[is_measured],
-        level=kept * float(expected_slope(released.clip_norm)),
+        stretch=stretch[:, is_measured],
+        back=np.linalg.inv(stretch)[is_measured],
+        expected=kept * np.asarray(released.expected_slope, np.float64)[asked],
+        public=np.asarray(released.public, np.float64)[asked],
         places=places[:, is_measured],
         scores=scores[:, is_measured],
         score_sds=score_sds,
+        arrival_sd=ARRIVAL * float(released.search_noise_sd),
         inefficiency=float(released.inefficiency),
         variance=tempering * _variance(released, is_measured)[asked],
     )

@@ -1,19 +1,30 @@
 """What the releases of a fit say of the slope, which noise hides where n is small.
 
-The slope J of the scores in a `dpjax.fit.frame` is about a multiple of the shares gamma
-of the information that are expected from the records. A priori
+The slope J of the scores in a `dpjax.fit.frame` is about a multiple of E, what is left
+of the information after clipping where the records are like the public design. A priori
 
-    J = R B U diag(c)^2 U^T B R,  B = e^(a/2) (I + tau (G + G^T) / sqrt(4 r)),
+    J = L^T E^(1/2) B U diag(c)^2 U^T B E^(1/2) L,
+    B = e^(a/2) (I + tau (G + G^T) / sqrt(4 r)),  L = T^-1 diag(b) T,
 
-where R = diag(gamma)^(1/2), the entries of G are standard normal, and a, log tau and
-log(-log c_i) are normal. The c_i are nearly one, but for a few that may be of any size:
-records may say nothing where the public design says that they do, as of a group that
-only the design has. U holds the eigenvectors of the slope as released. With Gaussian
-noise, J is observed three times: as released; in how the scores s_k differ between the
-places y_k where they were released; and in their mean, whose law given J follows from
-that of y = y_0 a priori,
+where T is the stretch of the frame, the entries of G are standard normal, and a, log
+tau, log(-log b_i) and log(-log c_i) are normal. The b_i of latents and the c_i of
+directions are nearly one, but for a few that may be of any size: records may say
+nothing where the public design says that they do, as of a group that only the design
+has, or of the difference of two covariates that only the design tells apart. U holds
+the eigenvectors of the slope as released. Some of them are chosen by its noise, which
+makes slopes seem small there. So the c_i are as much closer to one, a priori, as noise
+is likely to do that. But where the frame was corrected to far less information than the
+public design has, the b_i and c_i may as well be small.
 
-    s_k ~ N(J (y_0 - y_k), rho Q + V + sigma_k^2 I),  Q = t J diag(gamma)^-1 J.
+With Gaussian noise, J is observed three times: as released; in how the scores s_k
+differ between the places y_k where they were released; and in their mean, whose law
+given J follows from that of y a priori,
+
+    s_k ~ N(J (y - y_k), rho Q + V + sigma_k^2 I),  Q = t J diag(gamma)^-1 J.
+
+The search has led to y_1, where the score is about zero, so a priori J (y - y_1) is
+also about N(0, alpha^2 I). Without this, a small J would be taken to be why the scores
+are small.
 
 The scatter of the clipped scores is at least J diag(gamma)^-1 J by the inequality of
 Cauchy and Schwarz: J is their covariance with the scores before clipping, whose own
@@ -39,15 +50,15 @@ LEVEL_SD = 1.0
 MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
 """Of the priors: the sd of a; the median of tau, and the sd of log tau."""
 
-SILENCE_MEAN, SILENCE_SD = -8.0, 3.0
-"""Of the priors of log(-log c_i). About .003 of the c_i are below .3, and half of these
-below .05."""
+SILENCE_SD, RARE = 3.0, 2.7
+"""Of the priors of log(-log b_i): the sd, and how many of them zero is above the mean.
+One of three hundred b_i is below .37, and half of these are below .1. That of a
+direction is h more, in quadrature, where h is about the largest eigenvalue of noise.
+Both are less by the share log(F) / RARE of this, where F is the information of the
+public design over what the frame was corrected to."""
 
-SILENT, MAX_HIDDEN = 0.7, 0.6
-"""Directions begin as silent ones where c_i is less in the released slope. None is
-silent if about the largest eigenvalue of the slope's noise is more than this share of
-the slope's mean eigenvalue: what is silent is then not told from what noise hides, and
-chains would take one for the other."""
+MIN_SIZE = 1e-12
+"""Of the expected slope of a latent over the largest one, below which it has none."""
 
 MAX_SHRINKS = 64
 """Proposals of an elliptical step before it stays."""
@@ -70,12 +81,16 @@ class Evidence(NamedTuple):
         A positive estimate of J, ``(r, r)``, where the chains start.
     data_share
         gamma, ``(r,)``.
-    level
-        Median of e^a.
+    stretch, back
+        The measured columns of T, ``(d, r)``, and rows of its inverse, ``(r, d)``.
+    expected, public
+        E and F, ``(r, r)``.
     places, scores
         y_k and s_k, both ``(K, r)``.
     score_sds
         sigma_k, ``(K,)``.
+    arrival_sd
+        alpha.
     inefficiency, variance
         rho, and V ``(r, r)``, which is zero unless the fit is robust.
     """
@@ -84,10 +99,14 @@ class Evidence(NamedTuple):
     slope_noise_sd: float
     regular: np.ndarray
     data_share: np.ndarray
-    level: float
+    stretch: np.ndarray
+    back: np.ndarray
+    expected: np.ndarray
+    public: np.ndarray
     places: np.ndarray
     scores: np.ndarray
     score_sds: np.ndarray
+    arrival_sd: float
     inefficiency: float
     variance: np.ndarray
 
@@ -97,6 +116,13 @@ class Evidence(NamedTuple):
         least = slope / self.data_share[None] @ slope
         factor = self.inefficiency * _trace(slope) / _trace(least)
         return factor * least + known
+
+    def arrived(self, slope, mean, covariance):
+        """Mean and covariance of y after the search, and a priori before it."""
+        precision = jnp.linalg.inv(covariance)
+        found = slope @ slope / self.arrival_sd**2
+        after = jnp.linalg.inv(precision + found)
+        return after @ (precision @ mean + found @ self.places[0]), after
 
     @property
     def pooled(self):
@@ -179,22 +205,48 @@ def slopes(
 
 @jax.jit(static_argnames="per_chain", compiler_options=QUICKLY)
 def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
-    dim = len(known.data_share)
+    dim, num_latents = len(known.data_share), len(known.stretch)
     place, score, noise_sd = pooled
-    root = jnp.sqrt(known.data_share)
-    eye, units = jnp.eye(dim), jnp.outer(root, root)
-    values, basis = jnp.linalg.eigh(known.slope / units)
-    hidden = largest_noise(known.slope_noise_sd, dim)
-    may_be_silent = hidden < MAX_HIDDEN * jnp.mean(values)
+    eye, back, stretch = jnp.eye(dim), known.back, known.stretch
+    share = known.data_share[:, None]
+    values, vectors = jnp.linalg.eigh(known.expected)
+    root = (vectors * jnp.sqrt(values)[None]) @ vectors.T
+    unroot = (vectors / jnp.sqrt(values)[None]) @ vectors.T
+    expected = back.T @ known.expected @ back
+    sizes = jnp.diag(expected)
+    sizes = jnp.where(sizes > MIN_SIZE * jnp.max(sizes), sizes, jnp.nan)
+
+    def rare(directions, most):
+        """How many sds zero is above the mean of log(-log b), for some directions."""
+        more = jnp.sum(directions * (known.public @ directions), axis=0)
+        told = jnp.sum(directions * (share * directions), axis=0)
+        more = more / jnp.maximum(told, 1e-30)
+        return most * jnp.maximum(0, 1 - jnp.log(jnp.maximum(more, 1)) / RARE)
+
+    rare_latents = rare(back, RARE)
+
+    def spoken(found):
+        """B B for a slope, as expected where latents are silent, and their b."""
+        along = jnp.diag(back.T @ found @ back) / sizes
+        noise_sds = known.slope_noise_sd * jnp.sum(back**2, axis=0) / sizes
+        typical, kept = _kept(along, rare_latents * noise_sds)
+        either = (kept < 1)[:, None] | (kept < 1)[None]
+        whole = jnp.where(either, typical * expected, back.T @ found @ back)
+        return unroot @ stretch.T @ whole @ stretch @ unroot, kept
+
+    _, basis = jnp.linalg.eigh(spoken(known.regular)[0])
+    rare_directions = rare(basis, np.hypot(RARE, largest_noise(1.0, dim)))
+    all_rare = jnp.concatenate([rare_latents, rare_directions])
 
     def slope(x):
-        level = jnp.exp(LEVEL_SD / 2 * x[0]) * jnp.sqrt(known.level)
+        level = jnp.exp(LEVEL_SD / 2 * x[0])
         spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * x[1])
-        silent, turns = x[2 : 2 + dim], x[2 + dim :].reshape(dim, dim)
+        silent, turns = jnp.split(x[2:], [num_latents + dim])
+        turns = turns.reshape(dim, dim)
         inner = level * (eye + spread * (turns + turns.T) / jnp.sqrt(4 * dim))
-        kept = jnp.exp(-jnp.exp(SILENCE_SD * silent + SILENCE_MEAN))
-        kept = jnp.where(may_be_silent, kept, 1)
-        half = kept[:, None] * (basis.T @ inner) * root[None]
+        kept = jnp.exp(-jnp.exp(SILENCE_SD * (silent - all_rare)))
+        half = kept[num_latents:, None] * (basis.T @ inner @ root)
+        half = half @ (back * kept[None, :num_latents]) @ stretch
         return half.T @ half
 
     def logdensity(x):
@@ -203,8 +255,9 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         apart = known.scores - score[None] + (known.places - place[None]) @ found
         apart = apart / known.score_sds[:, None]
         scatter = known.scatter(found, noise_sd)
-        factor = jnp.linalg.cholesky(found @ covariance @ found + scatter)
-        rest = score - found @ (mean - place)
+        center, spread = known.arrived(found, mean, covariance)
+        factor = jnp.linalg.cholesky(found @ spread @ found + scatter)
+        rest = score - found @ (center - place)
         rest = jax.scipy.linalg.solve_triangular(factor, rest, lower=True)
         squares = sum(jnp.sum(part**2) for part in (released, apart, rest))
         value = -squares / 2 - jnp.sum(jnp.log(jnp.diag(factor)))
@@ -215,22 +268,25 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         noise = known.slope_noise_sd * jax.random.normal(rng_key, (dim, dim))
         values, vectors = jnp.linalg.eigh(known.regular + (noise + noise.T) / 2)
         least = jnp.linalg.eigvalsh(known.regular)[0] / 2
-        found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T / units
+        found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
+        found, latents = spoken(found)
         along = jnp.sum(basis * (found @ basis), axis=0)
-        kept = jnp.sqrt(along / jnp.median(along))
-        is_silent = may_be_silent & (kept < SILENT)
-        kept = jnp.where(is_silent, kept, jnp.exp(-jnp.exp(SILENCE_MEAN)))
-        silent = (jnp.log(-jnp.log(kept)) - SILENCE_MEAN) / SILENCE_SD
-        # Symmetric, as B is, so that J is the estimate.
-        back = (basis / kept[None]) @ basis.T
+        noise_sds = known.slope_noise_sd * jnp.sum((unroot @ basis) ** 2, axis=0)
+        _, kept = _kept(along, rare_directions * noise_sds)
+        # Symmetric, as B is, so that J is the estimate but for silent latents.
+        outer = (basis / kept[None]) @ basis.T
         middle = (basis * kept[None]) @ basis.T
         values, vectors = jnp.linalg.eigh(middle @ found @ middle)
-        inner = back @ ((vectors * jnp.sqrt(values)[None]) @ vectors.T) @ back
+        values = jnp.sqrt(jnp.maximum(values, least))
+        inner = outer @ (vectors * values[None]) @ vectors.T @ outer
         level = jnp.trace(inner) / dim
         apart = inner / level - eye
         spread = jnp.maximum(jnp.sqrt(jnp.sum(apart**2) * 2 / (dim + 1)), 0.05)
-        first = 2 * (jnp.log(level) - jnp.log(known.level) / 2) / LEVEL_SD
+        first = 2 * jnp.log(level) / LEVEL_SD
         second = jnp.log(spread / MEDIAN_SPREAD) / SPREAD_SD
+        silent = jnp.concatenate([latents, kept])
+        more = jnp.log(-jnp.log(silent)) / SILENCE_SD
+        silent = jnp.where(silent < 1, all_rare + more, 0)
         rest = apart * jnp.sqrt(dim) / spread
         return jnp.concatenate([jnp.stack([first, second]), silent, rest.ravel()])
 
@@ -255,6 +311,17 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         ]
     )
     return jax.lax.scan(draw, states, keys)[1][-per_chain:]
+
+
+def _kept(along, hidden):
+    """The usual one of some slopes, and the b or c of those that are much less.
+
+    They are that if noise does not explain it, which is `hidden` at most. Slopes that
+    are nan are not counted.
+    """
+    typical = jnp.nanmedian(along)
+    kept = jnp.sqrt(jnp.clip(along / typical, 0.01, 0.98))
+    return typical, jnp.where(along + hidden < typical, kept, 1.0)
 
 
 def _slice(rng_key, state, logdensity):

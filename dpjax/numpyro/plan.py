@@ -226,7 +226,7 @@ def _cost(
             ratio = gain.norm.ratio
         firsts = [ratio * first for first in found.scores[:-1]]
         found = found._replace(scores=[*firsts, last])
-        return Noise(found.pooled_scores, found.slope, gain.norm)
+        return Noise(found.pooled_scores, found.slope_clip * found.slope, gain.norm)
 
     norm = None if is_walk else asked.norm_fn(nominal_num_records)
 

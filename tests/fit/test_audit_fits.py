@@ -153,7 +153,7 @@ def one_release(posterior, part, size, diameter, noise):
         fit = OneRelease(posterior, MODEL, NUM_RECORDS, words, state, None)
         with jax.enable_x64(True):
             axes = fit.frame(fit.information(fit.start), jnp.eye(1))
-            bound = jnp.asarray(score_fits.SLOPE_CLIP)
+            bound = jnp.asarray(2.0)
             part(fit, kinds, noise, fit.start, axes, fit.unit(axes), bound)
         return state, fit.released, memory
 
