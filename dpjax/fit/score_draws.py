@@ -31,7 +31,7 @@ from dpjax.fit.names import names_of
 from dpjax.fit.noises import MIN_RESOLUTION
 from dpjax.fit.normal_laws import Laws, PriorLaw, closest, laws_of
 from dpjax.fit.score_fit import Released
-from dpjax.fit.slopes import Evidence, largest_noise, regular, slopes
+from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, slopes
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
 
@@ -283,8 +283,7 @@ def evidence_of(released: Released, is_measured, tempering) -> Evidence:
         data_share=share[is_measured],
         stretch=stretch[:, is_measured],
         back=np.linalg.inv(stretch)[is_measured],
-        expected=kept * np.asarray(released.expected_slope, np.float64)[asked],
-        public=np.asarray(released.public, np.float64)[asked],
+        level=kept * float(expected_slope(released.clip_norm)),
         places=places[:, is_measured],
         scores=scores[:, is_measured],
         score_sds=score_sds,

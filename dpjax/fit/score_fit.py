@@ -40,7 +40,7 @@ from dpjax.fit import contrast
 from dpjax.fit.frame import Frame, frame, sparse_turn
 from dpjax.fit.noises import CURVATURE_REACH, Noises
 from dpjax.fit.precision import is_wide
-from dpjax.fit.slopes import expected_slope, regular
+from dpjax.fit.slopes import regular
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
@@ -80,9 +80,8 @@ ROBUST_CLIP_NORM = 2.0
 for overdispersed counts, one chosen from noisy lengths moved the intercept by 3 of its
 standard deviations between data sets, which no width allowed for."""
 
-MIN_LEFT, NUM_CURVATURE_SDS = 0.3, 2.0
-"""Least share of the curvature that clipping is taken to leave; and sds of the noise
-that do not explain the curvature of a latent, where its scale is corrected."""
+MIN_LEFT = 0.3
+"""Least share of the curvature that clipping is taken to leave."""
 
 SAME_SLOPE, OTHER_SLOPE = 0.1, 0.3
 """Changes of the logarithm of the expected slope, from one place to another, below
@@ -115,11 +114,6 @@ class Released(NamedTuple):
         J as released, ``(d, d)``: minus the derivative of the score. Noise may leave it
         with negative eigenvalues. It was released before the scores, and changed as the
         slope of public covariates changes from there to the last of them.
-    expected_slope
-        About what J is if clipping leaves of it what it leaves of the slope of public
-        covariates, ``(d, d)``.
-    public
-        The expected information as the public design has it, ``(d, d)``.
     drift
         By what factor the slope of public covariates changes at most, in some
         direction, from where the scores were released last to where they lead. It is
@@ -165,8 +159,6 @@ class Released(NamedTuple):
     places: jax.Array
     scores: jax.Array
     slope: jax.Array
-    expected_slope: jax.Array
-    public: jax.Array
     drift: jax.Array
     score_noise_sds: jax.Array
     search_noise_sd: jax.Array
@@ -310,7 +302,7 @@ def score_fit(
             number, count = jnp.zeros(()), jnp.zeros(len(noises.scores))
             vector, matrix = jnp.zeros(dim), jnp.zeros((dim, dim))
             vectors = jnp.zeros((len(noises.scores), dim))
-        nothing = matrix, vector, vector, vectors, vectors, *3 * [matrix]
+        nothing = matrix, vector, vector, vectors, vectors, matrix
         nothing += number, count, *5 * [number], matrix, *7 * [number]
         return Released(jnp.zeros_like(position), *nothing)
 
@@ -428,50 +420,29 @@ class _Fit:
         limit = MAX_MOVE * self.prior_sd
         return (z + jnp.clip(jump, -limit, limit)).astype(self.dtype), size
 
-    def slopes_fn(self, axes: Frame, unit, bound):
-        """``z -> [M, W]``, of the scores of public covariates at z, ``(d, d)``.
-
-        M is the slope that is expected of them once they are clipped, and W without
-        clipping, in units of the frame. It is None where no slopes are known.
-        """
-        found = self.expected(
-            lambda scores: [
-                contrast.contrast(scores, bound.astype(self.dtype), self.norm).slope,
-                contrast.curvature(scores, jnp.inf, jnp.inf),
-            ]
-        )
-        if found is None:
-            return None
-        turn = math.sqrt(self.effective) * unit * axes.turn
-        columns = self.columns(axes, unit)
-        return lambda z: [turn @ one @ turn.T for one in found(z, columns)]
-
-    def root_fn(self, axes: Frame, slopes_fn):
+    def root_fn(self, axes: Frame, unit, bound):
         """``z -> M^(1/2)``, with M the slope that is expected at z, ``(d, d)``.
 
         M is in units of the frame, and public. In directions of which records tell
         nothing, it is the precision of the prior. Where no slopes are known, M is the
         expected information.
         """
+        slopes = self.expected(
+            lambda scores: [
+                contrast.contrast(scores, bound.astype(self.dtype), self.norm).slope
+            ]
+        )
 
         def root(z):
-            if slopes_fn is None:
+            if slopes is None:
                 found = axes.stretch.T @ self.information(z) @ axes.stretch
             else:
-                found = slopes_fn(z)[0]
+                (found,) = slopes(z, self.columns(axes, unit))
+                found = self.effective * unit**2 * axes.turn @ found @ axes.turn.T
             found += jnp.diag(1 - axes.data_share)
             return _mapped(found, lambda values: jnp.sqrt(jnp.maximum(values, 1e-3)))
 
         return root
-
-    def expected_slope(self, axes: Frame, slopes_fn, clip_norm, z):
-        """About what J is if clipping leaves of it what it leaves of the public one."""
-        kept = expected_slope(clip_norm) * jnp.eye(self.dim)
-        if slopes_fn is not None:
-            kept = _kept(*slopes_fn(z))
-            kept = _mapped(kept, lambda values: jnp.clip(values, MIN_KEPT, 1))
-        share = jnp.sqrt(axes.data_share)
-        return share[:, None] * kept * share[None]
 
     def newton(self, score, noise_sd, z, axes: Frame, unit):
         """Newton's step for a score of the search, whose slope clipping makes less."""
@@ -567,14 +538,11 @@ class _Fit:
         found = self.matrix(release, words, noise, contribution, axes)
         unit = self.tempering * clip_norm * self.unit(axes) ** 2
         measured = jnp.outer(axes.is_measured, axes.is_measured)
-        matrix = jnp.where(measured, unit * found, 0)
-        kept = self.kept_curvature(z, axes, reach, clip_norm)
-        scale = _scale(axes, matrix, kept, NUM_CURVATURE_SDS * unit * noise)
         rest = jnp.diag(1 - axes.data_share)
-        kept = scale @ kept @ scale.T + rest
-        public = scale @ jnp.diag(axes.data_share) @ scale.T + rest
-        back = _mapped(kept, jax.lax.rsqrt)
-        values, vectors = jnp.linalg.eigh(back @ (matrix + rest) @ back)
+        matrix = jnp.where(measured, unit * found, 0) + rest
+        kept = self.kept_curvature(z, axes, reach, clip_norm)
+        back = _mapped(kept + rest, jax.lax.rsqrt)
+        values, vectors = jnp.linalg.eigh(back @ matrix @ back)
         rank = jnp.sum(axes.is_measured)
         noise_sd = unit * noise * (jnp.sqrt(2.0 * rank) + 1)
         # Clipping shortens rare records, so that they look as if there were fewer.
@@ -585,8 +553,7 @@ class _Fit:
         less = jnp.maximum(values, jnp.minimum(noise_sds, 1))
         less = jnp.where(values < 1 - noise_sds, less, 1)
         values = jnp.where(values * left > 1 + noise_sd, values * left, less)
-        half = _mapped(public, jnp.sqrt)
-        return axes.corrected(half @ (vectors * values[None]) @ vectors.T @ half)
+        return axes.corrected((vectors * values[None]) @ vectors.T)
 
     def kept_curvature(self, z, axes: Frame, *bounds):
         """What clipping leaves of the curvature where the design is the public one.
@@ -711,8 +678,7 @@ class _Fit:
         )
         slope = regular(found, slope_noise_sd, axes.is_measured)
         back = jnp.linalg.inv(axes.stretch)
-        slopes_fn = self.slopes_fn(axes, unit, bound)
-        root_fn = self.root_fn(axes, slopes_fn)
+        root_fn = self.root_fn(axes, unit, bound)
         first, start = z, root_fn(z)
 
         def next_score(kind, carry, given):
@@ -789,8 +755,6 @@ class _Fit:
             (places - places[-1:]).astype(jnp.float64) @ back.T,
             scores,
             turn @ found @ turn.T,
-            self.expected_slope(axes, slopes_fn, clip_norm, places[-1]),
-            axes.stretch.T @ self.information(places[-1]) @ axes.stretch,
             drift,
             self.tempering * unit * jnp.asarray(noises.scores),
             self.tempering * self.unit(axes) * jnp.asarray(noises.steps[-1][-1]),
@@ -804,26 +768,6 @@ class _Fit:
             jnp.asarray(noises.check),
             variance * whole,
         )
-
-
-def _scale(axes: Frame, found, kept, hidden):
-    """S with ``S diag(gamma) S^T`` the information if latents are scaled, ``(d, d)``.
-
-    The public design may have a covariate, or a group, more often than the records do.
-    The scale of a latent is corrected, but for what noise of at most `hidden` along a
-    direction of the frame explains. Between what is expected of it and what clipping
-    leaves of that, `kept`, nothing is known to be wrong.
-    """
-    back = jnp.linalg.inv(axes.stretch)
-    found, less, more, lengths = (
-        jnp.maximum(jnp.sum(back * (matrix @ back), axis=0), 1e-30)
-        for matrix in (found, kept, *map(jnp.diag, (axes.data_share, axes.is_measured)))
-    )
-    hidden = hidden * lengths
-    is_less, is_more = found < less - hidden, found > more + hidden
-    ratio = jnp.where(is_less, jnp.maximum(found, hidden) / less, 1)
-    ratio = jnp.where(is_more, found / more, ratio)
-    return axes.stretch.T @ (jnp.sqrt(ratio)[:, None] * back.T)
 
 
 def _kept(clipped, whole):

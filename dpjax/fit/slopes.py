@@ -1,20 +1,18 @@
 """What the releases of a fit say of the slope, which noise hides where n is small.
 
-The slope J of the scores in a `dpjax.fit.frame` is about a multiple of E, what is left
-of the information after clipping where the records are like the public design. A priori
+The slope J of the scores in a `dpjax.fit.frame` is about a multiple of the shares gamma
+of the information that are expected from the records. A priori
 
-    J = L^T E^(1/2) B U diag(c)^2 U^T B E^(1/2) L,
-    B = e^(a/2) (I + tau (G + G^T) / sqrt(4 r)),  L = T^-1 diag(b) T,
+    J = L^T R B U diag(c)^2 U^T B R L,  B = e^(a/2) (I + tau (G + G^T) / sqrt(4 r)),
 
-where T is the stretch of the frame, the entries of G are standard normal, and a, log
-tau, log(-log b_i) and log(-log c_i) are normal. The b_i of latents and the c_i of
-directions are nearly one, but for a few that may be of any size: records may say
-nothing where the public design says that they do, as of a group that only the design
-has, or of the difference of two covariates that only the design tells apart. U holds
-the eigenvectors of the slope as released. Some of them are chosen by its noise, which
-makes slopes seem small there. So the c_i are as much closer to one, a priori, as noise
-is likely to do that. But where the frame was corrected to far less information than the
-public design has, the b_i and c_i may as well be small.
+where R = diag(gamma)^(1/2), L = T^-1 diag(b) T for the stretch T of the frame, the
+entries of G are standard normal, and a, log tau, log(-log b_i) and log(-log c_i) are
+normal. The b_i of latents and the c_i of directions are nearly one, but for a few that
+may be of any size: records may say nothing where the public design says that they do,
+as of a group that only the design has, or of the difference of two covariates that only
+the design tells apart. U holds the eigenvectors of the slope as released. Some of them
+are chosen by its noise, which makes slopes seem small there. So the c_i are as much
+closer to one, a priori, as noise is likely to do that.
 
 With Gaussian noise, J is observed three times: as released; in how the scores s_k
 differ between the places y_k where they were released; and in their mean, whose law
@@ -50,12 +48,13 @@ LEVEL_SD = 1.0
 MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
 """Of the priors: the sd of a; the median of tau, and the sd of log tau."""
 
-SILENCE_SD, RARE = 3.0, 2.7
-"""Of the priors of log(-log b_i): the sd, and how many of them zero is above the mean.
-One of three hundred b_i is below .37, and half of these are below .1. That of a
-direction is h more, in quadrature, where h is about the largest eigenvalue of noise.
-Both are less by the share log(F) / RARE of this, where F is the information of the
-public design over what the frame was corrected to."""
+SILENCE_SD, RARE = 3.0, 3.3
+"""Of the priors of log(-log b_i): the sd, and by how many sds the mean is below zero.
+One of two thousand b_i is below .37. For the c_i, about the largest eigenvalue of
+standard noise adds to `RARE` in quadrature."""
+
+SILENT, SPOKEN = 0.7, 0.999
+"""Chains begin with a b or c of less than the first, or with the second."""
 
 MIN_SIZE = 1e-12
 """Of the expected slope of a latent over the largest one, below which it has none."""
@@ -83,8 +82,8 @@ class Evidence(NamedTuple):
         gamma, ``(r,)``.
     stretch, back
         The measured columns of T, ``(d, r)``, and rows of its inverse, ``(r, d)``.
-    expected, public
-        E and F, ``(r, r)``.
+    level
+        Median of e^a.
     places, scores
         y_k and s_k, both ``(K, r)``.
     score_sds
@@ -101,8 +100,7 @@ class Evidence(NamedTuple):
     data_share: np.ndarray
     stretch: np.ndarray
     back: np.ndarray
-    expected: np.ndarray
-    public: np.ndarray
+    level: float
     places: np.ndarray
     scores: np.ndarray
     score_sds: np.ndarray
@@ -207,45 +205,36 @@ def slopes(
 def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
     dim, num_latents = len(known.data_share), len(known.stretch)
     place, score, noise_sd = pooled
-    eye, back, stretch = jnp.eye(dim), known.back, known.stretch
-    share = known.data_share[:, None]
-    values, vectors = jnp.linalg.eigh(known.expected)
-    root = (vectors * jnp.sqrt(values)[None]) @ vectors.T
-    unroot = (vectors / jnp.sqrt(values)[None]) @ vectors.T
-    expected = back.T @ known.expected @ back
+    back, stretch, share = known.back, known.stretch, known.data_share[:, None]
+    root = jnp.sqrt(known.data_share)
+    eye, units = jnp.eye(dim), jnp.outer(root, root)
+    expected = back.T @ (share * back)
     sizes = jnp.diag(expected)
     sizes = jnp.where(sizes > MIN_SIZE * jnp.max(sizes), sizes, jnp.nan)
 
-    def rare(directions, most):
-        """How many sds zero is above the mean of log(-log b), for some directions."""
-        more = jnp.sum(directions * (known.public @ directions), axis=0)
-        told = jnp.sum(directions * (share * directions), axis=0)
-        more = more / jnp.maximum(told, 1e-30)
-        return most * jnp.maximum(0, 1 - jnp.log(jnp.maximum(more, 1)) / RARE)
-
-    rare_latents = rare(back, RARE)
+    rare_direction = np.hypot(RARE, largest_noise(1.0, dim))
+    rare = jnp.asarray(np.repeat([RARE, rare_direction], [num_latents, dim]))
 
     def spoken(found):
         """B B for a slope, as expected where latents are silent, and their b."""
         along = jnp.diag(back.T @ found @ back) / sizes
         noise_sds = known.slope_noise_sd * jnp.sum(back**2, axis=0) / sizes
-        typical, kept = _kept(along, rare_latents * noise_sds)
-        either = (kept < 1)[:, None] | (kept < 1)[None]
+        typical, kept = _kept(along, RARE * noise_sds)
+        is_silent = kept < SPOKEN
+        either = is_silent[:, None] | is_silent[None]
         whole = jnp.where(either, typical * expected, back.T @ found @ back)
-        return unroot @ stretch.T @ whole @ stretch @ unroot, kept
+        return stretch.T @ whole @ stretch / units, kept
 
     _, basis = jnp.linalg.eigh(spoken(known.regular)[0])
-    rare_directions = rare(basis, np.hypot(RARE, largest_noise(1.0, dim)))
-    all_rare = jnp.concatenate([rare_latents, rare_directions])
 
     def slope(x):
-        level = jnp.exp(LEVEL_SD / 2 * x[0])
+        level = jnp.exp(LEVEL_SD / 2 * x[0]) * jnp.sqrt(known.level)
         spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * x[1])
         silent, turns = jnp.split(x[2:], [num_latents + dim])
         turns = turns.reshape(dim, dim)
         inner = level * (eye + spread * (turns + turns.T) / jnp.sqrt(4 * dim))
-        kept = jnp.exp(-jnp.exp(SILENCE_SD * (silent - all_rare)))
-        half = kept[num_latents:, None] * (basis.T @ inner @ root)
+        kept = jnp.exp(-jnp.exp(SILENCE_SD * (silent - rare)))
+        half = kept[num_latents:, None] * (basis.T @ inner) * root[None]
         half = half @ (back * kept[None, :num_latents]) @ stretch
         return half.T @ half
 
@@ -271,8 +260,8 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
         found, latents = spoken(found)
         along = jnp.sum(basis * (found @ basis), axis=0)
-        noise_sds = known.slope_noise_sd * jnp.sum((unroot @ basis) ** 2, axis=0)
-        _, kept = _kept(along, rare_directions * noise_sds)
+        noise_sds = known.slope_noise_sd * jnp.sum(basis**2 / share, axis=0)
+        _, kept = _kept(along, rare_direction * noise_sds)
         # Symmetric, as B is, so that J is the estimate but for silent latents.
         outer = (basis / kept[None]) @ basis.T
         middle = (basis * kept[None]) @ basis.T
@@ -282,11 +271,10 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         level = jnp.trace(inner) / dim
         apart = inner / level - eye
         spread = jnp.maximum(jnp.sqrt(jnp.sum(apart**2) * 2 / (dim + 1)), 0.05)
-        first = 2 * jnp.log(level) / LEVEL_SD
+        first = 2 * (jnp.log(level) - jnp.log(known.level) / 2) / LEVEL_SD
         second = jnp.log(spread / MEDIAN_SPREAD) / SPREAD_SD
         silent = jnp.concatenate([latents, kept])
-        more = jnp.log(-jnp.log(silent)) / SILENCE_SD
-        silent = jnp.where(silent < 1, all_rare + more, 0)
+        silent = rare + jnp.log(-jnp.log(silent)) / SILENCE_SD
         rest = apart * jnp.sqrt(dim) / spread
         return jnp.concatenate([jnp.stack([first, second]), silent, rest.ravel()])
 
@@ -314,14 +302,14 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
 
 
 def _kept(along, hidden):
-    """The usual one of some slopes, and the b or c of those that are much less.
+    """The usual one of some slopes, and the b or c with which chains begin.
 
-    They are that if noise does not explain it, which is `hidden` at most. Slopes that
-    are nan are not counted.
+    These are `SPOKEN` where noise of at most `hidden` may explain that a slope is less.
+    Slopes that are nan are not counted.
     """
     typical = jnp.nanmedian(along)
-    kept = jnp.sqrt(jnp.clip(along / typical, 0.01, 0.98))
-    return typical, jnp.where(along + hidden < typical, kept, 1.0)
+    kept = jnp.sqrt(jnp.clip(along / typical, 0.01, SILENT**2))
+    return typical, jnp.where(along + hidden < SILENT**2 * typical, kept, SPOKEN)
 
 
 def _slice(rng_key, state, logdensity):

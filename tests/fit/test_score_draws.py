@@ -17,7 +17,7 @@ from dpjax.fit.score_fit import Released
 from dpjax.fit.slopes import LEVEL_SD, MEDIAN_SPREAD, SPREAD_SD, slopes
 
 DIM, NUM_RECORDS = 3, 2000
-PRIOR_SD, LEVEL = 20.0, 0.5
+PRIOR_SD = 20.0
 SLOPE = np.diag([0.6, 0.5, 0.4])
 TARGET = dpjax.Posterior(
     lambda y: -jnp.sum(y**2) / (2 * PRIOR_SD**2), lambda y, record: 0.0, jnp.zeros(1)
@@ -40,8 +40,6 @@ def released(slope, slope_noise_sd, score_noise_sd, truth, seed, excess=0.0):
         places=places,
         scores=(truth - places) @ slope + scatter + noise,
         slope=slope + (noisy + noisy.T) / 2,
-        expected_slope=LEVEL * (1 - PRIOR_SD**-2.0) * np.eye(DIM),
-        public=(1 - PRIOR_SD**-2.0) * np.eye(DIM),
         drift=np.array(1.0),
         score_noise_sds=noise_sds,
         search_noise_sd=np.array(1e9),
@@ -193,7 +191,8 @@ def test_intervals_cover_where_noise_hides_the_slope():
     prior = PriorLaw(np.zeros(DIM), eye / PRIOR_SD**2)
     for seed in range(num_sets):
         rng = np.random.default_rng(1000 + seed)
-        level = LEVEL * np.exp(LEVEL_SD * rng.normal())
+        # The level of a clip norm of two is .5.
+        level = 0.5 * np.exp(LEVEL_SD * rng.normal())
         spread = MEDIAN_SPREAD * np.exp(SPREAD_SD * rng.normal())
         turns = rng.normal(size=(DIM, DIM))
         half = eye + spread * (turns + turns.T) / np.sqrt(4 * DIM)

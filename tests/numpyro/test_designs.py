@@ -80,7 +80,9 @@ def test_draws_are_not_sure_of_what_is_wrong(kind):
         draws = result.positions["b"].reshape(-1, 4)
         apart, sd = np.abs(draws.mean(0) - exact), draws.std(0)
         assert np.all(apart < 7 * sd)
-        assert np.all(sd < 15 * exact_sd)
+        # Where every second record of the example is a rare one, noise hides how many
+        # of the data are, and the draws may be those of the prior.
+        assert kind == "heavy" or np.all(sd < 15 * exact_sd)
         assert kind != "alike" or result.known.noisiest == "b[2]"
         assert result.known.most_noise > 0.2
 
@@ -106,6 +108,46 @@ def test_a_group_that_only_the_example_has_keeps_its_prior():
         example=dict(group=np.arange(10 * num_groups) % num_groups),
     )
     for result in fits(target):
-        draws = result.positions["u"].reshape(-1, num_groups)[:, -1]
-        assert 0.8 < draws.std() < 1.2
-        assert abs(draws.mean()) < 0.5
+        draws = result.positions["u"].reshape(-1, num_groups)
+        is_priors(draws[:, -1], 1.0)
+        # Of the others, exact sds are .013 to .018.
+        assert np.all(draws[:, :-1].std(0) < 0.03)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("fully_compiled")
+@pytest.mark.filterwarnings("ignore:the releases do not tell")
+def test_a_level_that_only_the_example_has_keeps_what_the_prior_says():
+    """Without records of the first level, effects of the others have no reference."""
+    num_levels, rng = 6, np.random.default_rng(5)
+
+    def model(level, y):
+        b = numpyro.sample("b", dist.Normal(0, 1).expand([6]).to_event(1))
+        effects = jnp.concatenate([jnp.zeros(1), b[1:]])
+        with numpyro.plate("data", level.shape[0]):
+            numpyro.sample("obs", dist.Poisson(jnp.exp(b[0] + effects[level])), obs=y)
+
+    level = rng.integers(1, num_levels, NUM_RECORDS)
+    y = rng.poisson(np.exp(0.3 * rng.normal(size=num_levels))[level]).astype(float)
+    target = dpjax.numpyro.posterior(
+        model,
+        dict(level=level, y=y),
+        plate="data",
+        example=dict(level=np.arange(10 * num_levels) % num_levels),
+    )
+    for result in fits(target):
+        draws = result.positions["b"].reshape(-1, num_levels)
+        known = draws[:, :1] + draws[:, 1:]
+        assert np.all(known.std(0) < 0.05)
+        # Given these sums, the reference is normal about a sixth of their sum.
+        is_priors(draws[:, 0] - known.sum(1) / 6, 6**-0.5)
+
+
+def is_priors(draws, prior_sd):
+    """Whether noise has moved draws of the prior by little.
+
+    What chains did before that took the slope for known was .08 for the sd, which was
+    a third of the distance from the mean.
+    """
+    assert 0.3 * prior_sd < draws.std() < 1.2 * prior_sd
+    assert abs(draws.mean()) < 2 * draws.std()
