@@ -80,9 +80,8 @@ def test_draws_are_not_sure_of_what_is_wrong(kind):
         draws = result.positions["b"].reshape(-1, 4)
         apart, sd = np.abs(draws.mean(0) - exact), draws.std(0)
         assert np.all(apart < 7 * sd)
-        # Where every second record of the example is a rare one, noise hides how many
-        # of the data are, and the draws may be those of the prior.
-        assert kind == "heavy" or np.all(sd < 15 * exact_sd)
+        # With another example, noise may hide whether any record is a rare one.
+        assert kind != "alike" or np.all(sd < 15 * exact_sd)
         assert kind != "alike" or result.known.noisiest == "b[2]"
         assert result.known.most_noise > 0.2
 
