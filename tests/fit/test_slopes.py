@@ -1,8 +1,10 @@
-"""What the slope says of the scatter of the scores."""
+"""The law of the slope, and what the slope says of the scatter of the scores."""
 
+import jax
 import numpy as np
+import pytest
 
-from dpjax.fit.slopes import Evidence
+from dpjax.fit.slopes import Evidence, regular, slopes
 
 
 def evidence(dim, inefficiency):
@@ -46,3 +48,35 @@ def test_the_scatter_of_clipped_scores_is_known_in_every_direction():
     many = evidence(3, inefficiency).scatter(np.stack([slope, 2 * slope]), 0.5)
     np.testing.assert_allclose(many[0], found + 0.25 * np.eye(3))
     np.testing.assert_allclose(many[1], 2 * found + 0.25 * np.eye(3))
+
+
+@pytest.mark.parametrize("says", [0.0, 0.5])
+def test_latents_without_records_have_no_slope(says):
+    """The frame mixes the latents, so no direction of it is that of the last one."""
+    dim, noise_sd, rng = 5, 0.02, np.random.default_rng(1)
+    stretch, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
+    noise = noise_sd * rng.normal(size=(dim, dim))
+    slope = stretch.T @ np.diag([0.5, 0.5, 0.5, 0.5, says]) @ stretch
+    slope += (noise + noise.T) / 2
+    with jax.enable_x64(True):
+        estimate = np.asarray(jax.jit(regular)(slope, noise_sd, np.ones(dim, bool)))
+    known = evidence(dim, 1.0)._replace(
+        slope=slope,
+        slope_noise_sd=noise_sd,
+        regular=estimate,
+        data_share=np.full(dim, 0.99),
+        stretch=stretch,
+        back=stretch.T,
+    )
+    prior = np.zeros(dim), 100 * np.eye(dim)
+    found = slopes(known, *prior, jax.random.key(0), 256)
+    found = stretch @ found @ stretch.T
+    along = np.diagonal(found, axis1=1, axis2=2)
+    # Of the noise, 7 sds are allowed: a false alarm has a chance below 1e-10.
+    np.testing.assert_allclose(along.mean(0)[:-1], 0.5, atol=7 * noise_sd)
+    np.testing.assert_allclose(along.mean(0)[-1], says, atol=7 * noise_sd)
+    if says == 0:
+        # A direction that noise has turned would hold some of the other slopes.
+        assert np.median(along[:, -1]) < noise_sd / 4
+        sizes = np.linalg.norm(found[:, -1, :-1], axis=1)
+        assert np.median(sizes) < 2 * noise_sd
