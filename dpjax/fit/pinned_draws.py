@@ -101,10 +101,9 @@ def draws(
         )
     )
     first, second = jax.random.split(rng_key)
-    covariance = np.diag(1 / (1 - share))
-    found = slopes(evidence, prior.mean, covariance, first, NUM_SLOPES)
+    found = slopes(evidence, prior.mean, first, NUM_SLOPES)
     laws = laws_of(evidence, prior, everywhere, found)
-    weights = _log_weights(evidence, prior.mean, covariance, found)
+    weights = _log_weights(evidence, prior.mean, np.diag(1 / (1 - share)), found)
     with jax.enable_x64(True):
         whitened = _Whitened.of(
             pinned, released, is_measured, near, prior_mean, prior_precision, wide

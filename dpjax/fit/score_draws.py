@@ -182,7 +182,6 @@ def draws(
     found = slopes(
         evidence,
         np.asarray(released.prior_mean)[is_measured],
-        np.diag(1 / (1 - evidence.data_share)),
         first,
         min(num_draws, NUM_SLOPES),
     )

@@ -115,12 +115,15 @@ class Evidence(NamedTuple):
         factor = self.inefficiency * _trace(slope) / _trace(least)
         return factor * least + known
 
-    def arrived(self, slope, mean, covariance):
-        """Mean and covariance of y after the search, and a priori before it."""
-        precision = jnp.linalg.inv(covariance)
+    def arrived(self, slope, mean):
+        """Mean and covariance of y once the search has ended, for J = `slope`.
+
+        Before the search, y has this mean and the precision 1 - gamma.
+        """
+        precision = 1 - self.data_share
         found = slope @ slope / self.arrival_sd**2
-        after = jnp.linalg.inv(precision + found)
-        return after @ (precision @ mean + found @ self.places[0]), after
+        covariance = jnp.linalg.inv(jnp.diag(precision) + found)
+        return covariance @ (precision * mean + found @ self.places[0]), covariance
 
     @property
     def pooled(self):
@@ -178,15 +181,13 @@ def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
     return jnp.where(block, found, 0.0)
 
 
-def slopes(
-    evidence: Evidence, mean, covariance, rng_key: jax.Array, num_draws: int
-) -> np.ndarray:
+def slopes(evidence: Evidence, mean, rng_key: jax.Array, num_draws: int) -> np.ndarray:
     """Draws of the slope.
 
     Parameters
     ----------
-    mean, covariance
-        Of y a priori, ``(r,)`` and ``(r, r)``.
+    mean
+        Of y a priori, ``(r,)``; its precision is 1 - gamma.
     num_draws
         Number of draws.
 
@@ -196,13 +197,13 @@ def slopes(
     """
     per_chain = -(-num_draws // NUM_CHAINS)
     with jax.enable_x64(True):
-        given = jax.tree.map(jnp.asarray, (evidence, evidence.pooled, mean, covariance))
+        given = jax.tree.map(jnp.asarray, (evidence, evidence.pooled, mean))
         found = _draw(*given, rng_key, per_chain)
     return np.asarray(found).reshape(-1, *evidence.slope.shape)[:num_draws]
 
 
 @jax.jit(static_argnames="per_chain", compiler_options=QUICKLY)
-def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
+def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
     dim, num_latents = len(known.data_share), len(known.stretch)
     place, score, noise_sd = pooled
     back, stretch, share = known.back, known.stretch, known.data_share[:, None]
@@ -216,7 +217,11 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
     rare = jnp.asarray(np.repeat([RARE, rare_direction], [num_latents, dim]))
 
     def spoken(found):
-        """B B for a slope, as expected where latents are silent, and their b."""
+        """B B if the slope is `found`, and the b with which chains begin.
+
+        Rows and columns of silent latents tell nothing of B, so they are taken to be
+        those that are expected.
+        """
         along = jnp.diag(back.T @ found @ back) / sizes
         noise_sds = known.slope_noise_sd * jnp.sum(back**2, axis=0) / sizes
         typical, kept = _kept(along, RARE * noise_sds)
@@ -244,7 +249,7 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
         apart = known.scores - score[None] + (known.places - place[None]) @ found
         apart = apart / known.score_sds[:, None]
         scatter = known.scatter(found, noise_sd)
-        center, spread = known.arrived(found, mean, covariance)
+        center, spread = known.arrived(found, mean)
         factor = jnp.linalg.cholesky(found @ spread @ found + scatter)
         rest = score - found @ (center - place)
         rest = jax.scipy.linalg.solve_triangular(factor, rest, lower=True)
@@ -302,10 +307,10 @@ def _draw(known: Evidence, pooled, mean, covariance, rng_key, per_chain):
 
 
 def _kept(along, hidden):
-    """The usual one of some slopes, and the b or c with which chains begin.
+    """The median of some slopes, and the b or c with which chains begin, of each.
 
-    These are `SPOKEN` where noise of at most `hidden` may explain that a slope is less.
-    Slopes that are nan are not counted.
+    That is `SPOKEN` unless a slope is so much less than the median that noise of at
+    most `hidden` does not explain it. Slopes that are nan are not counted.
     """
     typical = jnp.nanmedian(along)
     kept = jnp.sqrt(jnp.clip(along / typical, 0.01, SILENT**2))

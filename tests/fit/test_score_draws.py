@@ -200,7 +200,7 @@ def test_intervals_cover_where_noise_hides_the_slope():
         truth = PRIOR_SD * rng.normal(size=DIM)
         evidence = evidence_of(released(slope, 0.3, 0.5, truth, seed), asked, 1.0)
         key = jax.random.key(seed)
-        found = slopes(evidence, prior.mean, PRIOR_SD**2 * eye, key, 128)
+        found = slopes(evidence, prior.mean, key, 128)
         laws = laws_of(evidence, prior, asked, found)
         sd = np.sqrt(np.sum(laws.root[:, 0] ** 2, axis=1))
         chance = np.mean(ndtr((truth[0] - laws.mean[:, 0]) / sd))
