@@ -3,8 +3,8 @@
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Tests
 compile far longer than they run. So the default tier, whose programs are small, is
 hardly optimised, nor are thorough tests of the rooms in COMPILING, unless they ask for
-`fully_compiled`. In 64 bits XLA uses its faster code generator, too.
-Other thorough tests in 32 bits, which is what users have, are compiled as theirs are.
+`fully_compiled`. XLA uses its faster code generator, too, but for thorough tests in 32
+bits: what users have is compiled as theirs is.
 """
 
 import os
@@ -20,16 +20,13 @@ jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", X64)
 
-# XLA reads its flags once, and stops at one that it does not know.
-if X64 and jax.__version_info__[:2] == (0, 10):
-    os.environ["XLA_FLAGS"] = (
-        "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
-        + os.environ.get("XLA_FLAGS", "")
-    )
+FASTER_GENERATOR = (
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
+)
 
-# Left out in 32 bits: what these test is text, files, processes, whether a program is
-# the same, or computed by NumPy and mpmath. The one program of JAX in the accounting is
-# that of `privacy/bits/test_exact.py`.
+# Left out in 32 bits: what these test is text, files, processes, what a program reads,
+# whether it is the same, or computed by NumPy and mpmath. The one program of JAX in the
+# accounting is that of `privacy/bits/test_exact.py`.
 if not X64:
     collect_ignore = [
         "test_architecture.py",
@@ -38,7 +35,11 @@ if not X64:
         "config",
         "datasets",
         "records",
+        "fit/test_compiled.py",
+        "numpyro/test_seen.py",
+        "release/test_captured.py",
         "release/test_self_test.py",
+        "release/test_separate.py",
         "release/test_taint.py",
         "test_readme.py",
         "runner/test_compilations.py",
@@ -70,7 +71,8 @@ COMPILING = {"numpyro", "ep"}
 
 # Files with tests that take far longer than others.
 LONG = ["start", "horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
-LONG += ["hierarchical", "glm", "sample", "on_disk", "readme", "audit_bits", "cli"]
+LONG += ["designs", "hierarchical", "glm", "sample", "on_disk", "readme", "audit_bits"]
+LONG += ["cli"]
 
 
 def pytest_collection_modifyitems(items):
@@ -79,12 +81,16 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_configure(config):
-    """Keep compiled programs in a folder that all workers of this run share.
+    """Compile fast, and keep programs in a folder that all workers of this run share.
 
     JAX_COMPILATION_CACHE_DIR names a folder that outlives the run. Workers and
     subprocesses inherit the environment of the process that starts them. Programs of a
     single operation are kept too: every file needs the same ones.
     """
+    # XLA reads its flags once, and stops at one that it does not know.
+    is_faster = X64 or config.option.markexpr == "not thorough"
+    if is_faster and jax.__version_info__[:2] == (0, 10):
+        os.environ["XLA_FLAGS"] = FASTER_GENERATOR + os.environ.get("XLA_FLAGS", "")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="dpjax-programs-")
         config.add_cleanup(folder.cleanup)

@@ -7,7 +7,8 @@ The noise is Gaussian; that of the last score may be K-norm noise.
 
 1. *Search* from the centre of the prior to the bulk of the posterior, in phases of
    small steps, which grow while they agree. Each phase ends at the mean of the second
-   half of its steps. There one release of the curvature corrects the frame.
+   half of its steps. There one release of the curvature corrects the frame: along
+   single latents, where it has less noise, and then in the directions that are left.
 2. *Clip norm*. A histogram of the lengths of the scores that the records might have had
    gives the clip norm at which clipping and noise together lose least. That of a robust
    fit is a constant.
@@ -80,8 +81,11 @@ ROBUST_CLIP_NORM = 2.0
 for overdispersed counts, one chosen from noisy lengths moved the intercept by 3 of its
 standard deviations between data sets, which no width allowed for."""
 
-MIN_LEFT = 0.3
+MIN_LEFT = 0.02
 """Least share of the curvature that clipping is taken to leave."""
+
+NUM_LATENT_SDS = 2.0
+"""Of the noise on the curvature along a latent, within which it is as expected."""
 
 SAME_SLOPE, OTHER_SLOPE = 0.1, 0.3
 """Changes of the logarithm of the expected slope, from one place to another, below
@@ -538,22 +542,37 @@ class _Fit:
         found = self.matrix(release, words, noise, contribution, axes)
         unit = self.tempering * clip_norm * self.unit(axes) ** 2
         measured = jnp.outer(axes.is_measured, axes.is_measured)
-        rest = jnp.diag(1 - axes.data_share)
-        matrix = jnp.where(measured, unit * found, 0) + rest
+        whole = jnp.diag(axes.data_share)
+        rest = jnp.eye(self.dim) - whole
+        found = jnp.where(measured, unit * found, 0) + rest
         kept = self.kept_curvature(z, axes, reach, clip_norm)
-        back = _mapped(kept + rest, jax.lax.rsqrt)
-        values, vectors = jnp.linalg.eigh(back @ matrix @ back)
-        rank = jnp.sum(axes.is_measured)
-        noise_sd = unit * noise * (jnp.sqrt(2.0 * rank) + 1)
-        # Clipping shortens rare records, so that they look as if there were fewer.
-        # Between all of the expected curvature and what clipping leaves of it, nothing
-        # is known to be wrong.
-        left = 1 / jnp.sum((back @ vectors) ** 2, axis=0)
-        noise_sds = noise_sd / left
-        less = jnp.maximum(values, jnp.minimum(noise_sds, 1))
-        less = jnp.where(values < 1 - noise_sds, less, 1)
-        values = jnp.where(values * left > 1 + noise_sd, values * left, less)
-        return axes.corrected((vectors * values[None]) @ vectors.T)
+
+        def factors(directions, kept, whole, num_sds):
+            """By which the information along the columns is not what is expected."""
+            along, left, expected = (
+                jnp.sum(directions * (matrix @ directions), axis=0)
+                for matrix in (found, kept + rest, whole + rest)
+            )
+            asked = jnp.where(axes.is_measured[:, None], directions, 0)
+            sds = num_sds * unit * noise * jnp.sum(asked**2, axis=0)
+            # Clipping shortens rare records, so that they look as if there were fewer.
+            # Between all of the expected curvature and what clipping leaves of it,
+            # nothing is known to be wrong.
+            less = jnp.maximum(along, jnp.minimum(sds, left)) / left
+            less = jnp.where(along < left - sds, less, 1)
+            return jnp.where(along > expected + sds, along / expected, less)
+
+        # Along a latent there is less noise than in the direction with most of it.
+        back = jnp.linalg.inv(axes.stretch)
+        along = jnp.sqrt(factors(back, kept, whole, NUM_LATENT_SDS))
+        change = axes.stretch.T @ (along[:, None] * back.T)
+        kept, whole = (change @ matrix @ change.T for matrix in (kept, whole))
+        root = _mapped(kept + rest, jax.lax.rsqrt)
+        _, turn = jnp.linalg.eigh(root @ found @ root)
+        num_sds = jnp.sqrt(2.0 * jnp.sum(axes.is_measured)) + 1
+        changes = factors(root @ turn, kept, whole, num_sds)
+        root = _mapped(whole + rest, jnp.sqrt) @ turn
+        return axes.corrected((root * changes[None]) @ root.T)
 
     def kept_curvature(self, z, axes: Frame, *bounds):
         """What clipping leaves of the curvature where the design is the public one.

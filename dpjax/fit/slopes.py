@@ -309,12 +309,14 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
 def _kept(along, hidden):
     """The median of some slopes, and the b or c with which chains begin, of each.
 
-    That is `SPOKEN` unless a slope is so much less than the median that noise of at
-    most `hidden` does not explain it. Slopes that are nan are not counted.
+    That is `SPOKEN` unless noise of at most `hidden` explains that a slope is not zero,
+    and does not explain that it is so much less than the median. Slopes that are nan
+    are not counted.
     """
     typical = jnp.nanmedian(along)
     kept = jnp.sqrt(jnp.clip(along / typical, 0.01, SILENT**2))
-    return typical, jnp.where(along + hidden < SILENT**2 * typical, kept, SPOKEN)
+    is_silent = (along < hidden) & (along + hidden < SILENT**2 * typical)
+    return typical, jnp.where(is_silent, kept, SPOKEN)
 
 
 def _slice(rng_key, state, logdensity):

@@ -79,3 +79,33 @@ def test_latents_without_records_have_no_slope(says):
         assert np.median(along[:, -1]) < noise_sd / 4
         sizes = np.linalg.norm(found[:, -1, :-1], axis=1)
         assert np.median(sizes) < 2 * noise_sd
+
+
+def test_few_records_of_a_latent_are_not_taken_for_none():
+    """The public design has many of them, so it expects correlations with others.
+
+    Chains that began with almost no slope there and these correlations stayed at none.
+    """
+    dim, noise_sd, rng = 4, 0.03, np.random.default_rng(2)
+    expected = np.eye(dim)
+    expected[0, -1] = expected[-1, 0] = 0.7
+    says = 0.7 * np.eye(dim)
+    says[-1, -1] = 0.16
+    stretch = np.linalg.inv(np.linalg.cholesky(expected)).T
+    noise = noise_sd * rng.normal(size=(dim, dim))
+    slope = stretch.T @ says @ stretch + (noise + noise.T) / 2
+    with jax.enable_x64(True):
+        estimate = np.asarray(jax.jit(regular)(slope, noise_sd, np.ones(dim, bool)))
+    back = np.linalg.inv(stretch)
+    known = evidence(dim, 1.0)._replace(
+        slope=slope,
+        slope_noise_sd=noise_sd,
+        regular=estimate,
+        data_share=np.full(dim, 0.999),
+        stretch=stretch,
+        back=back,
+    )
+    found = slopes(known, np.zeros(dim), jax.random.key(0), 256)
+    along = (back.T @ found @ back)[:, -1, -1]
+    assert np.mean(along < 0.02) < 0.05
+    np.testing.assert_allclose(along.mean(), 0.16, atol=7 * noise_sd)
