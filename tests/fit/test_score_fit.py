@@ -179,8 +179,8 @@ def test_robust_draws_are_as_wide_as_the_sandwich(monkeypatch):
     residual = rest - x @ inverse @ (x.T @ rest)
     sandwich = inverse @ ((x.T * residual**2) @ x) @ inverse
     ratio = np.std(positions["slope"], axis=0) / np.sqrt(np.diag(sandwich))
-    # Clipping takes off .14 and .03. The standard error of 16,000 draws is .006, and six
-    # are allowed.
+    # Clipping takes off .14 and .03. The standard error of 16,000 draws is .006, and
+    # six are allowed.
     np.testing.assert_allclose(ratio, [0.86, 0.97], atol=0.036)
     assert found.clip_norm == ROBUST_CLIP_NORM
     assert known.is_robust and "what the records show" in str(known)
