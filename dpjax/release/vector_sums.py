@@ -32,16 +32,17 @@ from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = ["shape_of", "vector_sum"]
 
-BLOCK = 2**17
+BLOCK, GPU_BLOCK = 2**17, 2**20
 """Components, over about eight, that one chain evaluates together: this bounds the
-memory that a sum needs."""
+memory that a sum needs. A GPU takes as long to begin the work on a block as for that on
+thousands of records, so its blocks are larger."""
 
 STORED = 2**16
 """Numbers of a block that one chain stores, if it stores any, so that what is computed
-on the way to the sum fits into a cache. A record counts for eight numbers at least. The
-directions of products, where the chains share them, count for a quarter of theirs. Such
-blocks of records on several devices would have to be gathered, so this holds for
-processes with one device."""
+on the way to the sum fits into the cache of a CPU. A record counts for eight numbers at
+least. The directions of products, where the chains share them, count for a quarter of
+theirs. Such blocks of records on several devices would have to be gathered, so this
+holds for processes with one device."""
 
 MIN_RECORDS = 64
 """Records of a block on which a turn of the loop is worth its own time."""
@@ -164,10 +165,12 @@ def vector_sum(
             return jnp.concatenate(totals)
 
     rows = posterior.data if sample is None else _in_whole_tiles(sample)
-    block_size = max(BLOCK // max(sum(map(sum, sizes)) // 8, 1), 1)
+    is_cpu = jax.default_backend() == "cpu"
+    block = BLOCK if is_cpu else GPU_BLOCK
+    block_size = max(block // max(sum(map(sum, sizes)) // 8, 1), 1)
     # Half of the products, as blocks are rounded up to whole groups.
     block_size = min(block_size, MAX_PRODUCTS // (2 * jax.device_count()))
-    if jax.device_count() == 1 and not is_fused:
+    if is_cpu and jax.device_count() == 1 and not is_fused:
         # Directions count in full if every chain has its own, of its own sample.
         share = 1 if sample else 4
         own = sum(first + sum(rest) // share for first, *rest in sizes)

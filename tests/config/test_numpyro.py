@@ -109,7 +109,7 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(folder, capsys):
     statement = json.loads((out / "privacy.json").read_text())
     assert 3.9 < statement["epsilon"] <= 4 and "Gaussian release" in statement["events"]
     capsys.readouterr()
-    assert cli.main(["plan", str(path), "--epsilons"]) == 0
+    assert cli.main(["plan", str(path)]) == 0
     ledger = folder / "people.csv.ledger.jsonl"
     assert f"dpjax ledger show {ledger}" in capsys.readouterr().out
     assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 1
