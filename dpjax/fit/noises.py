@@ -38,7 +38,7 @@ MAX_STEP_SHARE, MAX_SLOPE_SHARE = 0.004, 0.1
 HISTOGRAM_SHARE = 0.003
 """Of the histogram of lengths."""
 
-FIRST_SCORES, LEAST_FIRST, MAX_FIRST = (0.25, 0.75), 0.1, 0.4
+FIRST_SCORES, LEAST_FIRST, MAX_FIRST = (0.1, 0.25, 0.65), 0.1, 0.4
 """How the scores before the last one divide their share, and bounds on this share of
 what the other releases leave. Between them it is what `PLACE_NOISE` asks for. The last
 score takes the rest, as K-norm noise is least on one large share."""

@@ -10,12 +10,15 @@ The noise is Gaussian; that of the last score may be K-norm noise.
    half of its steps. There one release of the curvature corrects the frame: along
    single latents, where it has less noise, and then in the directions that are left.
 2. *Clip norm*. A histogram of the lengths of the scores that the records might have had
-   gives the clip norm at which clipping and noise together lose least. That of a robust
-   fit is a constant.
+   gives the clip norm at which clipping and noise together lose least. Where noise may
+   hide a count, it is at most what public covariates lead to expect. The clip norm of a
+   robust fit is a constant.
 3. *Slope* J, the sum of the records' expected slopes, at z_1. Elsewhere it is changed
    as that of public covariates is, where that changes by much.
-4. *Scores* at z_1, z_2, z_3. Each next z is a Newton step from the scores so far, less
-   what may be noise. With the slope, all of them count at z_3.
+4. *Scores* at z_1 to z_4. Each next z is a Newton step from the scores so far, less
+   what may be noise. With the slope, all of them count where the last step leads. As the
+   slope changes on the way, each z is moved to where its score would be the same with
+   the slope of the end.
 5. *Fit check* where these scores lead: by how much the squared lengths of the records'
    clipped scores exceed what the model expects of them. A robust fit also releases V
    there, the sum of psi psi^T over the records' clipped scores psi, and how much of
@@ -101,7 +104,7 @@ class Released(NamedTuple):
     """What a fit released, in the coordinates y = T^-1 (z - position) of its frame.
 
     position
-        Where the scores were released last, flattened, ``(d,)``.
+        Where the scores lead, flattened, ``(d,)``.
     stretch
         T, ``(d, d)``.
     data_share
@@ -111,13 +114,14 @@ class Released(NamedTuple):
         Of the normal law that stands for the prior, ``(d,)``; its precision is diagonal
         here, 1 - gamma.
     places
-        Where the scores were released, ``(number of scores, d)``.
+        y_k, ``(number of scores, d)``: about where the scores s_k were released. At
+        `position` the score is s_k + J y_k.
     scores
         The released scores, without the prior's, ``(number of scores, d)``.
     slope
         J as released, ``(d, d)``: minus the derivative of the score. Noise may leave it
         with negative eigenvalues. It was released before the scores, and changed as the
-        slope of public covariates changes from there to the last of them.
+        slope of public covariates changes from there to `position`.
     drift
         By what factor the slope of public covariates changes at most, in some
         direction, from where the scores were released last to where they lead. It is
@@ -609,8 +613,7 @@ class _Fit:
         scores = self.scores_at(z, axes, unit)
         edges = jnp.asarray(LENGTH_EDGES[1:-1], self.dtype)
 
-        def contribution(*record):
-            found = scores(*record)
+        def histogram(found):
             lengths = contrast.length(found.nodes, found.directions, self.norm)
             bins = jnp.searchsorted(edges, lengths)
             empty = jnp.zeros(len(LENGTH_EDGES) - 1, self.dtype)
@@ -618,9 +621,19 @@ class _Fit:
             # of what a record holds.
             return empty.at[bins].add(jnp.maximum(found.weights, 0))
 
+        def contribution(*record):
+            return histogram(scores(*record))
+
         words = self.take(release, len(LENGTH_EDGES) - 1)[0]
         counts = self.ask(release, words, noises.histogram, contribution)
-        counts = jnp.where(counts > 2 * noises.histogram, counts, 0)
+        # Counts that may be noise are at most what public covariates lead to expect.
+        most = jnp.zeros_like(counts)
+        expected = self.expected(lambda found: [histogram(found)[None]])
+        if expected is not None:
+            ((shares,),) = expected(z, self.columns(axes, unit))
+            most = self.effective / self.tempering * shares
+        most = jnp.where(counts > 2 * noises.histogram, jnp.inf, most)
+        counts = jnp.clip(counts, 0, most)
         inner = np.sqrt(LENGTH_EDGES[1:-2] * LENGTH_EDGES[2:-1])
         lengths = np.concatenate([LENGTH_EDGES[1:2] / 2, inner, LENGTH_EDGES[-2:-1]])
         # Where noise hides all counts, lengths are taken to be about one.
@@ -736,13 +749,18 @@ class _Fit:
         zero = jnp.zeros(self.dim)
         carry = z, jnp.zeros(()), zero, zero
         step = functools.partial(next_score, kinds.vector)
-        carry, (*earlier, _, _) = jax.lax.scan(
-            step, carry, (words, jnp.asarray(firsts))
-        )
+        carry, (*earlier, _) = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
         words = self.take(kinds.last, self.dim)[0]
-        (z, *_), (*latest, root, size) = next_score(kinds.last, carry, (words, last))
+        (z, *_), (*latest, size) = next_score(kinds.last, carry, (words, last))
+        places, scores, roots = (
+            jnp.concatenate([leaf, end[None]])
+            for leaf, end in zip(earlier, latest, strict=True)
+        )
+        root = root_fn(z)
         turn = _turn(start, root)
-        factors = jnp.linalg.svdvals(jnp.linalg.solve(root, root_fn(z))) ** 2
+        ways = (places - z[None]).astype(jnp.float64) @ back.T
+        ways = jax.vmap(lambda other, way: _over_first(root, other) @ way)(roots, ways)
+        factors = jnp.linalg.svdvals(jnp.linalg.solve(root, roots[-1])) ** 2
         drift = jnp.exp(jnp.max(jnp.abs(jnp.log(factors))))
         drift = jnp.where(size <= 1, drift, jnp.inf)
         there = z, axes, unit, bound
@@ -762,16 +780,12 @@ class _Fit:
                 lost / whole,
                 noises.lost / whole,
             )
-        places, scores = (
-            jnp.concatenate([leaf, end[None]])
-            for leaf, end in zip(earlier, latest, strict=True)
-        )
         return Released(
-            places[-1],
+            z,
             axes.stretch,
             axes.data_share,
-            back @ (jnp.asarray(self.model.prior_mean) - places[-1]),
-            (places - places[-1:]).astype(jnp.float64) @ back.T,
+            back @ (jnp.asarray(self.model.prior_mean) - z),
+            ways,
             scores,
             turn @ found @ turn.T,
             drift,
@@ -808,11 +822,29 @@ def _turn(first, second):
 
     Parameters are M^(1/2) and N^(1/2), ``(d, d)``.
     """
+    return _changed(first, second, lambda changes: jnp.exp(changes / 2)).T
+
+
+def _over_first(first, second):
+    """M^-1 P, with P the mean of a slope that changes exponentially from M to N."""
+
+    def mean(changes):
+        safe = jnp.where(changes == 0, 1.0, changes)
+        return jnp.where(changes == 0, 1.0, jnp.expm1(safe) / safe)
+
+    return _changed(first, second, mean)
+
+
+def _changed(first, second, function):
+    """M^(-1/2) f(C) M^(1/2), with C the logarithm of M^(-1/2) N M^(-1/2).
+
+    Its eigenvalues below `SAME_SLOPE` are taken for zero.
+    """
     # The eigenvalues of M^(-1/2) N M^(-1/2) are the squares of these. The least may be
     # 1e-16 of the largest, and negative if that product is rounded.
     vectors, values, _ = jnp.linalg.svd(jnp.linalg.solve(first, second))
     changes = 2 * jnp.log(values)
     excess = jnp.abs(changes) - SAME_SLOPE
     excess = jnp.clip(excess / (OTHER_SLOPE - SAME_SLOPE), 0, 1)
-    factors = jnp.exp(excess * changes / 2)
-    return jnp.linalg.solve(first, (vectors * factors[None]) @ vectors.T @ first).T
+    factors = function(excess * changes)
+    return jnp.linalg.solve(first, (vectors * factors[None]) @ vectors.T @ first)

@@ -283,26 +283,16 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         rest = apart * jnp.sqrt(dim) / spread
         return jnp.concatenate([jnp.stack([first, second]), silent, rest.ravel()])
 
-    def step(states, rng_key):
+    def draw(states, rng_key):
         keys = jax.random.split(rng_key, NUM_CHAINS)
-        move = jax.vmap(lambda key, state: _slice(key, state, logdensity))
-        return move(keys, states), None
-
-    def draw(states, keys):
-        states, _ = jax.lax.scan(step, states, keys)
+        move = jax.vmap(lambda key, state: _slices(key, state, logdensity))
+        states = move(keys, states)
         return states, jax.vmap(slope)(states[0])
 
-    first, second, third = jax.random.split(rng_key, 3)
+    first, second = jax.random.split(rng_key)
     x = jax.vmap(start)(jax.random.split(first, NUM_CHAINS))
     states = x, jax.vmap(logdensity)(x)
-    keys = jnp.concatenate(
-        [
-            jax.random.split(second, WARMUP).reshape(-1, SPACING),
-            jax.vmap(lambda key: jax.random.split(key, SPACING))(
-                jax.random.split(third, per_chain)
-            ),
-        ]
-    )
+    keys = jax.random.split(second, WARMUP // SPACING + per_chain)
     return jax.lax.scan(draw, states, keys)[1][-per_chain:]
 
 
@@ -319,33 +309,41 @@ def _kept(along, hidden):
     return typical, jnp.where(is_silent, kept, SPOKEN)
 
 
-def _slice(rng_key, state, logdensity):
-    """One elliptical step from x with its log density, where x is N(0, I) a priori.
+def _slices(rng_key, state, logdensity):
+    """`SPACING` elliptical steps from x with its log density; x is N(0, I) a priori.
 
-    BlackJAX's step keeps a key in a loop, which the key checks of JAX refuse under
-    `jax.vmap`. Here the random numbers of the loop are drawn before it.
+    They are one loop over proposals, in which a chain need not wait for the steps of
+    others. BlackJAX's step keeps a key in a loop, which the key checks of JAX refuse
+    under `jax.vmap`. Here the random numbers of the loop are drawn before it.
     """
     x, value = state
     first, second, third = jax.random.split(rng_key, 3)
-    other = jax.random.normal(first, x.shape, x.dtype)
-    least = value + jnp.log(jax.random.uniform(second, dtype=x.dtype))
-    shares = jax.random.uniform(third, (MAX_SHRINKS,), x.dtype)
+    others = jax.random.normal(first, (SPACING, *x.shape), x.dtype)
+    # One more than the steps: the bracket after the last one is not used.
+    falls = jnp.log(jax.random.uniform(second, (SPACING + 1,), x.dtype))
+    shares = jax.random.uniform(third, (SPACING + 1, MAX_SHRINKS + 1), x.dtype)
 
-    def goes_on(carry):
-        count, _, _, _, (_, value) = carry
-        return (value <= least) & (count < MAX_SHRINKS)
+    def begun(step, x, value):
+        angle = 2 * jnp.pi * shares[step, 0]
+        return step, 0, angle, angle - 2 * jnp.pi, angle, value + falls[step], x, value
 
-    def shrink(carry):
-        """A proposal, and the bracket of the next one."""
-        count, angle, low, high, _ = carry
-        found = jnp.cos(angle) * x + jnp.sin(angle) * other
+    def propose(carry):
+        step, count, angle, low, high, least, x, value = carry
+        found = jnp.cos(angle) * x + jnp.sin(angle) * others[step]
+        found_value = logdensity(found)
+        is_taken = found_value > least
+        x = jnp.where(is_taken, found, x)
+        value = jnp.where(is_taken, found_value, value)
         low, high = jnp.where(angle < 0, angle, low), jnp.where(angle < 0, high, angle)
-        following = low + shares[count + 1] * (high - low)
-        return count + 1, following, low, high, (found, logdensity(found))
+        following = low + shares[step, count + 1] * (high - low)
+        shrunk = step, count + 1, following, low, high, least, x, value
+        is_over = is_taken | (count + 1 == MAX_SHRINKS)
+        return jax.tree.map(
+            lambda new, old: jnp.where(is_over, new, old),
+            begun(step + 1, x, value),
+            shrunk,
+        )
 
-    angle = 2 * jnp.pi * shares[0]
-    start = 0, angle, angle - 2 * jnp.pi, angle, (x, -jnp.inf * jnp.ones_like(value))
-    *_, found = jax.lax.while_loop(goes_on, shrink, start)
-    return jax.tree.map(
-        lambda new, old: jnp.where(found[1] > least, new, old), found, state
-    )
+    start = begun(0, x, value)
+    *_, x, value = jax.lax.while_loop(lambda carry: carry[0] < SPACING, propose, start)
+    return x, value

@@ -11,7 +11,13 @@ import dpjax
 from dpjax import privacy
 from dpjax.fit import noises
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import ROBUST_CLIP_NORM, ScoreModel, _turn, score_fit
+from dpjax.fit.score_fit import (
+    ROBUST_CLIP_NORM,
+    ScoreModel,
+    _over_first,
+    _turn,
+    score_fit,
+)
 from dpjax.fit.scores import Scores
 from dpjax.privacy import NeighboringRelation
 from dpjax.release.gaussian_sum import GaussianSum
@@ -113,7 +119,7 @@ def test_events_are_the_releases_that_run(monkeypatch, robust):
         algorithm.step(jax.random.key(0), algorithm.init(START))
     charged = [event for event, count in algorithm.privacy(1) for _ in range(count)]
 
-    assert len(called) == 4 + 3 + 2 + 3 + 1 + 1 + 3 + 1 + 2 * robust
+    assert len(called) == 4 + 3 + 2 + 3 + 1 + 1 + 4 + 1 + 2 * robust
     assert sorted(map(str, called)) == sorted(map(str, charged))
 
 
@@ -284,6 +290,25 @@ def test_the_slope_follows_the_information_where_it_changes_by_much():
     found, _ = turned(np.full(4, 1.2))
     assert np.all(before.diagonal() < found.diagonal())
     assert np.all(found.diagonal() < 1.2 * before.diagonal())
+
+
+@pytest.mark.usefixtures("wide")
+def test_scores_add_up_slopes_that_change_on_the_way():
+    """To the mean of M^(1/2) exp(t C) M^(1/2) over t in [0, 1], times the way."""
+    rng = np.random.default_rng(0)
+    vectors, _ = np.linalg.qr(rng.normal(size=(4, 4)))
+    factors = np.array([0.01, 0.5, 2.0, 9.0])
+    root = np.diag([1.0, 2.0, 3.0, 4.0])
+    times, weights = np.polynomial.legendre.leggauss(40)
+    mean = weights / 2 @ factors[None] ** ((times[:, None] + 1) / 2)
+
+    def between(factors):
+        return root @ (vectors * factors) @ vectors.T @ root
+
+    values, axes = np.linalg.eigh(between(factors))
+    found = root @ root @ _over_first(root, (axes * np.sqrt(values)) @ axes.T)
+    np.testing.assert_allclose(found, between(mean), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(_over_first(root, root), np.eye(4), atol=1e-9)
 
 
 @pytest.mark.usefixtures("wide")
