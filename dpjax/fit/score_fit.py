@@ -16,9 +16,9 @@ The noise is Gaussian; that of the last score may be K-norm noise.
 3. *Slope* J, the sum of the records' expected slopes, at z_1. Elsewhere it is changed
    as that of public covariates is, where that changes by much.
 4. *Scores* at z_1 to z_4. Each next z is a Newton step from the scores so far, less
-   what may be noise. With the slope, all of them count where the last step leads. As the
-   slope changes on the way, each z is moved to where its score would be the same with
-   the slope of the end.
+   what may be noise. With the slope, all of them count where the last step leads. The
+   slope changes on the way there, so each z is moved to where its score would be the
+   same with the slope of the end.
 5. *Fit check* where these scores lead: by how much the squared lengths of the records'
    clipped scores exceed what the model expects of them. A robust fit also releases V
    there, the sum of psi psi^T over the records' clipped scores psi, and how much of
