@@ -758,8 +758,10 @@ class _Fit:
         )
         root = root_fn(z)
         turn = _turn(start, root)
-        ways = (places - z[None]).astype(jnp.float64) @ back.T
-        ways = jax.vmap(lambda other, way: _over_first(root, other) @ way)(roots, ways)
+        apart = (places - z[None]).astype(jnp.float64) @ back.T
+        places = jax.vmap(lambda other, y: _mean_over_first(root, other) @ y)(
+            roots, apart
+        )
         factors = jnp.linalg.svdvals(jnp.linalg.solve(root, roots[-1])) ** 2
         drift = jnp.exp(jnp.max(jnp.abs(jnp.log(factors))))
         drift = jnp.where(size <= 1, drift, jnp.inf)
@@ -785,7 +787,7 @@ class _Fit:
             axes.stretch,
             axes.data_share,
             back @ (jnp.asarray(self.model.prior_mean) - z),
-            ways,
+            places,
             scores,
             turn @ found @ turn.T,
             drift,
@@ -818,15 +820,16 @@ def _mapped(matrix, function):
 
 
 def _turn(first, second):
-    """S, where S M S^T is N, but for small changes: see `SAME_SLOPE`.
-
-    Parameters are M^(1/2) and N^(1/2), ``(d, d)``.
-    """
+    """S, where S M S^T is N, but for small changes; see `_changed`."""
     return _changed(first, second, lambda changes: jnp.exp(changes / 2)).T
 
 
-def _over_first(first, second):
-    """M^-1 P, with P the mean of a slope that changes exponentially from M to N."""
+def _mean_over_first(first, second):
+    """M^-1 P, by which M times a displacement becomes the change of the score.
+
+    P is the mean slope along the displacement, on which the slope changes exponentially
+    from M to N, but for small changes; see `_changed`.
+    """
 
     def mean(changes):
         safe = jnp.where(changes == 0, 1.0, changes)
@@ -838,7 +841,15 @@ def _over_first(first, second):
 def _changed(first, second, function):
     """M^(-1/2) f(C) M^(1/2), with C the logarithm of M^(-1/2) N M^(-1/2).
 
-    Its eigenvalues below `SAME_SLOPE` are taken for zero.
+    Eigenvalues of C below `SAME_SLOPE` count as zero, and those up to `OTHER_SLOPE` in
+    part.
+
+    Parameters
+    ----------
+    first, second
+        M^(1/2) and N^(1/2), ``(d, d)``.
+    function
+        f, of the eigenvalues.
     """
     # The eigenvalues of M^(-1/2) N M^(-1/2) are the squares of these. The least may be
     # 1e-16 of the largest, and negative if that product is rounded.
