@@ -3,16 +3,17 @@
 The slope J of the scores in a `dpjax.fit.frame` is about a multiple of the shares gamma
 of the information that are expected from the records. A priori
 
-    J = L^T R B U diag(c)^2 U^T B R L,  B = e^(a/2) (I + tau (G + G^T) / sqrt(4 r)),
+    J = L^T R B U diag(c)^2 U^T B R L,  B = e^(a/2) (I + tau W / sqrt(r)),
 
 where R = diag(gamma)^(1/2), L = T^-1 diag(b) T for the stretch T of the frame, the
-entries of G are standard normal, and a, log tau, log(-log b_i) and log(-log c_i) are
-normal. The b_i of latents and the c_i of directions are nearly one, but for a few that
-may be of any size: records may say nothing where the public design says that they do,
-as of a group that only the design has, or of the difference of two covariates that only
-the design tells apart. U holds the eigenvectors of the slope as released. Some of them
-are chosen by its noise, which makes slopes seem small there. So the c_i are as much
-closer to one, a priori, as noise is likely to do that.
+symmetric W is standard normal (on its diagonal; off it, entries have the variance 1/2),
+and a, log tau, log(-log b_i) and log(-log c_i) are normal. The b_i of latents and the
+c_i of directions are nearly one, but for a few that may be of any size: records may say
+nothing where the public design says that they do, as of a group that only the design
+has, or of the difference of two covariates that only the design tells apart. U holds
+the eigenvectors of the slope as released. Some of them are chosen by its noise, which
+makes slopes seem small there. So the c_i are as much closer to one, a priori, as noise
+is likely to do that.
 
 With Gaussian noise, J is observed three times: as released; in how the scores s_k
 differ between the places y_k where they were released; and in their mean, whose law
@@ -29,9 +30,11 @@ Cauchy and Schwarz: J is their covariance with the scores before clipping, whose
 covariance is diag(gamma). What clipping adds to it is taken to be in proportion: t
 gives Q the trace of J, and rho J has the trace of the scatter.
 
-Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J given all three. What
-is far from resolved keeps its prior, so J may be nearly zero there, and the draws of y
-are then nearly those of the prior.
+Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J given all three. Its
+ellipses are those of a law that is close to the posterior, and not of the prior
+(Nishihara, Murray and Adams 2014): given a and tau, of W given the slope as released,
+if that were linear in W. What is far from resolved keeps its prior, so J may be nearly
+zero there, and the draws of y are then nearly those of the prior.
 """
 
 from typing import NamedTuple
@@ -41,6 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax.fit.compiled import QUICKLY
+from dpjax.fit.contrast import packed, unpacked
 
 __all__ = ["Evidence", "expected_slope", "largest_noise", "regular", "slopes"]
 
@@ -53,8 +57,8 @@ SILENCE_SD, RARE = 3.0, 3.3
 One of two thousand b_i is below .37. For the c_i, about the largest eigenvalue of
 standard noise adds to `RARE` in quadrature."""
 
-SILENT, SPOKEN = 0.7, 0.999
-"""Chains begin with a b or c of less than the first, or with the second."""
+MAX_SILENT = 0.7
+"""Chains begin with a b or c of less, or with one."""
 
 MIN_SIZE = 1e-12
 """Of the expected slope of a latent over the largest one, below which it has none."""
@@ -65,8 +69,15 @@ MAX_SHRINKS = 64
 MIN_EIGENVALUE = 0.2
 """Least eigenvalue of the slope, over their mean."""
 
-NUM_CHAINS, WARMUP, SPACING = 32, 300, 20
-"""Chains, their steps before the first draw, and their steps between draws."""
+NUM_NEWTON_STEPS = 20
+"""To the mode of a and log tau, each of at most one sd of the prior."""
+
+NUM_CHAINS, SPACING = 32, 6
+"""Chains, and their steps between draws."""
+
+NUM_WINDOWS, WINDOW = 4, 10
+"""Windows of the warm-up, and draws of a chain in each. Where these have mean and sd is
+where the next ellipses have theirs."""
 
 
 class Evidence(NamedTuple):
@@ -77,7 +88,7 @@ class Evidence(NamedTuple):
     slope_noise_sd
         Sd of the noise on a diagonal entry; off the diagonal it is less by sqrt(2).
     regular
-        A positive estimate of J, ``(r, r)``, where the chains start.
+        A positive estimate of J, ``(r, r)``, whose eigenvectors are U.
     data_share
         gamma, ``(r,)``.
     stretch, back
@@ -213,38 +224,77 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
     sizes = jnp.diag(expected)
     sizes = jnp.where(sizes > MIN_SIZE * jnp.max(sizes), sizes, jnp.nan)
 
-    rare_direction = np.hypot(RARE, largest_noise(1.0, dim))
-    rare = jnp.asarray(np.repeat([RARE, rare_direction], [num_latents, dim]))
-
     def spoken(found):
-        """B B if the slope is `found`, and the b with which chains begin.
+        """B B if the slope is `found`, and the silence of latents.
 
         Rows and columns of silent latents tell nothing of B, so they are taken to be
         those that are expected.
         """
-        along = jnp.diag(back.T @ found @ back) / sizes
+        along = back.T @ found @ back
         noise_sds = known.slope_noise_sd * jnp.sum(back**2, axis=0) / sizes
-        typical, kept = _kept(along, RARE * noise_sds)
-        is_silent = kept < SPOKEN
-        either = is_silent[:, None] | is_silent[None]
-        whole = jnp.where(either, typical * expected, back.T @ found @ back)
-        return stretch.T @ whole @ stretch / units, kept
+        silence = _silence(jnp.diag(along) / sizes, noise_sds, RARE)
+        either = silence.is_silent[:, None] | silence.is_silent[None]
+        whole = jnp.where(either, silence.typical * expected, along)
+        return stretch.T @ whole @ stretch / units, silence
 
     _, basis = jnp.linalg.eigh(spoken(known.regular)[0])
+    square, of_latents = spoken(known.slope)
+    of_directions = _silence(
+        jnp.sum(basis * (square @ basis), axis=0),
+        known.slope_noise_sd * jnp.sum(basis**2 / share, axis=0),
+        np.hypot(RARE, largest_noise(1.0, dim)),
+    )
+    outer, middle = (
+        (basis * kept[None]) @ basis.T
+        for kept in (1 / of_directions.kept, of_directions.kept)
+    )
+    values, vectors = jnp.linalg.eigh(middle @ square @ middle)
+    values = jnp.sqrt(jnp.maximum(values, 0))
+    # B as released. It is symmetric, and with the c gives the slope as released.
+    released = outer @ (vectors * values[None]) @ vectors.T @ outer
 
-    def slope(x):
-        level = jnp.exp(LEVEL_SD / 2 * x[0]) * jnp.sqrt(known.level)
-        spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * x[1])
-        silent, turns = jnp.split(x[2:], [num_latents + dim])
-        turns = turns.reshape(dim, dim)
-        inner = level * (eye + spread * (turns + turns.T) / jnp.sqrt(4 * dim))
-        kept = jnp.exp(-jnp.exp(SILENCE_SD * (silent - rare)))
-        half = kept[num_latents:, None] * (basis.T @ inner) * root[None]
-        half = half @ (back * kept[None, :num_latents]) @ stretch
-        return half.T @ half
+    def scales(few):
+        """e^(a/2), tau / sqrt(r), W times this as released, and its noise's sds."""
+        level = jnp.exp(LEVEL_SD / 2 * few[0]) * jnp.sqrt(known.level)
+        spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * few[1]) / np.sqrt(dim)
+        noise = known.slope_noise_sd / (2 * level**2 * units[jnp.tril_indices(dim)])
+        return level, spread, packed(released / level - eye), noise
 
-    def logdensity(x):
-        found = slope(x)
+    def few_logdensity(few):
+        """Of a and log tau over their sds, given the slope as released."""
+        level, spread, found, noise = scales(few)
+        variance = spread**2 + noise**2
+        terms = found**2 / variance + jnp.log(variance) + 2 * jnp.log(level)
+        return -(jnp.sum(terms) + jnp.sum(few**2)) / 2
+
+    def newton(_, carry):
+        few, _ = carry
+        values, vectors = jnp.linalg.eigh(-jax.hessian(few_logdensity)(few))
+        few_root = vectors / jnp.sqrt(jnp.maximum(values, 1))[None]
+        step = few_root @ (few_root.T @ jax.grad(few_logdensity)(few))
+        return few + step / jnp.maximum(1, jnp.linalg.norm(step)), few_root
+
+    first = jnp.log(jnp.trace(released) / dim) - jnp.log(known.level) / 2
+    carry = jnp.stack([2 / LEVEL_SD * first, 0.0]), jnp.eye(2)
+    few_mean, few_root = jax.lax.fori_loop(0, NUM_NEWTON_STEPS, newton, carry)
+
+    def slope(u):
+        """J, and the logarithm of the density of u a priori."""
+        few, silent, rest = jnp.split(u, [2, 2 + num_latents + dim])
+        few = few_mean + few_root @ few
+        latents, directions = jnp.split(silent, [num_latents])
+        latents, b = of_latents.at(latents)
+        directions, c = of_directions.at(directions)
+        level, spread, found, noise = scales(few)
+        resolved = spread**2 / (spread**2 + noise**2)
+        turns = resolved * found / spread + jnp.sqrt(1 - resolved) * rest
+        inner = level * (eye + spread * unpacked(turns, dim))
+        half = c[:, None] * (basis.T @ inner) * root[None] @ (back * b[None]) @ stretch
+        squares = sum(jnp.sum(x**2) for x in (few, latents, directions, turns))
+        return half.T @ half, (jnp.sum(jnp.log(1 - resolved)) - squares) / 2
+
+    def logdensity(u):
+        found, prior = slope(u)
         released = (known.slope - found) / known.slope_noise_sd
         apart = known.scores - score[None] + (known.places - place[None]) @ found
         apart = apart / known.score_sds[:, None]
@@ -254,63 +304,88 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         rest = score - found @ (center - place)
         rest = jax.scipy.linalg.solve_triangular(factor, rest, lower=True)
         squares = sum(jnp.sum(part**2) for part in (released, apart, rest))
-        value = -squares / 2 - jnp.sum(jnp.log(jnp.diag(factor)))
+        value = prior - squares / 2 - jnp.sum(jnp.log(jnp.diag(factor)))
         return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
-    def start(rng_key):
-        """Where the slope is the estimate, with the noise that the release leaves."""
-        noise = known.slope_noise_sd * jax.random.normal(rng_key, (dim, dim))
-        values, vectors = jnp.linalg.eigh(known.regular + (noise + noise.T) / 2)
-        least = jnp.linalg.eigvalsh(known.regular)[0] / 2
-        found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
-        found, latents = spoken(found)
-        along = jnp.sum(basis * (found @ basis), axis=0)
-        noise_sds = known.slope_noise_sd * jnp.sum(basis**2 / share, axis=0)
-        _, kept = _kept(along, rare_direction * noise_sds)
-        # Symmetric, as B is, so that J is the estimate but for silent latents.
-        outer = (basis / kept[None]) @ basis.T
-        middle = (basis * kept[None]) @ basis.T
-        values, vectors = jnp.linalg.eigh(middle @ found @ middle)
-        values = jnp.sqrt(jnp.maximum(values, least))
-        inner = outer @ (vectors * values[None]) @ vectors.T @ outer
-        level = jnp.trace(inner) / dim
-        apart = inner / level - eye
-        spread = jnp.maximum(jnp.sqrt(jnp.sum(apart**2) * 2 / (dim + 1)), 0.05)
-        first = 2 * (jnp.log(level) - jnp.log(known.level) / 2) / LEVEL_SD
-        second = jnp.log(spread / MEDIAN_SPREAD) / SPREAD_SD
-        silent = jnp.concatenate([latents, kept])
-        silent = rare + jnp.log(-jnp.log(silent)) / SILENCE_SD
-        rest = apart * jnp.sqrt(dim) / spread
-        return jnp.concatenate([jnp.stack([first, second]), silent, rest.ravel()])
+    def draws(carry, rng_keys):
+        """The last log densities, and a draw of u of every chain for each key."""
+        u, value, mean, sd = carry
 
-    def draw(states, rng_key):
-        keys = jax.random.split(rng_key, NUM_CHAINS)
-        move = jax.vmap(lambda key, state: _slices(key, state, logdensity))
-        states = move(keys, states)
-        return states, jax.vmap(slope)(states[0])
+        def density(v):
+            return logdensity(mean + sd * v) + jnp.sum(v**2) / 2
 
-    first, second = jax.random.split(rng_key)
-    x = jax.vmap(start)(jax.random.split(first, NUM_CHAINS))
-    states = x, jax.vmap(logdensity)(x)
-    keys = jax.random.split(second, WARMUP // SPACING + per_chain)
-    return jax.lax.scan(draw, states, keys)[1][-per_chain:]
+        def draw(states, rng_key):
+            keys = jax.random.split(rng_key, NUM_CHAINS)
+            move = jax.vmap(lambda key, state: _slices(key, state, density))
+            states = move(keys, states)
+            return states, mean[None] + sd[None] * states[0]
+
+        v = (u - mean[None]) / sd[None]
+        states = v, value + jnp.sum(v**2, axis=1) / 2
+        (v, value), found = jax.lax.scan(draw, states, rng_keys)
+        return value - jnp.sum(v**2, axis=1) / 2, found
+
+    def window(carry, rng_key):
+        value, found = draws(carry, jax.random.split(rng_key, WINDOW))
+        mean, sd = found.mean((0, 1)), found.std((0, 1))
+        return (found[-1], value, mean, sd), None
+
+    first, second, third = jax.random.split(rng_key, 3)
+    size = 2 + num_latents + dim + dim * (dim + 1) // 2
+    u = jax.random.normal(first, (NUM_CHAINS, size))
+    # The first proposal is taken whatever its density.
+    carry = u, jnp.full(NUM_CHAINS, -jnp.inf), jnp.zeros(size), jnp.ones(size)
+    carry, _ = jax.lax.scan(window, carry, jax.random.split(second, NUM_WINDOWS))
+    _, found = draws(carry, jax.random.split(third, per_chain))
+    return jax.vmap(jax.vmap(slope))(found)[0]
 
 
-def _kept(along, hidden):
-    """The median of some slopes, and the b or c with which chains begin, of each.
+class _Silence(NamedTuple):
+    """How silent latents or directions are, as far as the slope as released tells.
 
-    That is `SPOKEN` unless noise of at most `hidden` explains that a slope is not zero,
-    and does not explain that it is so much less than the median. Slopes that are nan
-    are not counted.
+    typical
+        The median of the slopes along them.
+    is_silent
+        Whether noise explains that a slope is not zero, and does not explain that it is
+        so much less than the median.
+    kept
+        b or c: one unless it is silent.
+    rare, mean, sd
+        log(-log b) is `SILENCE_SD` (x - `rare`), where x is about normal with this mean
+        and sd, and standard normal a priori.
     """
-    typical = jnp.nanmedian(along)
-    kept = jnp.sqrt(jnp.clip(along / typical, 0.01, SILENT**2))
-    is_silent = (along < hidden) & (along + hidden < SILENT**2 * typical)
-    return typical, jnp.where(is_silent, kept, SPOKEN)
+
+    typical: jax.Array
+    is_silent: jax.Array
+    kept: jax.Array
+    rare: float
+    mean: jax.Array
+    sd: jax.Array
+
+    def at(self, u):
+        """x, and b or c, where x is `u` sds from its mean."""
+        x = self.mean + self.sd * u
+        return x, jnp.exp(-jnp.exp(SILENCE_SD * (x - self.rare)))
+
+
+def _silence(along, noise_sds, rare):
+    """The `_Silence` of slopes with this noise; those that are nan are not counted."""
+    typical, hidden = jnp.nanmedian(along), rare * noise_sds
+    kept = jnp.sqrt(jnp.clip(along / typical, 0.01, MAX_SILENT**2))
+    is_silent = (along < hidden) & (along + hidden < MAX_SILENT**2 * typical)
+    mean = rare + jnp.log(-jnp.log(kept)) / SILENCE_SD
+    # Of the slope, by x.
+    derivative = 2 * SILENCE_SD * typical * kept**2 * jnp.log(kept)
+    sd = jax.lax.rsqrt(1 + (derivative / noise_sds) ** 2)
+    kept, mean, sd = (
+        jnp.where(is_silent, values, spoken)
+        for values, spoken in ((kept, 1.0), (mean, 0.0), (sd, 1.0))
+    )
+    return _Silence(typical, is_silent, kept, rare, mean, sd)
 
 
 def _slices(rng_key, state, logdensity):
-    """`SPACING` elliptical steps from x with its log density; x is N(0, I) a priori.
+    """`SPACING` elliptical steps from x with its log density over that of N(0, I).
 
     They are one loop over proposals, in which a chain need not wait for the steps of
     others. BlackJAX's step keeps a key in a loop, which the key checks of JAX refuse
