@@ -3,17 +3,19 @@
 The slope J of the scores in a `dpjax.fit.frame` is about a multiple of the shares gamma
 of the information that are expected from the records. A priori
 
-    J = L^T R B U diag(c)^2 U^T B R L,  B = e^(a/2) (I + tau W / sqrt(r)),
+    J = T^T (b K b + b (1 - b) diag(K)) T,  T^T K T = R B U c U^T B R,
+    B = e^(a/2) (I + tau W / sqrt(r)),
 
-where R = diag(gamma)^(1/2), L = T^-1 diag(b) T for the stretch T of the frame, the
+where T is the stretch of the frame, R = diag(gamma)^(1/2), b and c are diagonal, the
 symmetric W is standard normal (on its diagonal; off it, entries have the variance 1/2),
-and a, log tau, log(-log b_i) and log(-log c_i) are normal. The b_i of latents and the
-c_i of directions are nearly one, but for a few that may be of any size: records may say
-nothing where the public design says that they do, as of a group that only the design
-has, or of the difference of two covariates that only the design tells apart. U holds
-the eigenvectors of the slope as released. Some of them are chosen by its noise, which
-makes slopes seem small there. So the c_i are as much closer to one, a priori, as noise
-is likely to do that.
+and a, log tau, log(-log b_i) and log(-log c_i) are normal. A share b_i of the records
+tells of latent i: as if of each record, at random, some latents were left out. The b_i,
+and the c_i of directions, are nearly one, but for a few that may be any share: records
+may say nothing where the public design says that they do, as of a group that only the
+design has, or of the difference of two covariates that only the design tells apart, and
+clipping loses most of what a rare covariate says. U holds the eigenvectors of the slope
+as released. Some of them are chosen by its noise, which makes slopes seem small there.
+So the c_i are as much closer to one, a priori, as noise is likely to do that.
 
 With Gaussian noise, J is observed three times: as released; in how the scores s_k
 differ between the places y_k where they were released; and in their mean, whose law
@@ -57,7 +59,7 @@ SILENCE_SD, RARE = 3.0, 3.3
 One of two thousand b_i is below .37. For the c_i, about the largest eigenvalue of
 standard noise adds to `RARE` in quadrature."""
 
-MAX_SILENT = 0.7
+MAX_SILENT = 0.5
 """Chains begin with a b or c of less, or with one."""
 
 MIN_SIZE = 1e-12
@@ -75,9 +77,9 @@ NUM_NEWTON_STEPS = 20
 NUM_CHAINS, SPACING = 32, 6
 """Chains, and their steps between draws."""
 
-NUM_WINDOWS, WINDOW = 4, 10
-"""Windows of the warm-up, and draws of a chain in each. Where these have mean and sd is
-where the next ellipses have theirs."""
+NUM_WINDOWS, WINDOW = 5, 8
+"""Windows of the warm-up, and draws of every chain in a window. The ellipses of the
+next window have the mean and the sds of these draws."""
 
 
 class Evidence(NamedTuple):
@@ -210,7 +212,7 @@ def slopes(evidence: Evidence, mean, rng_key: jax.Array, num_draws: int) -> np.n
     with jax.enable_x64(True):
         given = jax.tree.map(jnp.asarray, (evidence, evidence.pooled, mean))
         found = _draw(*given, rng_key, per_chain)
-    return np.asarray(found).reshape(-1, *evidence.slope.shape)[:num_draws]
+    return np.asarray(found)[:num_draws]
 
 
 @jax.jit(static_argnames="per_chain", compiler_options=QUICKLY)
@@ -246,7 +248,7 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
     )
     outer, middle = (
         (basis * kept[None]) @ basis.T
-        for kept in (1 / of_directions.kept, of_directions.kept)
+        for kept in (of_directions.kept**-0.5, of_directions.kept**0.5)
     )
     values, vectors = jnp.linalg.eigh(middle @ square @ middle)
     values = jnp.sqrt(jnp.maximum(values, 0))
@@ -285,13 +287,16 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         latents, directions = jnp.split(silent, [num_latents])
         latents, b = of_latents.at(latents)
         directions, c = of_directions.at(directions)
-        level, spread, found, noise = scales(few)
+        level, spread, seen, noise = scales(few)
         resolved = spread**2 / (spread**2 + noise**2)
-        turns = resolved * found / spread + jnp.sqrt(1 - resolved) * rest
+        turns = resolved * seen / spread + jnp.sqrt(1 - resolved) * rest
         inner = level * (eye + spread * unpacked(turns, dim))
-        half = c[:, None] * (basis.T @ inner) * root[None] @ (back * b[None]) @ stretch
+        half = jnp.sqrt(c)[:, None] * (basis.T @ inner) * root[None] @ back
+        alone = b * (1 - b) * jnp.sum(half**2, axis=0)
+        half = half * b[None] @ stretch
+        found = half.T @ half + (stretch.T * alone[None]) @ stretch
         squares = sum(jnp.sum(x**2) for x in (few, latents, directions, turns))
-        return half.T @ half, (jnp.sum(jnp.log(1 - resolved)) - squares) / 2
+        return found, (jnp.sum(jnp.log(1 - resolved)) - squares) / 2
 
     def logdensity(u):
         found, prior = slope(u)
@@ -307,9 +312,9 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         value = prior - squares / 2 - jnp.sum(jnp.log(jnp.diag(factor)))
         return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
-    def draws(carry, rng_keys):
-        """The last log densities, and a draw of u of every chain for each key."""
-        u, value, mean, sd = carry
+    def window(carry, given):
+        """Draws of u, ``(WINDOW, NUM_CHAINS, size)``, on ellipses about `mean`."""
+        (u, value, mean, sd), (rng_key, is_warm) = carry, given
 
         def density(v):
             return logdensity(mean + sd * v) + jnp.sum(v**2) / 2
@@ -322,22 +327,24 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
 
         v = (u - mean[None]) / sd[None]
         states = v, value + jnp.sum(v**2, axis=1) / 2
-        (v, value), found = jax.lax.scan(draw, states, rng_keys)
-        return value - jnp.sum(v**2, axis=1) / 2, found
+        (v, value), found = jax.lax.scan(
+            draw, states, jax.random.split(rng_key, WINDOW)
+        )
+        value -= jnp.sum(v**2, axis=1) / 2
+        mean = jnp.where(is_warm, mean, found.mean((0, 1)))
+        sd = jnp.where(is_warm, sd, found.std((0, 1)))
+        return (found[-1], value, mean, sd), found
 
-    def window(carry, rng_key):
-        value, found = draws(carry, jax.random.split(rng_key, WINDOW))
-        mean, sd = found.mean((0, 1)), found.std((0, 1))
-        return (found[-1], value, mean, sd), None
-
-    first, second, third = jax.random.split(rng_key, 3)
+    first, second = jax.random.split(rng_key)
     size = 2 + num_latents + dim + dim * (dim + 1) // 2
     u = jax.random.normal(first, (NUM_CHAINS, size))
     # The first proposal is taken whatever its density.
     carry = u, jnp.full(NUM_CHAINS, -jnp.inf), jnp.zeros(size), jnp.ones(size)
-    carry, _ = jax.lax.scan(window, carry, jax.random.split(second, NUM_WINDOWS))
-    _, found = draws(carry, jax.random.split(third, per_chain))
-    return jax.vmap(jax.vmap(slope))(found)[0]
+    num_windows = NUM_WINDOWS - (-per_chain // WINDOW)
+    keys = jax.random.split(second, num_windows), jnp.arange(num_windows) >= NUM_WINDOWS
+    _, found = jax.lax.scan(window, carry, keys)
+    found = found[NUM_WINDOWS:].reshape(-1, size)
+    return jax.vmap(slope)(found)[0]
 
 
 class _Silence(NamedTuple):
@@ -371,11 +378,11 @@ class _Silence(NamedTuple):
 def _silence(along, noise_sds, rare):
     """The `_Silence` of slopes with this noise; those that are nan are not counted."""
     typical, hidden = jnp.nanmedian(along), rare * noise_sds
-    kept = jnp.sqrt(jnp.clip(along / typical, 0.01, MAX_SILENT**2))
-    is_silent = (along < hidden) & (along + hidden < MAX_SILENT**2 * typical)
+    kept = jnp.clip(along / typical, 0.01, MAX_SILENT)
+    is_silent = (along < hidden) & (along + hidden < MAX_SILENT * typical)
     mean = rare + jnp.log(-jnp.log(kept)) / SILENCE_SD
     # Of the slope, by x.
-    derivative = 2 * SILENCE_SD * typical * kept**2 * jnp.log(kept)
+    derivative = SILENCE_SD * typical * kept * jnp.log(kept)
     sd = jax.lax.rsqrt(1 + (derivative / noise_sds) ** 2)
     kept, mean, sd = (
         jnp.where(is_silent, values, spoken)
