@@ -251,7 +251,9 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         for kept in (of_directions.kept**-0.5, of_directions.kept**0.5)
     )
     values, vectors = jnp.linalg.eigh(middle @ square @ middle)
-    values = jnp.sqrt(jnp.maximum(values, 0))
+    # Noise may leave no eigenvalue positive.
+    least = jnp.linalg.eigvalsh(known.regular)[0] / 2
+    values = jnp.sqrt(jnp.maximum(values, least))
     # B as released. It is symmetric, and with the c gives the slope as released.
     released = outer @ (vectors * values[None]) @ vectors.T @ outer
 
@@ -288,15 +290,15 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         latents, b = of_latents.at(latents)
         directions, c = of_directions.at(directions)
         level, spread, seen, noise = scales(few)
-        resolved = spread**2 / (spread**2 + noise**2)
-        turns = resolved * seen / spread + jnp.sqrt(1 - resolved) * rest
+        hidden = noise**2 / (spread**2 + noise**2)
+        turns = (1 - hidden) * seen / spread + jnp.sqrt(hidden) * rest
         inner = level * (eye + spread * unpacked(turns, dim))
         half = jnp.sqrt(c)[:, None] * (basis.T @ inner) * root[None] @ back
         alone = b * (1 - b) * jnp.sum(half**2, axis=0)
         half = half * b[None] @ stretch
         found = half.T @ half + (stretch.T * alone[None]) @ stretch
         squares = sum(jnp.sum(x**2) for x in (few, latents, directions, turns))
-        return found, (jnp.sum(jnp.log(1 - resolved)) - squares) / 2
+        return found, (jnp.sum(jnp.log(hidden)) - squares) / 2
 
     def logdensity(u):
         found, prior = slope(u)
