@@ -34,9 +34,10 @@ gives Q the trace of J, and rho J has the trace of the scatter.
 
 Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J given all three. Its
 ellipses are those of a law that is close to the posterior, and not of the prior
-(Nishihara, Murray and Adams 2014): given a and tau, of W given the slope as released,
-if that were linear in W. What is far from resolved keeps its prior, so J may be nearly
-zero there, and the draws of y are then nearly those of the prior.
+(Nishihara, Murray and Adams 2014). Given a and tau, W has the normal law there that it
+would have given the released slope, were J linear in W. What is far from resolved keeps
+its prior, so J may be nearly zero there, and the draws of y are then nearly those of
+the prior.
 """
 
 from typing import NamedTuple
@@ -60,7 +61,8 @@ One of two thousand b_i is below .37. For the c_i, about the largest eigenvalue 
 standard noise adds to `RARE` in quadrature."""
 
 MAX_SILENT = 0.5
-"""Chains begin with a b or c of less, or with one."""
+"""Where the released slope shows that a b or c is less than one, chains begin with at
+most this. Elsewhere they begin with one."""
 
 MIN_SIZE = 1e-12
 """Of the expected slope of a latent over the largest one, below which it has none."""
@@ -72,7 +74,7 @@ MIN_EIGENVALUE = 0.2
 """Least eigenvalue of the slope, over their mean."""
 
 NUM_NEWTON_STEPS = 20
-"""To the mode of a and log tau, each of at most one sd of the prior."""
+"""Steps to the mode of a and log tau, of which each is at most an sd of the prior."""
 
 NUM_CHAINS, SPACING = 32, 6
 """Chains, and their steps between draws."""
@@ -90,7 +92,7 @@ class Evidence(NamedTuple):
     slope_noise_sd
         Sd of the noise on a diagonal entry; off the diagonal it is less by sqrt(2).
     regular
-        A positive estimate of J, ``(r, r)``, whose eigenvectors are U.
+        A positive estimate of J, ``(r, r)``, from which U is taken.
     data_share
         gamma, ``(r,)``.
     stretch, back
@@ -258,14 +260,17 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
     released = outer @ (vectors * values[None]) @ vectors.T @ outer
 
     def scales(few):
-        """e^(a/2), tau / sqrt(r), W times this as released, and its noise's sds."""
+        """e^(a/2), tau / sqrt(r), W times this as released, and its noise's sds.
+
+        `few` holds a and log tau, as many sds of the prior from its median.
+        """
         level = jnp.exp(LEVEL_SD / 2 * few[0]) * jnp.sqrt(known.level)
         spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * few[1]) / np.sqrt(dim)
         noise = known.slope_noise_sd / (2 * level**2 * units[jnp.tril_indices(dim)])
         return level, spread, packed(released / level - eye), noise
 
     def few_logdensity(few):
-        """Of a and log tau over their sds, given the slope as released."""
+        """That of `few` given the released slope, if W were all that is unknown."""
         level, spread, found, noise = scales(few)
         variance = spread**2 + noise**2
         terms = found**2 / variance + jnp.log(variance) + 2 * jnp.log(level)
@@ -314,9 +319,21 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         value = prior - squares / 2 - jnp.sum(jnp.log(jnp.diag(factor)))
         return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
+    size = 2 + num_latents + dim + dim * (dim + 1) // 2
+    found = _chains(rng_key, logdensity, size, per_chain)
+    return jax.vmap(slope)(found)[0]
+
+
+def _chains(rng_key, logdensity, size, per_chain):
+    """At least `per_chain` draws of each chain, ``(draws, size)``, after a warm-up.
+
+    Neighbouring draws are of different chains. These begin with draws of N(0, I), to
+    which the law should be close. The warm-up finds its mean and its sds.
+    """
+
     def window(carry, given):
-        """Draws of u, ``(WINDOW, NUM_CHAINS, size)``, on ellipses about `mean`."""
-        (u, value, mean, sd), (rng_key, is_warm) = carry, given
+        """Draws of every chain on ellipses about `mean`, ``(WINDOW, chains, size)``."""
+        (x, value, mean, sd), (rng_key, is_warm) = carry, given
 
         def density(v):
             return logdensity(mean + sd * v) + jnp.sum(v**2) / 2
@@ -327,26 +344,23 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
             states = move(keys, states)
             return states, mean[None] + sd[None] * states[0]
 
-        v = (u - mean[None]) / sd[None]
+        v = (x - mean[None]) / sd[None]
         states = v, value + jnp.sum(v**2, axis=1) / 2
-        (v, value), found = jax.lax.scan(
-            draw, states, jax.random.split(rng_key, WINDOW)
-        )
+        rng_keys = jax.random.split(rng_key, WINDOW)
+        (v, value), found = jax.lax.scan(draw, states, rng_keys)
         value -= jnp.sum(v**2, axis=1) / 2
         mean = jnp.where(is_warm, mean, found.mean((0, 1)))
         sd = jnp.where(is_warm, sd, found.std((0, 1)))
         return (found[-1], value, mean, sd), found
 
     first, second = jax.random.split(rng_key)
-    size = 2 + num_latents + dim + dim * (dim + 1) // 2
-    u = jax.random.normal(first, (NUM_CHAINS, size))
+    x = jax.random.normal(first, (NUM_CHAINS, size))
     # The first proposal is taken whatever its density.
-    carry = u, jnp.full(NUM_CHAINS, -jnp.inf), jnp.zeros(size), jnp.ones(size)
+    carry = x, jnp.full(NUM_CHAINS, -jnp.inf), jnp.zeros(size), jnp.ones(size)
     num_windows = NUM_WINDOWS - (-per_chain // WINDOW)
     keys = jax.random.split(second, num_windows), jnp.arange(num_windows) >= NUM_WINDOWS
     _, found = jax.lax.scan(window, carry, keys)
-    found = found[NUM_WINDOWS:].reshape(-1, size)
-    return jax.vmap(slope)(found)[0]
+    return found[NUM_WINDOWS:].reshape(-1, size)
 
 
 class _Silence(NamedTuple):

@@ -25,6 +25,23 @@ def evidence(dim, inefficiency):
     )
 
 
+def released(says, stretch, noise_sd, data_share, rng):
+    """Evidence of one release of the slope `says` of the latents, with noise."""
+    dim = len(says)
+    noise = noise_sd * rng.normal(size=(dim, dim))
+    slope = stretch.T @ says @ stretch + (noise + noise.T) / 2
+    with jax.enable_x64(True):
+        estimate = np.asarray(jax.jit(regular)(slope, noise_sd, np.ones(dim, bool)))
+    return evidence(dim, 1.0)._replace(
+        slope=slope,
+        slope_noise_sd=noise_sd,
+        regular=estimate,
+        data_share=np.full(dim, data_share),
+        stretch=stretch,
+        back=np.linalg.inv(stretch),
+    )
+
+
 def test_the_scatter_of_clipped_scores_is_known_in_every_direction():
     """Scores of a regression on two covariates and on whether a record is one in fifty.
 
@@ -55,19 +72,8 @@ def test_latents_without_records_have_no_slope(says):
     """The frame mixes the latents, so no direction of it is that of the last one."""
     dim, noise_sd, rng = 5, 0.02, np.random.default_rng(1)
     stretch, _ = np.linalg.qr(rng.normal(size=(dim, dim)))
-    noise = noise_sd * rng.normal(size=(dim, dim))
-    slope = stretch.T @ np.diag([0.5, 0.5, 0.5, 0.5, says]) @ stretch
-    slope += (noise + noise.T) / 2
-    with jax.enable_x64(True):
-        estimate = np.asarray(jax.jit(regular)(slope, noise_sd, np.ones(dim, bool)))
-    known = evidence(dim, 1.0)._replace(
-        slope=slope,
-        slope_noise_sd=noise_sd,
-        regular=estimate,
-        data_share=np.full(dim, 0.99),
-        stretch=stretch,
-        back=stretch.T,
-    )
+    slope = np.diag([0.5, 0.5, 0.5, 0.5, says])
+    known = released(slope, stretch, noise_sd, 0.99, rng)
     found = slopes(known, np.zeros(dim), jax.random.key(0), 256)
     found = stretch @ found @ stretch.T
     along = np.diagonal(found, axis1=1, axis2=2)
@@ -92,21 +98,9 @@ def test_few_records_of_a_latent_are_not_taken_for_none():
     says = 0.7 * np.eye(dim)
     says[-1, -1] = 0.16
     stretch = np.linalg.inv(np.linalg.cholesky(expected)).T
-    noise = noise_sd * rng.normal(size=(dim, dim))
-    slope = stretch.T @ says @ stretch + (noise + noise.T) / 2
-    with jax.enable_x64(True):
-        estimate = np.asarray(jax.jit(regular)(slope, noise_sd, np.ones(dim, bool)))
-    back = np.linalg.inv(stretch)
-    known = evidence(dim, 1.0)._replace(
-        slope=slope,
-        slope_noise_sd=noise_sd,
-        regular=estimate,
-        data_share=np.full(dim, 0.999),
-        stretch=stretch,
-        back=back,
-    )
+    known = released(says, stretch, noise_sd, 0.999, rng)
     found = slopes(known, np.zeros(dim), jax.random.key(0), 256)
-    along = (back.T @ found @ back)[:, -1, -1]
+    along = (known.back.T @ found @ known.back)[:, -1, -1]
     assert np.mean(along < 0.02) < 0.05
     np.testing.assert_allclose(along.mean(), 0.16, atol=7 * noise_sd)
 
@@ -123,21 +117,9 @@ def test_a_rare_covariate_that_clipping_hides_is_not_taken_for_none():
     says[-1] *= share
     says[:-1, -1] *= share
     stretch = np.linalg.inv(np.linalg.cholesky(expected)).T
-    back = np.linalg.inv(stretch)
-    noise = noise_sd * rng.normal(size=(dim, dim))
-    slope = stretch.T @ says @ stretch + (noise + noise.T) / 2
-    with jax.enable_x64(True):
-        estimate = np.asarray(jax.jit(regular)(slope, noise_sd, np.ones(dim, bool)))
-    known = evidence(dim, 1.0)._replace(
-        slope=slope,
-        slope_noise_sd=noise_sd,
-        regular=estimate,
-        data_share=np.full(dim, 0.999),
-        stretch=stretch,
-        back=back,
-    )
+    known = released(says, stretch, noise_sd, 0.999, rng)
     found = slopes(known, np.zeros(dim), jax.random.key(0), 256)
-    along = (back.T @ found @ back)[:, -1, -1]
+    along = (known.back.T @ found @ known.back)[:, -1, -1]
     # The sd of the draws is .018, and that of their mean, over 32 chains, at most .003.
     assert np.mean(along < 0.01) < 0.2
     np.testing.assert_allclose(along.mean(), says[-1, -1], atol=0.03)
