@@ -73,9 +73,6 @@ MAX_SHRINKS = 64
 MIN_EIGENVALUE = 0.2
 """Least eigenvalue of the slope, over their mean."""
 
-NUM_NEWTON_STEPS = 20
-"""Steps to the mode of a and log tau, of which each is at most an sd of the prior."""
-
 NUM_CHAINS, SPACING = 32, 6
 """Chains, and their steps between draws."""
 
@@ -269,28 +266,9 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         noise = known.slope_noise_sd / (2 * level**2 * units[jnp.tril_indices(dim)])
         return level, spread, packed(released / level - eye), noise
 
-    def few_logdensity(few):
-        """That of `few` given the released slope, if W were all that is unknown."""
-        level, spread, found, noise = scales(few)
-        variance = spread**2 + noise**2
-        terms = found**2 / variance + jnp.log(variance) + 2 * jnp.log(level)
-        return -(jnp.sum(terms) + jnp.sum(few**2)) / 2
-
-    def newton(_, carry):
-        few, _ = carry
-        values, vectors = jnp.linalg.eigh(-jax.hessian(few_logdensity)(few))
-        few_root = vectors / jnp.sqrt(jnp.maximum(values, 1))[None]
-        step = few_root @ (few_root.T @ jax.grad(few_logdensity)(few))
-        return few + step / jnp.maximum(1, jnp.linalg.norm(step)), few_root
-
-    first = jnp.log(jnp.trace(released) / dim) - jnp.log(known.level) / 2
-    carry = jnp.stack([2 / LEVEL_SD * first, 0.0]), jnp.eye(2)
-    few_mean, few_root = jax.lax.fori_loop(0, NUM_NEWTON_STEPS, newton, carry)
-
     def slope(u):
         """J, and the logarithm of the density of u a priori."""
         few, silent, rest = jnp.split(u, [2, 2 + num_latents + dim])
-        few = few_mean + few_root @ few
         latents, directions = jnp.split(silent, [num_latents])
         latents, b = of_latents.at(latents)
         directions, c = of_directions.at(directions)

@@ -138,3 +138,25 @@ def test_noise_may_leave_the_slope_negative(dim):
     )
     assert np.all(small > 0)
     assert small.mean() < 0.7 * any_size.mean()
+
+
+def test_noise_far_above_the_slope_leaves_the_prior():
+    """Of 16 directions, noise makes some slopes five times as large as any expected.
+
+    Draws of the prior, weighted by the density of the released slope, are the oracle.
+    """
+    dim, noise_sd, rng = 16, 1.0, np.random.default_rng(4)
+    says, level = 0.1 * np.eye(dim), 0.1
+    known = released(says, np.eye(dim), noise_sd, 0.99, rng)._replace(level=level)
+    found = slopes(known, np.zeros(dim), jax.random.key(0), 512)
+    unknown = known._replace(slope_noise_sd=1e6)
+    prior = slopes(unknown, np.zeros(dim), jax.random.key(1), 4096)
+    misfit = np.sum((known.slope - prior) ** 2, axis=(1, 2)) / noise_sd**2
+    weights = np.exp((misfit.min() - misfit) / 2)
+    weights /= weights.sum()
+    logs = [np.log(np.trace(each, axis1=1, axis2=2)) for each in (found, prior)]
+    mean = weights @ logs[1]
+    sd = np.sqrt(weights @ (logs[1] - mean) ** 2)
+    assert 1 / np.sum(weights**2) > 300
+    # Chains that mix are off by .1 sds: by one with a chance far below 1e-6.
+    assert abs(logs[0].mean() - mean) < sd
