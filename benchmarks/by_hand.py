@@ -10,6 +10,7 @@ leaves none out; positions have shape ``(chains, d)``.
 import jax
 import jax.numpy as jnp
 
+from dpjax.models import network
 from dpjax.random import batches
 
 CURVATURE = 20.0
@@ -75,6 +76,33 @@ def logistic_gradient_sum(position, data, l2_clip_norm):
     weights = labels - jax.nn.sigmoid(position @ features.T)
     bound = l2_clip_norm / jnp.linalg.norm(features, axis=1)
     return jnp.clip(weights, -bound, bound) @ features
+
+
+def network_gradient_sum(position, data, l2_clip_norm):
+    """As `banana_gradient_sum`, for `models.network`, from norms by layer."""
+    features, targets = data
+    num_features = features.shape[1]
+    inputs = jnp.pad(features, ((0, 0), (0, 1)), constant_values=1.0)
+    inputs /= (num_features + 1) ** 0.5
+    square_lengths = jnp.sum(inputs**2, axis=1)
+
+    def of_one_chain(position):
+        hidden, output, log_sd = network.layers(position, num_features)
+        scale = (len(hidden) + 1) ** 0.5
+        active = jax.nn.relu(inputs @ hidden.T)
+        gap = targets - (active @ output[:-1] + output[-1]) / scale
+        of_mean = gap * jnp.exp(-2 * log_sd) / scale
+        of_log_sd = gap**2 * jnp.exp(-2 * log_sd) - 1
+        of_hidden = of_mean[:, None] * output[:-1] * (active > 0)
+        square = jnp.sum(of_hidden**2, axis=1) * square_lengths + of_log_sd**2
+        square += of_mean**2 * (jnp.sum(active**2, axis=1) + 1)
+        shrink = jnp.minimum(1.0, l2_clip_norm / jnp.sqrt(square))
+        of_mean *= shrink
+        parts = (shrink[:, None] * of_hidden).T @ inputs, of_mean @ active
+        sums = jnp.sum(of_mean)[None], jnp.sum(shrink * of_log_sd)[None]
+        return jnp.concatenate([part.ravel() for part in parts + sums])
+
+    return jax.vmap(of_one_chain)(position)
 
 
 def random_walk(ratios, length, clip_bound):

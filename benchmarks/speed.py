@@ -42,7 +42,7 @@ import optax
 
 import dpjax
 from benchmarks import by_hand, timing
-from dpjax.models import banana, logistic_regression
+from dpjax.models import banana, logistic_regression, network
 from dpjax.models.banana import FisherInformation, simulate
 
 
@@ -156,25 +156,53 @@ def logistic_walks(num_records, dim, **lengths):
     )
 
 
-def logistic_gradients(num_records, dim, num_steps, l2_clip_norm=0.5, step_size=1e-5):
+def gradients(
+    posterior, start, gradient_sum, num_steps, l2_clip_norm=0.5, step_size=1e-5
+):
     """Sums of gradients over all records."""
-    posterior, start = logistic_data(num_records, dim)
-    gradient_sum = functools.partial(
-        by_hand.logistic_gradient_sum, l2_clip_norm=l2_clip_norm
-    )
-    hand = by_hand.langevin(by_hand.logistic_gradient_sum, step_size, l2_clip_norm)
+    hand = by_hand.langevin(gradient_sum, step_size, l2_clip_norm)
+    passes = [(functools.partial(gradient_sum, l2_clip_norm=l2_clip_norm), 1)]
     common = dict(l2_clip_norm=l2_clip_norm, sampling_prob=1.0)
     kernels = {
-        "sgld": functools.partial(dpjax.sgld, step_size=step_size, dim=dim, **common),
+        "sgld": functools.partial(
+            dpjax.sgld, step_size=step_size, dim=start.size, **common
+        ),
         "dpvi": functools.partial(
             dpjax.dpvi,
             optimizer=optax.adam(1e-3),
-            guide=dpjax.guides.MeanField(dim),
+            guide=dpjax.guides.MeanField(start.size),
             noise_multiplier=100.0,
             **common,
         ),
     }
-    return Table(posterior, start, num_steps, 5, hand, [(gradient_sum, 1)], kernels)
+    return Table(posterior, start, num_steps, 5, hand, passes, kernels)
+
+
+def logistic_gradients(num_records, dim, num_steps):
+    return gradients(
+        *logistic_data(num_records, dim), by_hand.logistic_gradient_sum, num_steps
+    )
+
+
+def network_gradients(num_records, num_features, num_hidden, num_steps):
+    """A network of one hidden layer, on as many numbers as an image of MNIST has."""
+    keys = jax.random.split(jax.random.key(0), 3)
+    features = jax.random.uniform(keys[0], (num_records, num_features))
+    targets = jax.random.normal(keys[1], (num_records,))
+    start = network.start(keys[2], num_features, num_hidden)
+    posterior = network.bayesian_network(features, targets)
+    return gradients(posterior, start, by_hand.network_gradient_sum, num_steps)
+
+
+def few_and_many(num_records, num_steps):
+    """Logistic regression with 50 coefficients: where a GPU begins to be faster."""
+    walks = logistic_walks(num_records, 50, num_steps=num_steps)
+    sums = logistic_gradients(num_records, 50, num_steps)
+    kernels = {
+        "barker": walks.kernels["barker"],
+        "sgld": sums.kernels["sgld"],
+    }
+    return walks._replace(kernels=kernels, rmh=None)
 
 
 def minibatch(batch_size=1000):
@@ -222,6 +250,9 @@ def hamiltonian(num_records, dim, step_size, l2_clip_norm, block_size, **lengths
     return Table(posterior, start, hand=hand, passes=passes, kernels=kernels, **lengths)
 
 
+FEW_AND_MANY = {100: 2000, 1000: 1000, 10_000: 200, 100_000: 40, 1_000_000: 40}
+"""Records, and steps of a timed call."""
+
 TABLES = {
     "banana": banana_walks,
     "logistic": functools.partial(logistic_walks, 48_842, 100, num_steps=200),
@@ -230,6 +261,7 @@ TABLES = {
         logistic_walks, 1_000_000, 50, num_steps=60, repetitions=2
     ),
     "gradients": functools.partial(logistic_gradients, 48_842, 100, 50),
+    "network": functools.partial(network_gradients, 1000, 784, 50, 10),
     "minibatch": minibatch,
     "hmc-2d": functools.partial(
         hamiltonian, 100_000, 2, 5e-4, 1.0, 100_000, num_steps=20, repetitions=5
@@ -237,6 +269,12 @@ TABLES = {
     "hmc-10d": functools.partial(
         hamiltonian, 200_000, 10, 1.5e-4, 3.0, 2000, num_steps=2, repetitions=4
     ),
+    **{
+        f"records-{num_records}": functools.partial(
+            few_and_many, num_records, num_steps
+        )
+        for num_records, num_steps in FEW_AND_MANY.items()
+    },
 }
 
 

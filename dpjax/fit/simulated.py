@@ -157,23 +157,14 @@ def simulated_fit(
 
     Parameters
     ----------
-    posterior
-        The model and the data. The likelihood must be a density of the record, with all
-        factors that depend on the position.
-    simulate_fn
-        ``(rng_key, position) -> record``, a draw of that density. It must not read the
-        data.
-    prior_sample_fn
-        ``rng_key -> position``, a draw of the prior. If the prior is flat, it is a draw
-        from where the parameters may be.
+    posterior, simulate_fn, prior_sample_fn, nominal_num_records
+        As in `dpjax.sample`.
     noise_multiplier
         Of all releases together: one Gaussian release with this ratio of noise sd to
         clip norm costs what the fit costs. `privacy.calibrate` finds the one that
         spends a budget.
     last
         As in `dpjax.fit.score_fit.score_fit`.
-    nominal_num_records
-        n. None is the number of records.
 
     Raises
     ------

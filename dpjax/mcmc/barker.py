@@ -60,7 +60,7 @@ def as_top_level_api(
     -----
     *Formal guarantees.* A step releases one bit that is 1 with probability
     c / (1 + e^-l). The sensitivity of l is two tempered clip bounds under substitution
-    of one record, one under its addition or removal, and the rounding of l: see
+    of one record, one if a blank takes its place, and the rounding of l: see
     `dpjax.release.clip_bounds.log_ratio_sensitivity`.
     """
     clip_bound = clip_bounds.of(clip_bound)

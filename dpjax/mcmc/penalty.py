@@ -58,8 +58,8 @@ def as_top_level_api(
     Notes
     -----
     *Formal guarantees.* A step releases the accept bit, which is post-processing of
-    the Gaussian release of the clipped log ratio with this noise multiplier. Under
-    addition or removal of one record the sensitivity is half as large, so the
+    the Gaussian release of the clipped log ratio with this noise multiplier. If a
+    blank takes the place of one record, the sensitivity is half as large, so the
     multiplier of that release is twice as large. With a constant clip bound the step
     is charged as that release or as a bit, whichever is cheaper for the run.
     """

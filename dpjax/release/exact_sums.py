@@ -7,6 +7,7 @@ rounds, so a sum depends neither on the order of the records nor on how they are
 into blocks, devices or processes.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from dpjax.release import on_disk
 from dpjax.release.mixed_norm import MixedNorm
 
 __all__ = [
+    "CHAIN_AXIS",
     "GRID",
     "MAX_PRODUCTS",
     "TILE",
@@ -53,6 +55,9 @@ MAX_RECOMPUTED_PIECES = 4
 """Pieces of a vector up to which XLA may evaluate the vector again for each of them;
 more pieces are stored."""
 
+CHAIN_AXIS = "chain"
+"""Axis of a mesh along which chains are spread. Records are spread along all others."""
+
 
 def sum_over_records(
     sums: Callable[[Any, jax.Array, jax.Array], jax.Array],
@@ -73,19 +78,20 @@ def sum_over_records(
         Pytree of arrays with the records along the leading axis. Of those on disk
         (`dpjax.release.on_disk`), one larger block is in memory at a time.
     block_size
-        About the most records of a block, on each of the devices that `data` are spread
-        over. A block takes as many records from every device, so that none moves.
+        About the most records of a block, of each part of `data` that a device holds. A
+        block takes as many records from every part, so that none moves.
     shape, dtype
         Of the arrays.
     """
     if not on_disk.is_any(data):
         leaf = jax.tree.leaves(data)[0]
-        mesh = jax.typeof(leaf).sharding.mesh
-        num_devices = 1 if mesh.empty or len(leaf) % mesh.size else mesh.size
-        if len(leaf) // num_devices <= block_size:
+        axes = jax.typeof(leaf).sharding.mesh.shape.items()
+        num_parts = math.prod(size for name, size in axes if name != CHAIN_AXIS)
+        num_parts = 1 if len(leaf) % num_parts else num_parts
+        if len(leaf) // num_parts <= block_size:
             numbers = jnp.arange(len(leaf), dtype=jnp.uint32)
             return sums(data, numbers, jnp.ones(len(leaf), bool))
-        return _add_blocks(sums, data, block_size, num_devices, shape, dtype)
+        return _add_blocks(sums, data, block_size, num_parts, shape, dtype)
 
     def sums_in_memory(*block):
         def new_sums(rows, _, is_first):
@@ -97,8 +103,8 @@ def sum_over_records(
     return _add_blocks(sums_in_memory, data, on_disk.block_size(data), 1, shape, dtype)
 
 
-def _add_blocks(sums, data, block_size, num_devices, shape, dtype) -> jax.Array:
-    size = len(jax.tree.leaves(data)[0]) // num_devices
+def _add_blocks(sums, data, block_size, num_parts, shape, dtype) -> jax.Array:
+    size = len(jax.tree.leaves(data)[0]) // num_parts
     num_blocks = -(-size // block_size)
     length = -(-size // num_blocks)
     length = min(length + -length % (GROUP if length > GROUP else TILE), size)
@@ -106,16 +112,16 @@ def _add_blocks(sums, data, block_size, num_devices, shape, dtype) -> jax.Array:
     def add(i, total):
         start = jnp.minimum(i * length, size - length)
         rows = start + jnp.arange(length)
-        # Of each device.
-        numbers = (size * jnp.arange(num_devices)[:, None] + rows[None]).ravel()
-        is_new = jnp.tile(rows >= i * length, num_devices)
+        # Of each part.
+        numbers = (size * jnp.arange(num_parts)[:, None] + rows[None]).ravel()
+        is_new = jnp.tile(rows >= i * length, num_parts)
 
         def taken(leaf):
-            if num_devices == 1:
+            if num_parts == 1:
                 return on_disk.block(leaf, start, length)
-            parts = leaf.reshape(num_devices, size, *leaf.shape[1:])
+            parts = leaf.reshape(num_parts, size, *leaf.shape[1:])
             parts = lax.dynamic_slice_in_dim(parts, start, length, axis=1)
-            return parts.reshape(num_devices * length, *leaf.shape[1:])
+            return parts.reshape(num_parts * length, *leaf.shape[1:])
 
         def added(total, *block):
             found = sums(*block)

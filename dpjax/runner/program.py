@@ -27,6 +27,7 @@ from dpjax.algorithm import Transition
 from dpjax.posterior import Posterior
 from dpjax.release import on_disk
 from dpjax.release.captured import constants
+from dpjax.release.exact_sums import CHAIN_AXIS
 from dpjax.release.self_test import check_arithmetic
 from dpjax.runner.check import check_loop, check_start, refused_arrays
 from dpjax.runner.hashes import digest
@@ -173,7 +174,7 @@ class _Loop:
     def __init__(self, sources, mesh, compiler_options=None):
         self.number = next(_traces)
         self.outline = None
-        self._sources = sources
+        self._sources, self._mesh = sources, mesh
         # What a run stores of its chains is whole in every process.
         whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
         self._jitted = jax.jit(
@@ -193,6 +194,8 @@ class _Loop:
                 self.outline = outline_fn(algorithm)
             return scan_steps(algorithm.transition, *arguments)
 
+        chains = _chains_spread(self._mesh, chains)
+        words, active = _chains_spread(self._mesh, (words, active), axis=1)
         return over_data_sets(steps)(data, chains, words, active)
 
     def trace(self, *arguments):
@@ -262,6 +265,13 @@ def trace(
     arrays = arrays_of(algorithm_fn)
     data = list(map(on_disk.canonical, on_disk.in_memory(posterior.data)))
     mesh = _mesh(data)
+    num_parts = 1 if mesh is None else mesh.shape.get(CHAIN_AXIS, 1)
+    if num_chains % num_parts:
+        raise ValueError(
+            f"the axis {CHAIN_AXIS!r} of the mesh spreads chains over {num_parts} "
+            f"devices, which do not divide {num_chains} chains evenly: change one of "
+            "these numbers"
+        )
     if mesh is not None and on_disk.is_any(posterior.data):
         raise ValueError(
             "some arrays of data are spread over devices and others are on disk, which "
@@ -327,6 +337,14 @@ def _beside(data, chains):
     if mesh is None:
         return chains
     return jax.device_put(chains, jax.NamedSharding(mesh, jax.P()))
+
+
+def _chains_spread(mesh, leaves, axis=0):
+    """Arrays of all chains along an axis, spread where the mesh has `CHAIN_AXIS`."""
+    if mesh is None or CHAIN_AXIS not in mesh.axis_names:
+        return leaves
+    sharding = jax.NamedSharding(mesh, jax.P(*[None] * axis, CHAIN_AXIS))
+    return lax.with_sharding_constraint(leaves, sharding)
 
 
 def on_auto_axes(posterior: Posterior) -> Posterior:

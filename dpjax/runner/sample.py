@@ -53,9 +53,18 @@ def sample(
 
     Parameters
     ----------
-    posterior, simulate_fn, prior_sample_fn, nominal_num_records
-        As in `dpjax.fit.simulated.simulated_fit`. Records are drawn whole: a model of
-        observations given covariates is for `dpjax.numpyro.sample`.
+    posterior
+        The model and the data. The likelihood must be a density of the record, with all
+        factors that depend on the position.
+    simulate_fn
+        ``(rng_key, position) -> record``, a draw of that density. It must not read the
+        data. Records are drawn whole: a model of observations given covariates is for
+        `dpjax.numpyro.sample`.
+    prior_sample_fn
+        ``rng_key -> position``, a draw of the prior. If the prior is flat, it is a draw
+        from where the parameters may be.
+    nominal_num_records
+        n. None is the number of records.
     budget, ledger, checkpoint, verbose, unsafe_key
         As in `dpjax.run`.
     num_draws, num_chains

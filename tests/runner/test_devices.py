@@ -14,9 +14,10 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import dpjax
-from benchmarks.scale import exchanged
+from benchmarks.scale import EXCHANGE, exchanged
 from dpjax.models import logistic_regression
 from dpjax.release import log_ratios, vector_sums
+from dpjax.runner import program
 
 BUDGET = dpjax.Budget(100.0, 1e-5)
 STARTS = np.zeros((4, 3), np.float32)
@@ -103,14 +104,50 @@ def compare():
                 assert sum(sent) == 8 * size * len(STARTS), sent
 
 
+def compare_chains():
+    """With eight devices."""
+    data = np.random.default_rng(0).normal(size=(4 * 256 * 4, 3)).astype(np.float32)
+    devices = np.array(jax.devices())
+
+    def spread(num_parts):
+        mesh = Mesh(devices.reshape(num_parts, -1), ("data", "chain"))
+        return jax.device_put(data, jax.NamedSharding(mesh, jax.P("data")))
+
+    # Rounding of what is public depends on how many chains a device moves.
+    for kernel in KERNELS.values():
+        together, split = draws(kernel, data), draws(kernel, spread(4))
+        np.testing.assert_allclose(split, together, rtol=0, atol=1e-6)
+    # A device that holds all records samples them for its chain alone.
+    texts = []
+
+    class Loop(program._Loop):
+        def trace(self, *arguments):
+            traced = super().trace(*arguments)
+            texts.append(traced.lower().compile().as_text())
+            return traced
+
+    starts = np.zeros((8, 3), np.float32)
+    run = functools.partial(
+        dpjax.run, KERNELS["sgld"], num_steps=30, budget=None, verbose=False
+    )
+    with mock.patch.object(program, "_Loop", Loop):
+        run(posterior=target(spread(1)), initial_position=starts, num_chains=8)
+    # What a chunk returns: the states, how often they moved, and two histories.
+    assert len(EXCHANGE.findall(texts[0])) == 4
+    with pytest.raises(ValueError, match="2 devices, which do not divide 3 chains"):
+        run(posterior=target(spread(4)), initial_position=starts[:3], num_chains=3)
+
+
 @pytest.mark.thorough
-def test_draws_are_the_same_on_eight_devices():
+@pytest.mark.parametrize("comparison", [compare, compare_chains])
+def test_draws_are_the_same_on_eight_devices(comparison):
     environment = {
         **os.environ,
         "PYTHONPATH": os.getcwd(),
         "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
     }
-    code = "from tests.runner.test_devices import compare; compare()"
+    name = comparison.__name__
+    code = f"from tests.runner import test_devices; test_devices.{name}()"
     result = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
