@@ -26,11 +26,11 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax.fit.clip_choice import CLIP_NORMS
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.frame import frame, sparse_turn
 from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import RecordModel
-from dpjax.fit.score_fit import CLIP_NORMS
 from dpjax.fit.slopes import MIN_EIGENVALUE
 from dpjax.release.mixed_norm import MixedNorm
 

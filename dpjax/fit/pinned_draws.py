@@ -28,6 +28,7 @@ from dpjax.fit.compiled import compiled
 from dpjax.fit.normal_laws import Laws, PriorLaw, laws_of
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.precision import is_wide, own_precision, unraveled
+from dpjax.fit.released import Released
 from dpjax.fit.score_draws import (
     Known,
     bend,
@@ -36,7 +37,6 @@ from dpjax.fit.score_draws import (
     known_of,
     warn,
 )
-from dpjax.fit.score_fit import Released
 from dpjax.fit.slopes import Evidence, slopes
 from dpjax.posterior import Posterior
 

@@ -30,7 +30,7 @@ from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.names import names_of
 from dpjax.fit.noises import MIN_RESOLUTION
 from dpjax.fit.normal_laws import Laws, PriorLaw, closest, laws_of
-from dpjax.fit.score_fit import Released
+from dpjax.fit.released import Released
 from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, slopes
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown

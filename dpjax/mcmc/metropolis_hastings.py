@@ -36,6 +36,7 @@ __all__ = [
     "penalty_event",
     "penalty_family",
     "penalty_noise_sd",
+    "propose",
     "public_log_ratio",
     "stay",
     "transition",
@@ -99,6 +100,17 @@ def algorithm(step: Transition, proposal: Proposal, events_fn: Callable) -> Algo
     return Algorithm.of(init_chain, step, privacy)
 
 
+def propose(proposal: Proposal, words, state: MHState, step_size) -> Move:
+    """A move, whose distance is the one that is charged if the proposal has only one.
+
+    Clip bounds that grow with the distance then hold for proposals of the user too,
+    whose moves may be longer than they say.
+    """
+    move = proposal.propose(words, state.position, state.walk, step_size)
+    distance = proposal.longest(step_size)
+    return move if distance is None else move._replace(distance=distance)
+
+
 def check_posterior(posterior) -> None:
     """Refuse a target that does not name its records."""
     if not isinstance(posterior, Posterior):
@@ -153,7 +165,7 @@ def transition(
         return log_ratios.remember(posterior, state.position)
 
     def move(words, state, memory):
-        proposed = proposal.propose(words[2:], state.position, state.walk, step_size)
+        proposed = propose(proposal, words[2:], state, step_size)
         bound = clip_bound.at(proposed.distance)
         total, memory_proposed = log_ratios.log_ratio_sum(
             posterior, state.position, proposed.position, bound, memory

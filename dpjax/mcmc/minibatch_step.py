@@ -67,7 +67,7 @@ def algorithm(
 
     def move(words, state, memory):
         bit_words, batch_row, rest = jnp.split(words, (2, 2 + batch_words))
-        proposed = proposal.propose(rest, state.position, state.walk, step_size)
+        proposed = mh.propose(proposal, rest, state, step_size)
         bound = clip_bound.at(proposed.distance)
         batch = batches.without_replacement(batch_row, batch_size, num_records)
         mean, variance = log_ratios.batch_moments(

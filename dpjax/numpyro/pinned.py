@@ -18,8 +18,10 @@ from dpjax.algorithm import Algorithm
 from dpjax.fit import pinned_draws
 from dpjax.fit.compiled import evaluated
 from dpjax.fit.foretold import made_up
+from dpjax.fit.inquiry import ScoreModel
 from dpjax.fit.pinned import Pinned
-from dpjax.fit.score_fit import Released, ScoreModel, score_fit
+from dpjax.fit.released import Released
+from dpjax.fit.score_fit import score_fit
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.fisher import law_of, prior_law, prior_mean
 from dpjax.numpyro.nodes import kept_information

@@ -37,8 +37,9 @@ from dpjax import caller, privacy
 from dpjax.algorithm import Algorithm
 from dpjax.fit.foretold import made_up
 from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
+from dpjax.fit.released import Released
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import Released, score_fit
+from dpjax.fit.score_fit import score_fit
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.clipping import clip_per_step

@@ -16,7 +16,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax.fit.compiled import evaluated
-from dpjax.fit.score_fit import MAX_MOVE, ScoreModel
+from dpjax.fit.inquiry import MAX_MOVE, ScoreModel
 from dpjax.fit.scores import NUM_SEARCH_REDRAWS, Scores
 from dpjax.fit.sparse import sparse_norm
 from dpjax.numpyro.adapter import model_of
@@ -83,7 +83,7 @@ def _information(scores: Scores) -> list[jax.Array]:
 def _mean_over_rows(
     model: Model, function: Callable, has_pairs: bool = False
 ) -> Callable:
-    """`dpjax.fit.score_fit.ScoreModel.expected`, over the rows of the example.
+    """`dpjax.fit.inquiry.ScoreModel.expected`, over the rows of the example.
 
     If all rows together make more than `MAX_NUMBERS` numbers, some are left out.
     """

@@ -27,8 +27,9 @@ __all__ = ["is_one_of", "released", "tainted"]
 
 RELEASED = "dpjax_released"
 CALLS_OUT = frozenset(
-    {"debug_callback", "debug_print", "io_callback", "pure_callback"}
-    | {"ffi_call", "infeed", "outfeed"}
+    {"buffer_callback", "debug_callback", "io_callback", "pure_callback"}
+    | {"debug_print", "infeed", "outfeed", "ffi_call", "call_exported", "call_tf"}
+    | {"custom_partitioning", "mosaic_gpu_p", "tpu_custom_call"}
 )
 """Primitives whose function or effect lies outside of the program."""
 

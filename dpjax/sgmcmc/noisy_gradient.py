@@ -55,9 +55,10 @@ __all__ = [
 MAX_SCHEDULED_STEPS = 10**7
 """Steps up to which the sizes of a schedule are accounted for one by one."""
 
-STEP_SIZE_TOLERANCE = 2.0**-20
-"""Largest relative difference between a step size as a step evaluates it and as the
-accountant does: a few float32 digits."""
+STEP_SIZE_TOLERANCE, MAX_ROUNDING = 2.0**-20, 2.0**-10
+"""Relative difference that is allowed for between a step size as a step evaluates it
+and as the accountant does, a few float32 digits; and the largest one between two ways
+of rounding it. What is allowed for grows with the difference that is found."""
 
 
 class SGMCMCState(NamedTuple):
@@ -137,24 +138,39 @@ class Scales:
         eta = self.step_size(count) if callable(self.step_size) else self.step_size
         return jnp.asarray(eta, jnp.float64)
 
-    def sizes(self, num_steps: int) -> np.ndarray:
-        """eta of the first steps, ``(num_steps,)``, or ``(1,)`` if it does not vary."""
+    def sizes(self, num_steps: int) -> tuple[np.ndarray, float]:
+        """eta of the first steps, ``(num_steps,)``, or ``(1,)`` if it does not vary.
+
+        The second number is by how much of itself the eta of a step may differ from
+        these, because it is rounded in another way.
+        """
         if callable(self.step_size) and num_steps > MAX_SCHEDULED_STEPS:
             raise ValueError(
                 "step sizes of a schedule are accounted for up to "
                 f"{MAX_SCHEDULED_STEPS:g} steps: "
                 "give num_steps, or a step size that does not change"
             )
-        count = num_steps if callable(self.step_size) else 1
+        varies = callable(self.step_size)
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-            found = np.asarray(jax.vmap(self.at)(jnp.arange(count)))
+            # A step counts in this type, in which powers overflow.
+            counts = jnp.arange(num_steps if varies else 1, dtype=jnp.int32)
+            found = again = np.asarray(jax.vmap(self.at)(counts))
+            if varies:
+                found = np.asarray(jax.jit(jax.vmap(self.at))(counts))
         if not np.all((found > 0) & (found < np.inf)):
             raise ValueError(
                 "step_size must be positive and finite at all steps, got "
                 f"{found.min():g} to {found.max():g}; give a schedule that decays to "
-                "more than zero"
+                "more than zero, and whose integers stay below 2^31"
             )
-        return found
+        # Compiled or not, a step size is rounded in two ways. A step may take a third.
+        apart = float(np.max(np.abs(again / found - 1)))
+        if not apart < MAX_ROUNDING:
+            raise ValueError(
+                f"step_size depends on how it is rounded, by {apart:.1g} of itself: "
+                "give a schedule that does not subtract numbers that are nearly equal"
+            )
+        return found, STEP_SIZE_TOLERANCE + 8 * apart
 
     def multiplier(self, noise_sd, step_size):
         """sigma that gives updates of size eta the noise s."""
@@ -253,9 +269,9 @@ def algorithm(
         return SGMCMCInfo(nothing, jnp.zeros(()))
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        sizes = scales.sizes(num_steps)
+        sizes, tolerance = scales.sizes(num_steps)
         with jax.enable_x64(True):
-            multipliers = np.asarray(multiplier_fn(sizes)) * (1 - STEP_SIZE_TOLERANCE)
+            multipliers = np.asarray(multiplier_fn(sizes)) * (1 - tolerance)
         _check_noise(multipliers)
         repeated = num_steps // sizes.size
         return [

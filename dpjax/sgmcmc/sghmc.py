@@ -95,7 +95,7 @@ def as_top_level_api(
             kept = 1 - friction_fn(scales.at(count))
         return kept.astype(float)
 
-    if (least := float(least_friction(scales.sizes(1)[0]))) > 1:
+    if (least := float(least_friction(scales.sizes(1)[0][0]))) > 1:
         raise ValueError(
             f"a noise_multiplier of {noise_multiplier:g} asks for a friction of "
             f"{least:.3g}, but 1 is the most: divide the step size by that"

@@ -11,10 +11,12 @@ import pytest
 import dpjax
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit import score_fit as score_fits
-from dpjax.fit import simulated
+from dpjax.fit import search, simulated
+from dpjax.fit.clip_choice import NUM_BINS, clip_choice
+from dpjax.fit.inquiry import KEY_WORDS, Inquiry, ScoreModel, Units
 from dpjax.fit.noises import CURVATURE_CLIPS, Noises
 from dpjax.fit.record_model import Moments, Window
-from dpjax.fit.score_fit import ScoreModel, score_fit
+from dpjax.fit.score_fit import score_fit
 from dpjax.fit.scores import Scores
 from dpjax.fit.simulated import simulated_fit
 from dpjax.release.gaussian_sum import GaussianSum
@@ -101,8 +103,8 @@ def test_claims_of_scores_survive(kind):
     check(Attack(kernel, *neighbours(), score, told, num_steps=1))
 
 
-class OneRelease(score_fits._Fit):
-    """Part of a fit at zero that asks records once, and keeps what they released."""
+class OneRelease(Inquiry):
+    """Asks records once, and keeps what they released."""
 
     def ask(self, *arguments):
         found = super().ask(*arguments)
@@ -110,36 +112,38 @@ class OneRelease(score_fits._Fit):
         return found
 
 
-def step(fit, kinds, noise, *there):
-    words = fit.take(kinds.vector, 1)[0]
-    walker = fit.start, jnp.zeros(1), jnp.ones(())
-    fit.step(kinds.vector, words, noise, walker, jnp.eye(1))
+def step(inquiry, kinds, noise, *there):
+    words = inquiry.take(kinds.vector, 1)[0]
+    walker = inquiry.start, jnp.zeros(1), jnp.ones(())
+    search.walked(inquiry, kinds.vector, words, noise, walker, jnp.eye(1), None)
 
 
-def curvature(fit, kinds, noise, z, axes, *_):
-    words = fit.take(kinds.vector, 1)[0]
-    fit.curvature(kinds.vector, words, noise, z, axes, CURVATURE_CLIPS[0])
+def curvature(inquiry, kinds, noise, z, units):
+    words = inquiry.take(kinds.vector, 1)[0]
+    search.correction_at(
+        inquiry, kinds.vector, words, noise, z, units.axes, CURVATURE_CLIPS[0]
+    )
 
 
-def histogram(fit, kinds, noise, z, axes, *_):
+def histogram(inquiry, kinds, noise, z, units):
     noises = Noises.of(1, NUM_RECORDS, NOISE)._replace(histogram=noise)
-    fit.clip_norm(kinds.histogram, noises, z, axes)
+    clip_choice(inquiry, kinds.histogram, noises, z, units.axes)
 
 
-def slope(fit, kinds, noise, *there):
-    fit.slope(kinds.vector, noise, *there)
+def slope(inquiry, kinds, noise, *there):
+    score_fits._slope(inquiry, kinds.vector, noise, *there)
 
 
-def fit_check(fit, kinds, noise, *there):
-    fit.scalar(kinds.vector, noise, lambda found: found.excess, *there)
+def fit_check(inquiry, kinds, noise, *there):
+    score_fits._scalar(inquiry, kinds.vector, noise, lambda found: found.excess, *there)
 
 
-def variance(fit, kinds, noise, *there):
-    fit.variance(kinds.vector, noise, *there)
+def variance(inquiry, kinds, noise, *there):
+    score_fits._variance(inquiry, kinds.vector, noise, *there)
 
 
-def lost(fit, kinds, noise, *there):
-    fit.scalar(kinds.vector, noise, lambda found: found.lost, *there)
+def lost(inquiry, kinds, noise, *there):
+    score_fits._scalar(inquiry, kinds.vector, noise, lambda found: found.lost, *there)
 
 
 def one_release(posterior, part, size, diameter, noise):
@@ -147,15 +151,15 @@ def one_release(posterior, part, size, diameter, noise):
     vector = GaussianSum(1.0, None)
     charged = GaussianSum(1.0, None, diameter=diameter)
     kinds = score_fits._Kinds(vector, charged, vector)
-    num_words = score_fits.KEY_WORDS + charged.num_words(size, posterior.num_records)
+    num_words = KEY_WORDS + charged.num_words(size, posterior.num_records)
 
     def move(words, state, memory):
-        fit = OneRelease(posterior, MODEL, NUM_RECORDS, words, state, None)
+        inquiry = OneRelease(posterior, MODEL, NUM_RECORDS, words, state, None)
         with jax.enable_x64(True):
-            axes = fit.frame(fit.information(fit.start), jnp.eye(1))
-            bound = jnp.asarray(2.0)
-            part(fit, kinds, noise, fit.start, axes, fit.unit(axes), bound)
-        return state, fit.released, memory
+            axes = inquiry.frame(inquiry.information(inquiry.start), jnp.eye(1))
+            units = Units(axes, inquiry.unit(axes), jnp.asarray(2.0))
+            part(inquiry, kinds, noise, inquiry.start, units)
+        return state, inquiry.released, memory
 
     def privacy(num_steps, relation):
         return [(charged.event(size, relation, noise), num_steps)]
@@ -167,7 +171,6 @@ def one_release(posterior, part, size, diameter, noise):
     )
 
 
-NUM_BINS = len(score_fits.LENGTH_EDGES) - 1
 SILENT = (0.0, 0.0)
 
 

@@ -10,7 +10,7 @@ import dpjax
 from dpjax.fit.normal_laws import Laws
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.pinned_draws import _log_weights, _Whitened, draws
-from dpjax.fit.score_fit import Released
+from dpjax.fit.released import Released
 from dpjax.fit.slopes import Evidence
 
 NUM_EFFECTS = 4

@@ -12,8 +12,8 @@ from scipy.stats import binom
 import dpjax
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.normal_laws import PriorLaw, laws_of
+from dpjax.fit.released import Released
 from dpjax.fit.score_draws import draws, evidence_of
-from dpjax.fit.score_fit import Released
 from dpjax.fit.slopes import LEVEL_SD, MEDIAN_SPREAD, SPREAD_SD, slopes
 
 DIM, NUM_RECORDS = 3, 2000

@@ -9,16 +9,11 @@ import pytest
 
 import dpjax
 from dpjax import privacy
-from dpjax.fit import noises
+from dpjax.fit import noises, slope_changes
+from dpjax.fit.clip_choice import ROBUST_CLIP_NORM, clip_choice
+from dpjax.fit.inquiry import Inquiry, ScoreModel
 from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import (
-    ROBUST_CLIP_NORM,
-    ScoreModel,
-    _Fit,
-    _mean_over_first,
-    _turn,
-    score_fit,
-)
+from dpjax.fit.score_fit import score_fit
 from dpjax.fit.scores import Scores
 from dpjax.privacy import NeighboringRelation
 from dpjax.release.gaussian_sum import GaussianSum
@@ -303,9 +298,9 @@ def test_long_scores_that_noise_hides_are_expected_by_public_covariates():
         )
         words = jax.random.bits(rng_key, (1000,), jnp.uint32)
         with jax.enable_x64(True):
-            fit = _Fit(posterior, model, num_records, words, START, None)
-            axes = fit.frame(fit.information(z), jnp.eye(2))
-            return fit.clip_norm(histogram, noise, z, axes)[0]
+            inquiry = Inquiry(posterior, model, num_records, words, START, None)
+            axes = inquiry.frame(inquiry.information(z), jnp.eye(2))
+            return clip_choice(inquiry, histogram, noise, z, axes).clip_norm
 
     keys = jax.random.split(jax.random.key(0), 5)
     known = [float(clip_norm(key, expected)) for key in keys]
@@ -330,7 +325,7 @@ def test_the_slope_follows_the_information_where_it_changes_by_much():
     def turned(factors):
         after = root @ (vectors * factors) @ vectors.T @ root
         values, axes = np.linalg.eigh(after)
-        turn = np.asarray(_turn(root, (axes * np.sqrt(values)) @ axes.T))
+        turn = np.asarray(slope_changes.turn(root, (axes * np.sqrt(values)) @ axes.T))
         return turn @ before @ turn.T, after
 
     much = np.array([0.1, 0.5, 2.0, 9.0])
@@ -356,9 +351,15 @@ def test_scores_add_up_slopes_that_change_on_the_way():
         return root @ (vectors * factors) @ vectors.T @ root
 
     values, axes = np.linalg.eigh(between(factors))
-    found = root @ root @ _mean_over_first(root, (axes * np.sqrt(values)) @ axes.T)
+    found = (
+        root
+        @ root
+        @ slope_changes.mean_over_first(root, (axes * np.sqrt(values)) @ axes.T)
+    )
     np.testing.assert_allclose(found, between(mean), rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(_mean_over_first(root, root), np.eye(4), atol=1e-9)
+    np.testing.assert_allclose(
+        slope_changes.mean_over_first(root, root), np.eye(4), atol=1e-9
+    )
 
 
 @pytest.mark.usefixtures("wide")
@@ -370,5 +371,5 @@ def test_no_change_of_the_information_makes_a_slope_that_is_no_number():
         axes, _ = np.linalg.qr(rng.normal(size=(5, 5)))
         return (axes * 10 ** rng.uniform(-1.5, largest, 5)) @ axes.T
 
-    turns = [_turn(root(2.5), root(4.5)) for _ in range(200)]
+    turns = [slope_changes.turn(root(2.5), root(4.5)) for _ in range(200)]
     assert np.all(np.isfinite(turns))

@@ -10,6 +10,7 @@ from dp_accounting import NeighboringRelation as Relation
 
 import dpjax
 from dpjax import acceptance, privacy, proposals
+from dpjax.mcmc import metropolis_hastings
 from dpjax.posterior import Posterior
 from dpjax.release import accept_bit, clip_bounds, log_ratios
 from dpjax.release.exact_sums import GRID
@@ -33,6 +34,18 @@ KERNELS = {
         proposal=proposals.fixed_length,
     ),
 }
+
+
+def test_a_move_is_as_long_as_is_charged():
+    """Clip bounds grow with the distance. This proposal moves farther than it says."""
+    proposal = proposals.gaussian._replace(longest=lambda step_size: step_size)
+    words = jax.random.bits(jax.random.key(0), (100, 2), jnp.uint32)
+    state = metropolis_hastings.init(jnp.zeros(2), proposal=proposal)
+    moves = jax.vmap(
+        lambda row: metropolis_hastings.propose(proposal, row, state, STEP)
+    )(words)
+    assert np.max(np.linalg.norm(moves.position, axis=1)) > 2 * STEP
+    assert np.all(moves.distance == STEP)
 
 
 def no_prior(position):

@@ -134,6 +134,14 @@ def test_release_moves_with_the_sum():
     np.testing.assert_array_equal(moved, 3 * 2.0**36)
 
 
+@pytest.mark.parametrize("multiplier", [np.nan, -1.0, 0.0, np.inf, 2.0**16])
+def test_what_is_no_noise_multiplier_releases_nothing(multiplier):
+    with jax.enable_x64(True):
+        integers = jnp.full(3, 10**9)
+        multiplier = jnp.asarray(multiplier, jnp.float64)
+    assert np.all(release(integers, multiplier) == 0)
+
+
 def beyond(edges, noise_sd):
     """How many of 2^95 magnitudes are at least each edge, exactly, by bisection.
 

@@ -9,6 +9,7 @@ import numpy as np
 import optax
 import pytest
 from jax.ad_checkpoint import checkpoint_name
+from jax.experimental.buffer_callback import buffer_callback
 
 import dpjax
 from dpjax import adaptation, proposals
@@ -244,7 +245,16 @@ def fetched(position, record):
     return loglikelihood(position, record) + other
 
 
-@pytest.mark.parametrize("function", [printed, fetched])
+def buffered(position, record):
+    def copy(context, out, value):
+        np.asarray(out)[...] = np.asarray(value)
+
+    shape = jax.ShapeDtypeStruct((), position.dtype)
+    other = buffer_callback(copy, shape, vmap_method="broadcast_all")
+    return loglikelihood(position, record) + other(position[0])
+
+
+@pytest.mark.parametrize("function", [printed, fetched, buffered])
 def test_callbacks_are_refused_whatever_they_see(function):
     with pytest.raises(ValueError, match=r"print|callback"):
         check(

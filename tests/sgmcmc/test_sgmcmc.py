@@ -185,6 +185,8 @@ def test_states_know_the_sum_alone(name):
 SCHEDULES = {
     "power": schedules.power_decay(0.3),
     "cosine": optax.cosine_decay_schedule(0.3, 200, alpha=0.01),
+    # Rounded in another way where it is compiled, by six digits of float32.
+    "linear": optax.linear_schedule(0.3, 1e-3, 200),
 }
 
 
@@ -214,6 +216,24 @@ def test_schedules_are_followed_and_charged(name, schedule):
     if name in ("sgld", "sghmc"):
         ratio = found / np.array(charged)[counts]
         assert np.all((ratio > 1) & (ratio < 1.006))
+
+
+def test_schedules_are_charged_as_the_integers_of_a_step_overflow():
+    """The power of 256 is zero there, and that of 216 negative."""
+    posterior = make_posterior(silent)
+    algorithm = KERNELS["sgld"](posterior, step_size=lambda k: 0.3 / (1 + k**4) + 0.01)
+    events = algorithm.privacy(257, REPLACE)
+    least = min(event.noise_multiplier for event, _ in events)
+    # Steps 0 and 256 are of full size.
+    assert [n for event, n in events if event.noise_multiplier < 1.01 * least] == [2]
+    with pytest.raises(ValueError, match="integers stay below"):
+        KERNELS["sgld"](posterior, step_size=lambda k: 0.3 / (1 + k**4 / 1e6)).privacy(
+            257
+        )
+    with pytest.raises(ValueError, match="depends on how it is rounded"):
+        KERNELS["sgld"](
+            posterior, step_size=optax.linear_schedule(0.3, 1e-12, 200)
+        ).privacy(201)
 
 
 def test_friction_follows_the_schedule():
