@@ -14,6 +14,7 @@ fuse with what is done to them into one pass, as if written by hand.
 """
 
 import functools
+import itertools
 import math
 from typing import NamedTuple
 
@@ -39,8 +40,8 @@ class Outer(NamedTuple):
 
     weights, direction
         Shapes ``(p, 1)`` and ``(1, q)``, or ``(1, p)`` and ``(q, 1)``. The direction
-        holds entries of the record, times public factors at most: then XLA finds the
-        same numbers however often it evaluates them.
+        holds entries of the record and numbers, times numbers at most: then XLA finds
+        the same values however often it evaluates them.
     """
 
     weights: jax.Array
@@ -164,18 +165,7 @@ def _products(jaxpr, parts) -> dict:
     ``{start: (weights, direction, axis)}``: two variables, and the axis of the product
     along which the direction lies.
     """
-    makers, stored = _makers(jaxpr), set(jaxpr.invars[1:])
-
-    def is_copy(atom):
-        if isinstance(atom, Literal) or atom in stored:
-            return True
-        eqn = makers(atom)
-        return (
-            eqn is not None
-            and eqn.primitive.name in COPIES
-            and all(is_copy(source) for source in eqn.invars)
-        )
-
+    makers, copies = _makers(jaxpr), _copies(jaxpr, set(jaxpr.invars[1:]))
     products, end = {}, 0
     ordered = sorted(parts, key=lambda part: part[0])
     starts = [start for start, _ in ordered[1:]] + [math.inf]
@@ -185,11 +175,38 @@ def _products(jaxpr, parts) -> dict:
         if factors and end <= start and start + size <= following:
             for axis in (1, 0):
                 direction = factors[axis]
-                if direction.aval.size > 1 and is_copy(direction):
+                if direction.aval.size > 1 and direction in copies:
                     products[start] = (factors[1 - axis], direction, axis)
                     break
         end = max(end, start + size)
     return products
+
+
+def _copies(jaxpr, stored: set) -> set:
+    """Variables that hold entries of the stored ones, or of these times numbers."""
+    found = set(stored)
+
+    def is_copy(atom):
+        return isinstance(atom, Literal) or atom in found
+
+    for eqn in jaxpr.eqns:
+        name, given = eqn.primitive.name, list(map(is_copy, eqn.invars))
+        if name == "jit":
+            inner = eqn.params["jaxpr"].jaxpr
+            copied = itertools.compress(inner.invars, given)
+            inside = _copies(inner, set(copied))
+            kept = [isinstance(v, Literal) or v in inside for v in inner.outvars]
+            found.update(itertools.compress(eqn.outvars, kept))
+        elif all(given) and (name in COPIES or _is_scaling(eqn)):
+            found.update(eqn.outvars)
+    return found
+
+
+def _is_scaling(eqn) -> bool:
+    """Whether it multiplies by a number, or divides by one."""
+    first, *others = (isinstance(atom, Literal) for atom in eqn.invars)
+    name = eqn.primitive.name
+    return (name == "mul" and (first or others[0])) or (name == "div" and others[0])
 
 
 def _factors(variable, makers):

@@ -7,6 +7,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from dpjax.models import banana
+from dpjax.models.network import bayesian_network, start
 from dpjax.release.gradient_parts import MAX_PARTS, Outer, gradient_parts, whole
 
 RECORD = jnp.array([0.3, -1.2, 2.0])
@@ -108,8 +109,16 @@ def first_layer(x, record):
     return jnp.sum(jnp.tanh(x["second"] @ record[:2]))
 
 
+def scaled(x, record):
+    return jnp.sum(jnp.tanh(x["second"] @ (0.5 * jnp.append(record[:1], 1.0) / 3)))
+
+
 def of_squares(x, record):
     return jnp.sin(x["slopes"] @ record[1:] ** 2)
+
+
+def of_quotients(x, record):
+    return jnp.sin(x["slopes"] @ (1.0 / record[1:]))
 
 
 LINEAR = {
@@ -128,8 +137,10 @@ LAYERS = {"first": jnp.eye(3, 2) + 0.2, "second": jnp.array([[0.3, 1.0], [-0.5, 
         (of_one_row, LINEAR, [((1, 1), (1, 2))]),
         (layers, LAYERS, [((1, 2), (3, 1))]),
         (first_layer, LAYERS, [((2, 1), (1, 2))]),
+        (scaled, LAYERS, [((2, 1), (1, 2))]),
         # What is computed, XLA could compute twice and differently.
         (of_squares, LINEAR, []),
+        (of_quotients, LINEAR, []),
     ],
 )
 def test_products_with_the_record_are_found(function, position, shapes):
@@ -140,6 +151,18 @@ def test_products_with_the_record_are_found(function, position, shapes):
     np.testing.assert_allclose(
         jnp.concatenate([whole(part) for part in parts]), expected, rtol=1e-6
     )
+
+
+def test_products_with_the_inputs_of_a_network_are_found():
+    posterior = bayesian_network(RECORD[None], jnp.ones(1))
+    position = start(jax.random.key(0), 3, 2)
+    parts = gradient_parts(
+        posterior.loglikelihood_fn,
+        position,
+        jax.tree.map(lambda x: x[0], posterior.data),
+    )
+    (product,) = (part for part in parts if isinstance(part, Outer))
+    assert product.weights.size == 2 and product.direction.size == 4
 
 
 def test_large_positions_are_left_whole():
