@@ -81,8 +81,8 @@ def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multipl
     """Add float64 noise to a clipped sum, and round to a public lattice.
 
     The other parameters and the lattice are those of `add_noise`. The lattice must not
-    depend on the noise, so the noise multiplier is public. With one that `add_noise`
-    does not take, such as NaN, zero is returned and nothing is released.
+    depend on the noise, so the noise multiplier is public. If it is not
+    positive and finite, zero is returned and nothing is released.
     """
     is_array = isinstance(noise_multiplier, jax.Array)
     with jax.enable_x64(True):
@@ -91,7 +91,7 @@ def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multipl
         places = places.astype(jnp.int64)
         spacing = jnp.int64(1) << places
         noisy = integers + jnp.floor(noise + 0.5).astype(jnp.int64)
-        is_noisy = (noise_multiplier > 0) & (noise_multiplier <= MAX_NOISE_MULTIPLIER)
+        is_noisy = (noise_multiplier > 0) & (noise_multiplier < jnp.inf)
         noisy = jnp.where(is_noisy, noisy + (spacing >> 1), 0)
         public = released(noisy >> places) * (spacing * unit)
     return public.astype(jnp.result_type(float))

@@ -238,6 +238,10 @@ def as_top_level_api(
         weights = weights_like(parameters)
 
         def contribution_fn(record):
+            if aligned and len(normals) == 1:
+                # Of a batch of one draw, products with the record are not found.
+                draw = jax.tree.map(lambda leaf: leaf[0], draws)
+                return gradient_parts(posterior.loglikelihood_fn, draw, record)
             if aligned:
                 return gradient_parts(loglikelihood, draws, record)
             gradient = jax.grad(value)(parameters, record)

@@ -134,7 +134,7 @@ def test_release_moves_with_the_sum():
     np.testing.assert_array_equal(moved, 3 * 2.0**36)
 
 
-@pytest.mark.parametrize("multiplier", [np.nan, -1.0, 0.0, np.inf, 2.0**16])
+@pytest.mark.parametrize("multiplier", [np.nan, -1.0, 0.0, np.inf])
 def test_what_is_no_noise_multiplier_releases_nothing(multiplier):
     with jax.enable_x64(True):
         integers = jnp.full(3, 10**9)
