@@ -11,8 +11,9 @@ sets and parameters, the distances of means in posterior standard deviations, th
 of standard deviations, their largest ratio to those of the prior, and how often 90 %
 intervals hold the truth, with a standard error that takes the parameters of a data set
 for one observation, beside how often those of the posterior without privacy hold it on
-the same data sets. benchmarks/numpyro_models.json holds the rows of the zoo in docs,
-of 20,000 records; those of not_centred are beside NUTS, on 40,000.
+the same data sets. The docs read rows from files of benchmarks: numpyro_models.json has
+the zoo, of 20,000 records, with not_centred beside NUTS and on 40,000;
+numpyro_examples.json has all records; numpyro_small.json has 500 and 2000 of them.
 """
 
 import argparse
