@@ -204,9 +204,9 @@ def _copies(jaxpr, stored: set) -> set:
 
 def _is_scaling(eqn) -> bool:
     """Whether it multiplies by a number, or divides by one."""
-    first, *others = (isinstance(atom, Literal) for atom in eqn.invars)
+    numbers = [isinstance(atom, Literal) for atom in eqn.invars]
     name = eqn.primitive.name
-    return (name == "mul" and (first or others[0])) or (name == "div" and others[0])
+    return (name == "mul" and any(numbers)) or (name == "div" and numbers[1])
 
 
 def _factors(variable, makers):
