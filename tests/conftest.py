@@ -46,7 +46,6 @@ if not X64:
         "release/test_separate.py",
         "release/test_taint.py",
         "test_readme.py",
-        "runner/test_attack.py",
         "runner/test_compilations.py",
         "runner/test_ledger.py",
         "runner/test_messages.py",

@@ -107,6 +107,7 @@ class Inquiry:
         self.dim, self.dtype = self.start.size, self.start.dtype
         self.tempering = posterior.tempering
         self.is_wide = is_wide()
+        # As many records tell as much without tempering.
         self.effective = posterior.tempering * num_records
         # Functions of the model are traced once, wherever they are called.
         self.scores_fn = jax.jit(model.scores_fn)

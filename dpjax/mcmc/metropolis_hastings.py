@@ -101,10 +101,11 @@ def algorithm(step: Transition, proposal: Proposal, events_fn: Callable) -> Algo
 
 
 def propose(proposal: Proposal, words, state: MHState, step_size) -> Move:
-    """A move, whose distance is the one that is charged if the proposal has only one.
+    """The proposal's move, with the distance for which a step is charged.
 
-    Clip bounds that grow with the distance then hold for proposals of the user too,
-    whose moves may be longer than they say.
+    If `Proposal.longest` says that all moves are as long, this is that length, however
+    far the move goes: a user's proposal may say so and move farther, and clip bounds
+    that grow with the distance must not grow beyond the one that is charged.
     """
     move = proposal.propose(words, state.position, state.walk, step_size)
     distance = proposal.longest(step_size)

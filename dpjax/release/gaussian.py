@@ -81,8 +81,8 @@ def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multipl
     """Add float64 noise to a clipped sum, and round to a public lattice.
 
     The other parameters and the lattice are those of `add_noise`. The lattice must not
-    depend on the noise, so the noise multiplier is public. If it is not
-    positive and finite, zero is returned and nothing is released.
+    depend on the noise, so the noise multiplier is public. If it is not positive and
+    finite, zero is returned and nothing is released.
     """
     is_array = isinstance(noise_multiplier, jax.Array)
     with jax.enable_x64(True):
