@@ -1,11 +1,16 @@
-"""Records that reach a function of a posterior other than as its argument.
+"""A search for records that a user's function holds, instead of taking as its argument.
 
 The log-likelihood of one record may read that record and public values; a prior, a
 simulator and a `constrain_fn` may read public values alone. A function can hold records
 all the same: in its closure, its globals, its defaults, the attributes of its object,
 or as constants of the program that JAX traces. What a function holds is compared with
 the data in three ways: by identity and shared memory, by the length of the leading
-axis, and by content. So is where chains start, but only by what cannot be chance.
+axis, and by content. The positions where chains start are compared as well, but by
+length not at all, and by content only if the match cannot be chance.
+
+`captured` and `constants` list what a function holds, `Records` compares it with the
+data, and the functions whose names begin with ``check_`` raise an error. Records that
+reach a result through the arguments of a program are found by `dpjax.release.taint`.
 """
 
 import dis
@@ -40,32 +45,36 @@ LIBRARIES = frozenset(
     | {"optax", "pandas", "polars", "scipy"}
     | sys.stdlib_module_names
 ) - {"__main__"}
-"""Packages whose globals, classes and defaults that are numbers are not the user's."""
+"""Packages whose code is not the user's. Of their functions, neither the globals nor
+defaults that are plain numbers are searched for records, and of their classes nothing
+is."""
 
 NUMBERS = int, float, complex
 
 SIGNIFICANT_DIGITS = 5
-"""Decimal digits of a number that could be typed by hand, such as 0.5, which many data
-sets hold by chance. A number with more digits is *unmistakable*: if the data hold it,
-it was probably taken from them."""
+"""The most decimal digits of a number that could be typed by hand, such as 0.5, which
+many data sets hold by chance. A number with more digits is *unmistakable*: if the data
+hold it, it was probably taken from them."""
 
 MIN_RUN = 8
-"""Entries in a row that are not equal by chance. Of unmistakable numbers, two are
-enough."""
+"""Length from which on an array that is found in the data, entry after entry, is taken
+for records, if its entries are not all equal. If it has two different unmistakable
+numbers, any length is enough."""
 
 LONG_RUN = 64
-"""Entries of a run that are not in the data by chance, although each alone could be
-typed by hand, if they are not evenly spaced (`_is_long_run`)."""
+"""Length from which on such an array is not in the data by chance, although each entry
+alone could be typed by hand. Most entries must be unevenly spaced (`_is_long_run`)."""
 
 MAX_CHANCE = 1e-3
-"""Chance at which public numbers may be taken for entries of the data."""
+"""An array is taken for records if all its unmistakable numbers are in the data and the
+probability that they are there by chance is below this."""
 
 
 class Records:
-    """What tells the records of posteriors from public constants.
+    """The records of one or more posteriors, to tell them from public constants.
 
-    The posteriors have the same functions. What they name as `public` is not taken for
-    records.
+    The posteriors have the same functions. Values that a posterior names in its
+    `public` are not taken for records.
     """
 
     def __init__(self, posterior: Posterior, *others: Posterior):
@@ -76,17 +85,23 @@ class Records:
         self._public = jax.tree.leaves(public) + list(map(_together, lists))
 
     def why_secret(self, value) -> str:
-        """What gives a value away as records; empty if nothing does."""
+        """Why a value is taken for records, as the end of a sentence; empty if not."""
         return dict(self.secrets([("", value)])).get("", "")
 
     @np.errstate(over="ignore", invalid="ignore")
     def secrets(
         self, named: Iterable[tuple[str, Any]], only_unmistakable: bool = False
     ) -> list[tuple[str, str]]:
-        """Those of the (name, value) pairs that are records, as (name, why).
+        """The values that are taken for records, as (name, why) pairs.
 
-        With `only_unmistakable`, neither the length of an array nor a few numbers that
-        could be typed by hand make records of it.
+        Parameters
+        ----------
+        named
+            (name, value) pairs; a value is a number or an array.
+        only_unmistakable
+            Whether to leave out the weaker signs: a leading axis as long as that of the
+            data, and a run of entries that could be typed by hand, unless it is as long
+            as `LONG_RUN`.
         """
         named = [pair for pair in named if not self._is_public(pair[1])]
         arrays = [_numbers(value) for _, value in named]
@@ -108,9 +123,9 @@ class Records:
         return found
 
     def holds_in_order(self, value) -> bool:
-        """Whether an array is a run of the data that cannot be chance.
+        """Whether the entries of an array follow each other in the data, not by chance.
 
-        It must hold at least `MIN_RUN` different numbers that are unmistakable.
+        For that the array must have at least `MIN_RUN` different unmistakable numbers.
         """
         array = _numbers(value)
         is_telling = _unmistakable(array, array.dtype).size >= MIN_RUN
@@ -129,9 +144,10 @@ class Records:
         )
 
     def _chances(self, arrays: list[np.ndarray]) -> list[float]:
-        """The chance that all unmistakable numbers of an array are in the data.
+        """For each array, the chance that the data hold all its unmistakable numbers.
 
-        It is 1 for an array without such numbers, and infinite if some are not in the
+        It is the probability that public numbers would all be found in the data. It is
+        1 for an array without unmistakable numbers, and infinite if some are not in the
         data. The data are read once for all arrays.
         """
         sought = [_unmistakable(array, array.dtype) for array in arrays]
@@ -152,7 +168,11 @@ class Records:
         return chances
 
     def _holds_run(self, array: np.ndarray) -> bool:
-        """Whether an array is a run of entries of the data, along rows or columns."""
+        """Whether the entries of an array follow each other in the data.
+
+        They may do so along a row or down a column. An array that is too short
+        (`MIN_RUN`) is not looked for.
+        """
         is_long = array.size >= MIN_RUN and np.any(array != array.flat[0])
         if not is_long and _unmistakable(array, array.dtype).size < 2:
             return False
@@ -170,7 +190,7 @@ class Records:
 def check_functions(
     posterior: Posterior, positions, others: Sequence[Posterior] = ()
 ) -> None:
-    """Refuse functions of a posterior that hold records, and positions that are some.
+    """Refuse functions of a posterior that hold records, and starts that are records.
 
     The functions are traced, not executed.
 
@@ -181,7 +201,7 @@ def check_functions(
     positions
         Where chains start, ``(chains, ...)``.
     others
-        Posteriors with the same functions, whose data they must not hold either.
+        Posteriors with the same functions, which must not hold their data either.
 
     Raises
     ------
@@ -203,7 +223,8 @@ def check_functions(
     starts = [
         (jax.tree_util.keystr(path), start)
         for path, leaf in jax.tree_util.tree_leaves_with_path(positions)
-        # Within a trace, as NumPyro makes on several devices, they are not known.
+        # NumPyro calls this within a trace if it has several devices. Positions that
+        # are traced have no values to compare.
         if not isinstance(leaf, Tracer)
         for start in np.asarray(leaf)
     ]
@@ -215,16 +236,17 @@ def check_functions(
 
 
 def check_sample(posterior: Posterior, sample: Callable, parameters, others=()) -> None:
-    """Refuse a sampler of fitted distributions that holds records.
+    """Refuse an algorithm's function `sample` that holds records.
 
     Parameters
     ----------
     posterior, others
         As in `check_functions`.
     sample
-        As of `dpjax.algorithm.Algorithm`. It is traced, not executed.
+        The field of `dpjax.algorithm.Algorithm`: it draws positions from the fitted
+        distribution. It is traced, not executed.
     parameters
-        Shapes of what it takes.
+        Shapes and dtypes of the parameters that `sample` takes, a pytree.
 
     Raises
     ------
@@ -239,7 +261,7 @@ def check_sample(posterior: Posterior, sample: Callable, parameters, others=()) 
 def check_simulation(
     posterior: Posterior, simulate_fn: Callable, prior_sample_fn: Callable
 ) -> None:
-    """Refuse functions that simulate, where they hold records.
+    """Refuse a simulator, or a sampler of the prior, that holds records.
 
     Parameters
     ----------
@@ -260,9 +282,11 @@ def check_simulation(
 
 
 def check_example(posterior: Posterior, example: Mapping[str, Any]) -> None:
-    """Refuse made-up records that are the first of the data, or others in their order.
+    """Refuse an `example` of made-up records that was copied from the data.
 
-    Made-up records may share single numbers with the data, such as an age.
+    An array counts as copied if its entries follow each other in the data
+    (`Records.holds_in_order`). Made-up records may share single numbers with the data,
+    such as an age.
 
     Raises
     ------
@@ -282,10 +306,14 @@ def check_example(posterior: Posterior, example: Mapping[str, Any]) -> None:
 def _check(
     records: Records, kind: str, function: Callable, arguments, allowed: str
 ) -> None:
-    """Refuse a function that holds records, when `arguments` are what it takes."""
+    """Refuse a function that holds records.
+
+    It is traced on `arguments`. The message calls it `kind`, and says in the words of
+    `allowed` which records it may read.
+    """
     held = [(f"{name!r}", value) for name, value in captured(function)]
-    # A new function, as JAX may have traced this one when its variables had other
-    # values.
+    # JAX keeps traces by function. If this one was traced before, its variables may
+    # have had other values, so a new function is traced.
     program = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
     if kind == "loglikelihood_fn":
         separate.check_batching(program, kind)
@@ -305,12 +333,12 @@ def captured(function: Callable) -> list[tuple[str, Any]]:
     """Numbers and arrays that reach a function other than as arguments.
 
     They come from closures, globals, defaults, `functools.partial`, bound methods, and
-    attributes of functions, of objects and of their classes. The numbers of a list are
-    one array.
+    attributes of functions, of objects and of their classes.
 
     Returns
     -------
-    ``(name, value)`` of each.
+    A ``(name, value)`` pair for each number and array. A list, tuple or set of numbers
+    is one array.
     """
     found, seen, waiting = [], {}, [("", function)]
     while waiting:
@@ -333,12 +361,12 @@ def _are_numbers(value) -> bool:
 
 
 def _together(value):
-    """The numbers of a list as one array; anything else as it is."""
+    """A list, tuple or set of numbers as one array; any other value unchanged."""
     return np.asarray(list(value)) if _are_numbers(value) else value
 
 
 def _parts(value) -> Iterator[tuple[str, Any]]:
-    """What an object holds, by name; the name is empty where there is none."""
+    """What an object holds, as (name, value) pairs; parts without a name have ""."""
     match value:
         case functools.partial():
             yield "", value.func
@@ -391,7 +419,7 @@ def _named(attributes) -> Iterator[tuple[str, Any]]:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of a function and of the functions that it defines."""
+    """The code of a function, and that of the functions defined inside it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
@@ -399,7 +427,11 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _globals(code: types.CodeType, variables: dict) -> Iterator[tuple[str, Any]]:
-    """Globals that the code looks up, and attributes of the user's modules."""
+    """Globals that the code looks up.
+
+    A module of the user stands for those of its attributes whose names are in the code;
+    a module of a library stands for nothing.
+    """
     for step in dis.get_instructions(code):
         value = variables.get(step.argval) if step.opname in _LOADS else None
         if isinstance(value, types.ModuleType):
@@ -422,8 +454,9 @@ def constants(
 ) -> Iterator[Any]:
     """Constants of a traced program and of the programs inside it.
 
-    Literals are numbers, which are written into the program. So are arrays where JAX is
-    set to simplify constants; they are not left out.
+    Literals are constants that are written into the equations of a program. They are
+    numbers, except where JAX is set to simplify constants: then arrays are literals
+    too. Without `with_literals` the numbers are left out, but not these arrays.
     """
     if isinstance(program, ClosedJaxpr):
         yield from program.consts
@@ -437,7 +470,7 @@ def constants(
 
 
 def _numbers(value) -> np.ndarray:
-    """The entries of an array or a number; none if these are no numbers."""
+    """A number or an array as a NumPy array; an empty one if it is not numeric."""
     if not jnp.issubdtype(getattr(value, "dtype", float), jax.dtypes.extended):
         array = np.asarray(value)
         if jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool:
@@ -446,7 +479,7 @@ def _numbers(value) -> np.ndarray:
 
 
 def _blocks(leaf) -> Iterator[np.ndarray]:
-    """An array of the data, as far as it is on this host, as arrays ``(rows, ...)``."""
+    """The parts of an array of the data that this host holds, each ``(rows, ...)``."""
     if isinstance(leaf, jax.Array):
         yield from (_numbers(part.data) for part in leaf.addressable_shards)
     elif isinstance(leaf, np.ndarray):
@@ -454,10 +487,10 @@ def _blocks(leaf) -> Iterator[np.ndarray]:
 
 
 def _unmistakable(array: np.ndarray, dtype) -> np.ndarray:
-    """The unmistakable numbers of an array, sorted and in `dtype`.
+    """The unmistakable numbers of an array, distinct, sorted and in `dtype`.
 
-    These are the numbers that differ from what `SIGNIFICANT_DIGITS` decimal digits of
-    them say.
+    A number is unmistakable if rounding it to `SIGNIFICANT_DIGITS` decimal digits
+    changes it. Only floats can be; zero, NaN and infinity are not.
     """
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return np.zeros(0, dtype)
@@ -465,18 +498,20 @@ def _unmistakable(array: np.ndarray, dtype) -> np.ndarray:
     numbers = numbers[np.isfinite(numbers) & (numbers != 0)]
     exact = numbers.astype(float)
     digits = SIGNIFICANT_DIGITS - 1 - np.floor(np.log10(np.abs(exact)))
-    # Powers of ten are exact, so that a short number is found again to the last bit.
+    # Only 10^k with k >= 0 is computed: 10^-k is not exact in floating point, and with
+    # it a short number would not be found again to the last bit.
     up, down = 10.0 ** digits.clip(0, 300), 10.0 ** (-digits).clip(0, 300)
     return numbers[(np.round(exact * up / down) / up * down).astype(dtype) != numbers]
 
 
 def _is_long_run(array: np.ndarray) -> bool:
-    """Whether so many entries, in this order, are not in the data by chance.
+    """Whether an array is so long and irregular that data do not hold it by chance.
 
-    At most half of the steps between neighbours may be as large as the step before. So
-    a range, a step function or an identity matrix of some size does not count, as data
-    that are sorted or one-hot hold those by chance. Nor do random words and tables for
-    them, in uint32, for which all records would be read.
+    It has at least `LONG_RUN` entries, and at most half of the steps between
+    neighbouring entries are as large as the step before. So a range, a step function or
+    an identity matrix of some size does not count, as data that are sorted or one-hot
+    hold those by chance. Arrays in uint32 do not count either: they are random words
+    and tables for them, and to compare them all records would be read.
     """
     if array.size < LONG_RUN or array.dtype == np.uint32:
         return False
@@ -486,7 +521,7 @@ def _is_long_run(array: np.ndarray) -> bool:
 
 
 def _are_found(numbers: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:
-    """Which of the sorted numbers are entries of the blocks."""
+    """Which of the sorted `numbers` are entries of the blocks, booleans."""
     are_found = np.zeros(len(numbers), bool)
     for block in blocks:
         for rows in np.array_split(np.atleast_1d(block), 1 + block.size // 2**20):
@@ -497,7 +532,7 @@ def _are_found(numbers: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:
 
 
 def _occurs(run: np.ndarray, line) -> bool:
-    """Whether the entries of `run` follow each other in `line`."""
+    """Whether the entries of `run` follow each other in `line`, bit for bit."""
     size = 2**20
     return any(
         run.tobytes() in line[start : start + size + run.size].tobytes()

@@ -1,13 +1,18 @@
 """Bounds on one record's log ratio, and the sensitivity of a sum clipped at them.
 
-A kernel takes its `clip_bound` as a number, a `Lipschitz` or a `Range`. `of` makes a
-`ClipBound` of any of these, and the kernel asks the bound what it needs to know:
+A record's log ratio is log p(x | proposed) - log p(x | position) of one record x. A
+Metropolis-Hastings kernel takes its `clip_bound` as a number, a `Lipschitz` or a
+`Range`. `of` makes a `ClipBound` of any of these, and the kernel asks the bound what it
+needs to know:
 
 - `ClipBound.at`, the bound for a move over a known distance;
-- `ClipBound.largest`, the bound for every move of a proposal, or None where the
-  proposal's distance varies and the bound grows with it;
+- `ClipBound.largest`, one bound that holds for every move of a proposal; None if the
+  distance of the moves varies and the bound grows with it;
 - `ClipBound.limits`, the interval that log ratios are clipped to;
 - `ClipBound.is_constant`, whether the bound is the same for all moves.
+
+`sensitivity` and `log_ratio_sensitivity` then say how far neighbouring data can move a
+sum of clipped terms.
 """
 
 from collections.abc import Callable
@@ -32,11 +37,11 @@ __all__ = [
 ]
 
 MAX_RECORDS = 2**30
-"""Records up to which the rounding of a sum of log ratios is accounted for."""
+"""The most records for which `log_ratio_sensitivity` covers the rounding of a sum."""
 
 
 class ClipBound:
-    """What `Constant`, `Lipschitz` and `Range` answer. Bounds are in nats, untempered.
+    """Base of `Constant`, `Lipschitz` and `Range`. Bounds are in nats, untempered.
 
     is_constant
         Whether the bound is the same for all moves.
@@ -48,23 +53,26 @@ class ClipBound:
     number: Any
 
     def at(self, distance) -> Any:
-        """Bound for a move over `distance`, which may be traced."""
+        """The bound for a move over `distance`, which may be traced."""
         return self.number * distance
 
     def largest(self, distance: float | None) -> Any:
-        """Bound for all moves of a proposal; None if there is none.
+        """One bound that holds for all moves of a proposal; None if there is none.
 
         Parameters
         ----------
         distance
-            How far the proposal moves; None if the distance varies.
+            How far every move of the proposal goes; None if the distance varies.
         """
         if distance is None and not self.is_constant:
             return None
         return self.at(distance)
 
     def limits(self, position, move) -> tuple:
-        """Interval ``(low, high)`` for a `dpjax.proposals.Move` from `position`."""
+        """The interval ``(low, high)`` to which log ratios are clipped.
+
+        It is that of a `dpjax.proposals.Move` from `position`.
+        """
         bound = self.at(move.distance)
         return -bound, bound
 
@@ -100,11 +108,11 @@ class Lipschitz(ClipBound):
 
 @dataclass(frozen=True)
 class Range(ClipBound):
-    """A public range of the log ratio of all records that there could be.
+    """A public interval that holds the log ratio of every record that there could be.
 
-    Only kernels with minibatches of Poisson size take a range; they bound how far a
-    log ratio is from the centre of the range, and so `at` and `largest` are bounds on
-    half of the range's width.
+    Only kernels with minibatches of Poisson size take a range. What they bound is how
+    far a log ratio is from the centre of the interval, so `at` and `largest` are bounds
+    on half of the interval's width.
 
     Parameters
     ----------
@@ -115,8 +123,8 @@ class Range(ClipBound):
         function must not read the data, and exchanging the positions must give
         ``(-high, -low)``. `dpjax.bounds` has some.
     half_range
-        Bound on (high - low) / 2 per unit of the proposal's distance. A step is charged
-        for this bound, and a wider interval is narrowed to it about its centre.
+        Bound on (high - low) / 2 per unit of the distance of a move. A step is charged
+        for this bound. An interval that is wider is narrowed to it about its centre.
     """
 
     bounds_fn: Callable[[Any, Any], tuple]
@@ -199,7 +207,7 @@ def log_ratio_sensitivity(
     Parameters
     ----------
     clip_bound
-        b, tempered.
+        b, the bound on the tempered log ratio of one record, in nats.
 
     Raises
     ------
@@ -208,10 +216,11 @@ def log_ratio_sensitivity(
 
     Notes
     -----
-    The sum of n clipped ratios is an exact integer. Two factors, the unit of the grid
-    and the tempering, make it a log ratio, and each product rounds by 2^-53 n b at
-    most. So the log ratios of neighbouring data differ by at most 2^-51 n b more than
-    the exact ones. This is charged for `MAX_RECORDS`, so that it is the same for all n.
+    The sum of n clipped ratios, in cells of the grid, is an exact integer. It is
+    multiplied by the size of a cell and by the tempering to make it a log ratio, and
+    each product rounds by 2^-53 n b at most. So the log ratios of neighbouring data
+    differ by at most 2^-51 n b more than the exact ones. The charge takes n to be
+    `MAX_RECORDS`, so that it is the same for all n.
     """
     rounding = MAX_RECORDS * 2.0**-51 * clip_bound
     return sensitivity(clip_bound, neighboring_relation) + rounding

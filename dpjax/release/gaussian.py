@@ -1,14 +1,21 @@
 """Gaussian noise for released vectors, on a public lattice.
 
-The noise is drawn by inversion from 96 bits: a sign, and a magnitude of which the upper
-tail has the probability u, a 95-bit number below one half. Computing the magnitude in
-float64 moves the ends of a lattice cell a little, which multiplies the probability of
-the cell by a factor close to one. Far out, beyond 11 standard deviations, there are few
-numbers u a cell, and none beyond 12. An observer who saw noise there would learn much.
-So if the first 82 bits of u are ones, which happens with probability 2^-82, the
-remaining 13 bits place the magnitude uniformly below 40 standard deviations. Every cell
-then has at least its ideal probability, up to a factor close to one: it has at least
-six of the 2^96 draws from the uniform law, and rounding to 95 bits takes at most two.
+A sum from `vector_sums` is an exact integer. `add_noise` adds noise to it and rounds
+the result to multiples of a public number, the lattice; `gaussian_sum` is built on
+that. `on_lattice` does the same with noise drawn elsewhere, for `k_norm_sum`. A
+*lattice cell* is the set of noisy values that are rounded to one lattice point.
+
+The noise is drawn by inversion from 96 bits. One bit is the sign. The other 95 are a
+number u below one half, and the magnitude of the noise is the one whose upper tail has
+probability u. Computing the magnitude in float64 moves the ends of a lattice cell a
+little, which multiplies the probability of the cell by a factor close to one.
+
+That alone would fail far out: beyond 11 standard deviations few numbers u fall into a
+cell, and beyond 12 none. An observer who saw noise there would learn much. So if the
+first 82 bits of u are ones, which happens with probability 2^-82, the remaining 13 bits
+place the magnitude uniformly below 40 standard deviations. Every cell then has at least
+its ideal probability, up to a factor close to one: of the 2^96 possible draws at least
+six reach it through this uniform law, and rounding u to 95 bits costs it at most two.
 Ideal noise beyond 40 standard deviations has a probability below e^-800.
 """
 
@@ -30,19 +37,21 @@ __all__ = [
 ]
 
 MAX_NOISE_MULTIPLIER = 2.0**15
-"""Largest noise multiplier for which the numerical error is known."""
+"""Largest noise multiplier for which `FAILURE_PROB` and `RELATIVE_ERROR` hold."""
 
 WORDS_PER_COORDINATE = 3
-"""Uniform uint32 words that `add_noise` needs for each coordinate."""
+"""Number of uniform uint32 words that `add_noise` needs for each coordinate."""
 
 FAILURE_PROB = 2.5e-25
-"""Probability of noise from the uniform law, and of what rounding to 95 bits adds."""
+"""Bound, for one coordinate, on the probability of noise from the uniform law together
+with the probability that rounding u to 95 bits adds to cells."""
 
 RELATIVE_ERROR = 1.2e-13
-"""Bound on the error in nats of the log probability of a lattice cell, otherwise."""
+"""Bound on the error of the log probability of a lattice cell of one coordinate, in
+nats, apart from what `FAILURE_PROB` covers."""
 
 REACH = 40.0
-"""Standard deviations up to which the uniform law goes."""
+"""Magnitude in standard deviations up to which the uniform law places noise."""
 
 
 def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multiplier):
@@ -53,17 +62,18 @@ def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multipli
     words
         Uniform uint32, ``(WORDS_PER_COORDINATE * size,)``.
     integers
-        Int64 ``(size,)`` in units of the grid, from `vector_sum`.
+        The sum in cells of the grid, int64 ``(size,)``, from `vector_sum`.
     unit
-        What one cell stands for: ``l2_clip_norm / VECTOR_GRID``.
+        The size of one cell of the grid: ``l2_clip_norm / VECTOR_GRID``.
     noise_multiplier
         Noise standard deviation over the clip norm, in (0, `MAX_NOISE_MULTIPLIER`]: a
         float, or a float64 scalar array.
 
     Returns
     -------
-    Floats ``(size,)``: multiples of ``unit`` times the largest power of two cells, of
-    one or more, that is at most a sixteenth of the noise's standard deviation.
+    Floats ``(size,)``: multiples of 2^k ``unit``. The lattice spacing 2^k, in cells of
+    the grid, is the largest power of two that is at most a sixteenth of the noise's
+    standard deviation, and at least one.
 
     Notes
     -----
@@ -78,11 +88,11 @@ def add_noise(words: jax.Array, integers: jax.Array, unit: float, noise_multipli
 
 
 def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multiplier):
-    """Add float64 noise to a clipped sum, and round to a public lattice.
+    """Add float64 noise, in cells of the grid, to a clipped sum on a public lattice.
 
     The other parameters and the lattice are those of `add_noise`. The lattice must not
-    depend on the noise, so the noise multiplier is public. If it is not positive and
-    finite, zero is returned and nothing is released.
+    depend on the noise, so it follows from the noise multiplier, which is public. If
+    the multiplier is not positive and finite, zero is returned and nothing is released.
     """
     is_array = isinstance(noise_multiplier, jax.Array)
     with jax.enable_x64(True):
@@ -98,7 +108,7 @@ def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multipl
 
 
 def _standard_noise(first: jax.Array, second: jax.Array, third: jax.Array) -> jax.Array:
-    """Noise with standard deviation one, each of three words."""
+    """Float64 noise with standard deviation one, a number from three words each."""
     high = first.astype(jnp.float64) * 2.0**-33
     middle = second.astype(jnp.float64) * 2.0**-65
     low = (third >> 1).astype(jnp.float64) * 2.0**-96

@@ -2,9 +2,11 @@
 
     sum over the sample of clip(v_i) + N(0, (noise_multiplier C)^2 I),
 
-v_i what record i adds, C the clip norm. Each record enters the sample with chance q, so
-the sum over q estimates that of all records. The divisor q is public, the number of
-records in the sample is not.
+where v_i is the vector that record i adds and C the clip norm. Each record enters the
+sample with chance q, independently of the others. So the sum divided by q estimates the
+sum over all records. The divisor q is public; the number of records in the sample is
+not. `GaussianSum` puts together the sample (`dpjax.random.batches`), the clipped sum
+(`vector_sums`) and the noise (`gaussian`).
 """
 
 import math
@@ -31,18 +33,22 @@ __all__ = ["GaussianSum"]
 class GaussianSum:
     """How sums of vectors are released, and what a release costs.
 
+    Call an instance to release a sum; `event` is what the release costs.
+
     Parameters
     ----------
     l2_clip_norm
-        C, the bound on the norm of what one record adds.
+        C, the bound on the Euclidean norm of the vector that one record adds.
     noise_multiplier
-        Sd of the noise on the sum over C, as in DP-SGD; zero is not private. None if it
-        varies, and is given where it is used.
+        Standard deviation of the noise on the sum, divided by C, as in DP-SGD. Zero is
+        not private. None if it varies: then it is an argument of each release and of
+        `event`.
     sampling_prob
         q in (0, 1], rounded up to a multiple of 2^-32.
     diameter
-        Bound on the distance of what two records add, in clip norms, in [1, 2]. It is
-        2 unless the directions of what records add are known to differ little.
+        Bound on the distance between the vectors that two records add, in clip norms,
+        in [1, 2]. It is 2 unless the vectors of all records are known to have similar
+        directions.
 
     Raises
     ------
@@ -55,7 +61,7 @@ class GaussianSum:
     sampling_prob: float = 1.0
     diameter: float = 2.0
     norm: ClassVar[None] = None
-    """Records are clipped in the Euclidean norm; see also `KNormSum`."""
+    """None: vectors are clipped in the Euclidean norm. `KNormSum` may have another."""
 
     def __post_init__(self):
         check_positive(l2_clip_norm=self.l2_clip_norm)
@@ -67,7 +73,7 @@ class GaussianSum:
         object.__setattr__(self, "sampling_prob", rounded)
 
     def num_words(self, size: int, num_records: int) -> int:
-        """Uniform words for one release of `size` numbers."""
+        """Number of uniform uint32 words for one release of `size` numbers."""
         sample_words = batches.num_poisson_words(self.sampling_prob, num_records)
         return sample_words + gaussian.WORDS_PER_COORDINATE * size
 
@@ -85,17 +91,18 @@ class GaussianSum:
         Parameters
         ----------
         words
-            ``(num_words(size, num_records),)``, size the numbers that a record adds.
+            Uniform uint32, ``(num_words(size, num_records),)``, where ``size`` is how
+            many numbers a record adds.
         posterior
-            Its data are summed over.
+            Its records are summed over.
         contribution_fn, rng_key
             ``record -> pytree`` of floats, as in `vector_sums.vector_sum`.
         noise_multiplier
-            A positive float64 scalar, if it varies.
+            A positive float64 scalar, if that of the instance is None.
 
         Returns
         -------
-        A pytree like that of `contribution_fn`.
+        The sum, not divided by q: a pytree like the result of `contribution_fn`.
 
         Notes
         -----
@@ -128,7 +135,9 @@ class GaussianSum:
         neighboring_relation: NeighboringRelation,
         noise_multiplier: float | None = None,
     ):
-        """What one release of `size` numbers costs.
+        """The privacy event of one release of `size` numbers.
+
+        `noise_multiplier` counts only if that of the instance is None.
 
         Raises
         ------

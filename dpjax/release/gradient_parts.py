@@ -1,16 +1,21 @@
 """A record's gradient in parts, which XLA sums much faster than the whole.
 
-*Outer products.* Where a log-likelihood reads numbers x of the record through products
-with parameters only, such as x . b of a generalized linear model or W x of the first
-layer of a network, that part of the gradient is an outer product of weights and x. Its
-norm is the product of their norms, and its sum over records is a product of two
-matrices, so that no record's gradient is stored. (These are the ghost norms of
-Goodfellow 2015, arXiv:1510.01799, and Li et al. 2022, arXiv:2110.05679.)
+`gradient_parts` traces the gradient of one record's log-likelihood and finds two kinds
+of parts in it. `vector_sums` clips the parts together and sums them over the records.
 
-*Components.* Reverse mode writes the gradient of a function that reads ``position[0]``,
-``position[1]``, ... as a sum of vectors that are zero but for one entry. Over many
-records XLA's CPU compiler stores and adds all of these; the entries as separate numbers
-fuse with what is done to them into one pass, as if written by hand.
+*Outer products.* Suppose that a log-likelihood reads the numbers x of a record only in
+products with parameters, such as x . b in a generalized linear model or W x in the
+first layer of a network. The gradient with respect to those parameters is then an outer
+product of some weights and x. Its norm is the product of their norms, and its sum over
+records is a product of two matrices, so that no record's gradient is stored. (These are
+the ghost norms of Goodfellow 2015, arXiv:1510.01799, and Li et al. 2022,
+arXiv:2110.05679.)
+
+*Components.* If a function reads ``position[0]``, ``position[1]``, ... one by one,
+reverse mode writes its gradient as a sum of vectors that are zero but for one entry.
+Over many records XLA's CPU compiler would store and add all of these vectors. If the
+entries are separate numbers, it fuses their evaluation, clipping and summation into one
+pass, as if written by hand.
 """
 
 import functools
@@ -26,22 +31,24 @@ from jax.flatten_util import ravel_pytree
 __all__ = ["Outer", "gradient_parts", "whole"]
 
 MAX_PARTS = 16
-"""Components up to which one pass over the records each is worth it."""
+"""The most components that are kept apart. Each of them may take a pass over the
+records, so more components are faster as one vector."""
 
 COPIES = frozenset(
     {"broadcast_in_dim", "concatenate", "convert_element_type", "reshape", "slice"}
     | {"squeeze", "transpose"}
 )
-"""Primitives whose result holds entries of their arguments."""
+"""Primitives whose results hold entries of their arguments and no other numbers."""
 
 
 class Outer(NamedTuple):
     """The vector ``(weights * direction).ravel()``.
 
     weights, direction
-        Shapes ``(p, 1)`` and ``(1, q)``, or ``(1, p)`` and ``(q, 1)``. The direction
-        holds entries of the record and numbers, times numbers at most: then XLA finds
-        the same values however often it evaluates them.
+        Shapes ``(p, 1)`` and ``(1, q)``, or ``(1, p)`` and ``(q, 1)``. An entry of the
+        direction is an entry of the record or a constant, or one of these times a
+        constant. Then XLA finds the same bits however often it evaluates it
+        (`exact_sums.directions` needs that).
     """
 
     weights: jax.Array
@@ -49,12 +56,12 @@ class Outer(NamedTuple):
 
 
 def whole(part) -> jax.Array:
-    """A part as a vector."""
+    """A part of a gradient as a vector: an `Outer` is multiplied out."""
     return (part.weights * part.direction).ravel() if isinstance(part, Outer) else part
 
 
 def gradient_parts(function, position, record, max_parts: int = MAX_PARTS) -> list:
-    """The gradient of ``function(position, record)``, as what makes it up.
+    """The gradient of ``function(position, record)`` in the position, as parts.
 
     Parameters
     ----------
@@ -63,14 +70,15 @@ def gradient_parts(function, position, record, max_parts: int = MAX_PARTS) -> li
     position
         Pytree of d numbers.
     max_parts
-        Components up to which they are separate.
+        The most neighbouring components that are returned as separate parts.
 
     Returns
     -------
-    `Outer` products and vectors, whose concatenation as vectors is the flattened
-    ``jax.grad(function)(position, record)``. The components before, between and after
-    the products are vectors of one component, or one vector if they are too many, or if
-    they are not made of parts.
+    A list of `Outer` products and vectors. Made vectors by `whole` and concatenated,
+    they are the flattened ``jax.grad(function)(position, record)``. The components
+    before, between and after the products each come as a vector of one component. They
+    come as one vector instead if they are more than `max_parts`, or if the program
+    computes them as one vector.
     """
     start, unravel = ravel_pytree(position)
 
@@ -112,7 +120,10 @@ def gradient_parts(function, position, record, max_parts: int = MAX_PARTS) -> li
 
 
 def _parts(jaxpr) -> list:
-    """Variables whose sum is the output vector, after the places where they begin."""
+    """Vectors whose sum is the output vector of a program, as (start, variable) pairs.
+
+    A vector stands at the components from ``start`` on; elsewhere it counts as zero.
+    """
     makers = _makers(jaxpr)
     parts = []
 
@@ -140,13 +151,13 @@ def _parts(jaxpr) -> list:
 
 
 def _makers(jaxpr):
-    """What returns the equation that makes a variable, or None."""
+    """A function from a variable to the equation that makes it, or None."""
     makers = {variable: eqn for eqn in jaxpr.eqns for variable in eqn.outvars}
     return lambda atom: None if isinstance(atom, Literal) else makers.get(atom)
 
 
 def _of_one_shape(eqn) -> bool:
-    """Whether no term is a number that is added to every component."""
+    """Whether all terms of a sum have its shape: none is a broadcast scalar."""
     return all(term.aval.shape == eqn.outvars[0].aval.shape for term in eqn.invars)
 
 
@@ -158,12 +169,12 @@ def _pads_with_zeros(eqn) -> bool:
 
 
 def _products(jaxpr, parts) -> dict:
-    """Parts that are outer products, in order, and that no other part overlaps.
+    """The parts that are outer products and that no other part overlaps.
 
     Returns
     -------
-    ``{start: (weights, direction, axis)}``: two variables, and the axis of the product
-    along which the direction lies.
+    ``{start: (weights, direction, axis)}`` in the order of ``start``: two variables,
+    and the axis of their product along which the direction lies.
     """
     makers, copies = _makers(jaxpr), _copies(jaxpr, set(jaxpr.invars[1:]))
     products, end = {}, 0
@@ -183,7 +194,7 @@ def _products(jaxpr, parts) -> dict:
 
 
 def _copies(jaxpr, stored: set) -> set:
-    """Variables that hold entries of the stored ones, or of these times numbers."""
+    """Variables whose entries are entries of `stored`, constants, or scaled ones."""
     found = set(stored)
 
     def is_copy(atom):
@@ -203,14 +214,14 @@ def _copies(jaxpr, stored: set) -> set:
 
 
 def _is_scaling(eqn) -> bool:
-    """Whether it multiplies by a number, or divides by one."""
+    """Whether an equation multiplies by a number, or divides by one."""
     numbers = [isinstance(atom, Literal) for atom in eqn.invars]
     name = eqn.primitive.name
     return (name == "mul" and any(numbers)) or (name == "div" and numbers[1])
 
 
 def _factors(variable, makers):
-    """Two variables whose flattened outer product is that variable, or None."""
+    """Two variables whose flattened outer product is `variable`, or None."""
     eqn = makers(variable)
     match eqn and eqn.primitive.name:
         case "reshape":

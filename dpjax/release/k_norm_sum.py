@@ -1,33 +1,36 @@
 """A sum over records of clipped vectors with K-norm noise.
 
-    sum of clip(v_i) + x,    with the density of x proportional to e^(-c |x| / C),
+    sum over all records of clip(v_i) + x,
 
-v_i what record i adds and C the clip norm. With the Euclidean norm, in few dimensions x
+where v_i is the vector that record i adds, C the clip norm, and the density of the
+noise x is proportional to e^(-c |x| / C). With the Euclidean norm, in few dimensions x
 is smaller than Gaussian noise of the same privacy: see `dpjax.privacy.KNormRelease`.
-With a `MixedNorm` it is in many, if records add few large components. It is then made
-of independent parts, one of each single component and one of the others, to each of
-which the following applies.
+With a `MixedNorm` it is smaller in many dimensions, if each record adds few large
+components. The noise of a mixed norm consists of independent parts: one for each single
+component, and one for all others together. The following applies to each part.
 
 *Sampling.* In r dimensions c |x| / C has the law Gamma(r), and the direction of x is
-uniform. So c x / C has the law of |z| g, with z normal in r + 1 dimensions and g in r:
-|z| |g| is a product of chi variates of r + 1 and of r degrees of freedom, which by
-Legendre's duplication formula has the moments of Gamma(r). The sum with noise is
-rounded to a lattice, whose spacing depends on c only.
+uniform. So c x / C has the law of |z| g, where z is standard normal in r + 1 dimensions
+and g in r dimensions: |z| |g| is a product of chi variates of r + 1 and of r degrees of
+freedom, which by Legendre's duplication formula has the moments of Gamma(r). The sum
+with noise is rounded to a lattice, whose spacing depends on c only.
 
 *Floating point.* Let s = C sqrt(r + 1) / c be the standard deviation of x_i. Each
-number v of z or g comes from 896 random bits and float64 `ndtri`, with an error of at
-most 7e-16 max(1, |v|), unless |v| exceeds 34. That has a probability of 1e-249 at most,
-for all numbers together, which is negligible even times e^500. Otherwise |x| is at most
-34^2 sqrt(r) s, and x_i has an error of at most e (|x_i| + 34 sqrt(r) s) with
-e = 2^-53 (r + 30), which includes the rounding of the sum of r + 1 squares. So what a
-lattice cell receives fell into a box whose sides end at most that far from the cell's.
-The sides are at least s / 32 long. Along a side c |x| / C changes by at most
-sqrt(r + 1) / 16, so a share h of it holds at most a share h e^(sqrt(r + 1) / 16) of the
-probability. Over the r sides of a cell the errors make up shares of
+component v of z or g is computed from 896 random bits by float64 `ndtri`, with an error
+of at most 7e-16 max(1, |v|), unless |v| exceeds 34. That any component exceeds 34 has a
+probability of at most 1e-249, which is negligible even times e^500. Otherwise |x| is at
+most 34^2 sqrt(r) s, and x_i has an error of at most e (|x_i| + 34 sqrt(r) s) with
+e = 2^-53 (r + 30), which includes the rounding of the sum of r + 1 squares.
+
+A lattice cell is the box of noise values that are rounded to one lattice point, with
+sides at least s / 32 long. The errors move the ends of its sides by at most the error
+of x_i. Along a side c |x| / C changes by at most sqrt(r + 1) / 16, so a share h of the
+side holds at most a share h e^(sqrt(r + 1) / 16) of the probability. Over the r sides
+of a cell the errors make up shares of
 
     64 e r (34^2 + 34 sqrt(r))
 
-in all, so the probability of the cell is the ideal one within a factor of
+in all. So the probability of the cell is the ideal one within a factor of
 exp(2e-10 r (r + 2)), for r up to 1000.
 """
 
@@ -53,32 +56,38 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = ["KNormSum"]
 
 WORDS = 28
-"""Uniform uint32 words of a normal number: so many that float64 alone limits its
-relative accuracy, as far out as any epsilon asks for."""
+"""Number of uniform uint32 words for one normal number. With so many bits only float64
+limits the relative accuracy of the number, as far out in the tails as any epsilon asks
+for."""
 
 FAILURE_PROB = 1e-30
-"""Probability of numbers beyond 34, times e^500."""
+"""Bound on the probability of normal numbers beyond 34, times e^500."""
 
 RELATIVE_ERROR = 2e-10
-"""Bound of the module docstring, over r (r + 2), nats."""
+"""Bound on the error of the log probability of a lattice cell, in nats, divided by
+r (r + 2) for r dimensions: see *Floating point* in the module docstring."""
 
 
 @dataclass(frozen=True)
 class KNormSum:
-    """How sums of numbers are released, and what a release costs.
+    """How sums of vectors are released with K-norm noise, and what a release costs.
+
+    Its use is that of `GaussianSum`, but all records enter.
 
     Parameters
     ----------
     l2_clip_norm
-        C, the bound on the norm of what one record adds.
+        C, the bound on the norm of the vector that one record adds.
     noise_multiplier
-        Sd of the noise of one number over C, at most 2^15; c is sqrt(r + 1) over it for
-        r numbers, and sqrt(2) over it with a mixed norm. None if it varies, and is
-        given where it is used.
+        Standard deviation of the noise of one number divided by C, at most 2^15. For r
+        numbers c is sqrt(r + 1) / noise_multiplier; with a mixed norm it is
+        sqrt(2) / noise_multiplier. None if it varies: then it is an argument of each
+        release and of `event`.
     diameter
         As in `GaussianSum`.
     norm
-        A norm in place of the Euclidean one, of which C is then the bound.
+        The norm in which vectors are clipped and of which the noise is; None for the
+        Euclidean norm.
 
     Raises
     ------
@@ -98,11 +107,14 @@ class KNormSum:
         check_real("diameter", self.diameter, low=1.0, high=2.0)
 
     def num_words(self, size: int, num_records: int) -> int:
-        """Uniform words for one release of `size` numbers, however many records."""
+        """Number of uniform uint32 words for one release of `size` numbers.
+
+        It does not depend on the number of records, because none are sampled.
+        """
         return WORDS * sum(2 * part + 1 for part in self._parts(size))
 
     def _parts(self, size: int) -> list[int]:
-        """Sizes of the parts of the noise that are independent of the others."""
+        """The dimensions of the independent parts of the noise."""
         if self.norm is None:
             return [size]
         return [*(1 for _ in self.norm.single), len(self.norm.others)]
@@ -121,13 +133,14 @@ class KNormSum:
         Parameters
         ----------
         words
-            ``(num_words(size, num_records),)``, size the numbers that a record adds.
+            Uniform uint32, ``(num_words(size, num_records),)``, where ``size`` is how
+            many numbers a record adds.
         posterior, contribution_fn, noise_multiplier, rng_key
             As in `GaussianSum`.
 
         Returns
         -------
-        A pytree like that of `contribution_fn`.
+        The sum, a pytree like the result of `contribution_fn`.
 
         Notes
         -----
@@ -154,7 +167,9 @@ class KNormSum:
         neighboring_relation: NeighboringRelation,
         noise_multiplier: float | None = None,
     ) -> privacy.KNormRelease | privacy.PureRelease:
-        """What one release of `size` numbers costs.
+        """The privacy event of one release of `size` numbers.
+
+        `noise_multiplier` counts only if that of the instance is None.
 
         Raises
         ------
@@ -180,7 +195,7 @@ class KNormSum:
 def _noise(
     words: jax.Array, size: int, noise_multiplier, norm: MixedNorm | None
 ) -> jax.Array:
-    """x in cells of the grid, ``(size,)``."""
+    """The noise x in cells of the grid, ``(size,)``."""
 
     def part(normals, size):
         z, g = jnp.split(normals, [size + 1])
@@ -201,9 +216,10 @@ def _noise(
 
 
 def _normal(words: jax.Array) -> jax.Array:
-    """Standard normal float64 numbers, each of `WORDS` uniform words, in x64 mode."""
+    """Standard normal float64 numbers, each from `WORDS` uniform words, in x64 mode."""
     words = words.reshape(WORDS, -1)
-    # The upper tail's probability: one bit is the sign, half a cell is added.
+    # The probability of the upper tail beyond the magnitude. The last bit is the sign,
+    # and half a unit is added, so that the probability is never zero.
     places = 2.0 ** (-32.0 * np.arange(1, WORDS + 1) - 1)
     tail = jnp.sum(words.astype(jnp.float64) * places[:, None], axis=0)
     magnitude = -ndtri(tail + 2.0 ** (-32 * WORDS - 2))

@@ -1,10 +1,10 @@
 """Clipped sums over records of log-likelihood ratios, with exact sensitivity.
 
-Every record's log ratio is clipped, one that is not finite is replaced by zero, and the
-result is rounded to a public grid of 2^-16 clip bounds. The sums of these integers are
-exact: they do not depend on the order of the records or on how they are split. A
-record's own value may differ in its last digit between devices, and between blocks of
-different length if the likelihood is a matrix product.
+Every record's log ratio is clipped, or replaced by zero if it is not finite, and
+rounded to a public grid of 2^-16 clip bounds. The sums of these integers are exact:
+they do not depend on the order of the records or on how they are split
+(`dpjax.release.exact_sums`). A record's own value may differ in its last digit between
+devices, and between blocks of different length if the likelihood is a matrix product.
 
 *Formal guarantees.* Replacing one record moves a sum by at most two clip bounds, adding
 or removing one by at most one: see `clip_bounds.sensitivity`. The sums are secret until
@@ -25,30 +25,33 @@ from dpjax.release.exact_sums import GRID, exact_sum, sum_over_records, wide
 __all__ = ["batch_moments", "log_ratio_sum", "remember"]
 
 MIN_REMEMBERED_SIZE = 16
-"""Numbers in a record from which on its log-likelihood is worth remembering."""
+"""The fewest numbers in a record with which remembering its log-likelihood saves time.
+A smaller record is evaluated again faster than its log-likelihood is read."""
 
 MAX_REMEMBERED = 2**20
-"""Records up to which log-likelihoods are remembered, one float a record and chain."""
+"""The most records whose log-likelihoods are remembered. They take the memory of one
+float for each record and chain."""
 
 BLOCK = 2**20
-"""Records that are evaluated together. Every chain stores their log ratios."""
+"""The most records that are evaluated together. Every chain stores their log ratios."""
 
 CACHED = 2**20
-"""Numbers in a block where one CPU has more records than `BLOCK`. A record counts for
-eight numbers at least, so that the log ratios of several chains fit into a cache
-too."""
+"""The most numbers in a block, on one CPU that has more records than `BLOCK`, so that
+a block fits into the cache. A record counts for at least eight numbers, so that the log
+ratios of several chains fit too."""
 
 MAX_BATCH_SIZE = 2**20
-"""Records of a batch whose squared cells float64 adds exactly."""
+"""The most records in a batch for which float64 adds the squares of their clipped log
+ratios, in cells of the grid, exactly."""
 
 
 def remember(posterior: Posterior, position) -> jax.Array | None:
     """Log-likelihoods of all records at `position`, ``(n,)``, or None. Secret.
 
-    With them a step evaluates one position instead of two. Records of less than
-    `MIN_REMEMBERED_SIZE` numbers are faster evaluated again than read back, and more
-    than `MAX_REMEMBERED` records, or records on disk, would fill the memory: there is
-    nothing to remember.
+    With them a step evaluates one position instead of two. They are None where they
+    would not help: if a record has fewer than `MIN_REMEMBERED_SIZE` numbers, as it is
+    then evaluated again faster than read back, and if there are more than
+    `MAX_REMEMBERED` records or some are on disk, as they would fill the memory.
     """
     is_large = posterior.num_records > MAX_REMEMBERED or on_disk.is_any(posterior.data)
     if _record_size(posterior) < MIN_REMEMBERED_SIZE or is_large:
@@ -84,12 +87,12 @@ def log_ratio_sum(
     Parameters
     ----------
     position, proposed
-        The public positions compared.
+        The two public positions that are compared.
     clip_bound
-        Positive scalar in nats, Python float or traced; infinity switches clipping
-        and rounding, and with them all privacy, off.
+        Positive scalar in nats, Python float or traced. Infinity as a Python float
+        switches clipping and rounding off, and with them all privacy.
     memory
-        What `remember` returned at `position`.
+        What `remember` returned at `position`; None to evaluate `position` anew.
 
     Raises
     ------
@@ -98,7 +101,8 @@ def log_ratio_sum(
 
     Returns
     -------
-    The untempered sum in nats, a float64 scalar, and what to remember at `proposed`.
+    The untempered sum in nats, a float64 scalar, and the memory for a step from
+    `proposed`: as from `remember`, or None if `memory` is None.
 
     Notes
     -----
@@ -134,7 +138,7 @@ def batch_moments(
     Parameters
     ----------
     indices
-        Numbers of the records in the batch, distinct integers ``(B,)``, secret.
+        The numbers of the records in the batch, distinct integers ``(B,)``, secret.
     position, proposed, clip_bound
         As in `log_ratio_sum`.
 
@@ -151,9 +155,9 @@ def batch_moments(
     Notes
     -----
     *Formal guarantees.* Replacing one record of the batch moves the mean by at most
-    2 M / B and the variance by at most 4 (1 - 1/B) M^2 / B, M the clip bound, both up
-    to the rounding of float64: the sums of ratios and of their squares are exact
-    integers. Nothing is released here.
+    2 M / B and the variance by at most 4 (1 - 1/B) M^2 / B, where M is the clip bound.
+    Both hold up to the rounding of float64: the sums of ratios and of their squares are
+    exact integers. Nothing is released here.
     """
     size = indices.shape[0]
     if size > MAX_BATCH_SIZE:
@@ -176,21 +180,25 @@ def _unbounded(clip_bound) -> bool:
 
 
 def _cells(ratio: jax.Array, clip_bound) -> jax.Array:
-    """Clipped log ratios in whole cells of the grid."""
+    """Clipped log ratios in whole cells of the grid, as floats.
+
+    Under an infinite bound they are the log ratios themselves, in nats.
+    """
     if _unbounded(clip_bound):
         return ratio
     ratio = wide(ratio)
-    # A bound of zero, that of a move over no distance, would make 0 * inf.
+    # A move over no distance has a bound of zero, which would give 0 * inf here.
     scale = GRID / jnp.maximum(clip_bound, 1e-30)
     cells = jnp.clip(ratio * scale, -GRID, GRID)
-    # XLA would undo the trick of adding and subtracting a large number. Rounding comes
-    # before the selection below, or XLA would move it into the slower pass of the sum.
+    # One can also round by adding and subtracting a large number, but XLA would undo
+    # that. Rounding comes before the selection below, or XLA would move it into the
+    # slower pass of the sum.
     cells = lax.round(cells, lax.RoundingMethod.TO_NEAREST_EVEN)
     return jnp.where(jnp.isfinite(ratio), cells, 0.0)
 
 
 def _unit(clip_bound):
-    """What one cell stands for, in nats; call it under `jax.enable_x64(True)`."""
+    """The size of one cell in nats, float64; call it under `jax.enable_x64(True)`."""
     if _unbounded(clip_bound):
         return 1.0
     return jnp.asarray(clip_bound, jnp.float64) / GRID

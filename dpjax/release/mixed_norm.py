@@ -1,13 +1,15 @@
-"""A norm that is short for vectors with few large components.
+"""A norm in which vectors with few large components are short.
 
     |x| = sum of |x_i| over the single components + w |the others|_2,
     w = sqrt((r + 1) / 2) for r others.
 
-What a record of one group adds has one large component among those of all groups. Noise
-of a density proportional to e^(-c |x|) is then independent Laplace noise on the single
-components, and on the others K-norm noise (`dpjax.release.k_norm_sum`) of the same
-standard deviation, which is why w is what it is. It does not grow with the number of
-components as Euclidean K-norm noise does.
+Its use is a sum whose components each belong to one of many groups of records: the
+vector of a record has one large component among those, which is that of its own group.
+These are the single components. Noise with a density proportional to e^(-c |x|) is
+independent Laplace noise on the single components, and K-norm noise
+(`dpjax.release.k_norm_sum`) on the others. The weight w is chosen so that both have the
+same standard deviation. This noise does not grow with the number of components as
+Euclidean K-norm noise does.
 """
 
 import math
@@ -21,17 +23,18 @@ __all__ = ["MixedNorm"]
 
 @dataclass(frozen=True)
 class MixedNorm:
-    """The norm, which is at least the Euclidean one.
+    """The norm. It is at least as large as the Euclidean norm.
 
     Parameters
     ----------
     single
-        The single components, at least one, in increasing order.
+        Indices of the single components, at least one, in increasing order.
     size
         d, the number of all components.
     ratio
-        Root mean square norm of what a record is expected to add, over that of its
-        Euclidean norm. It must not depend on the data.
+        How much longer vectors are expected to be in this norm: the root mean square of
+        this norm over that of the Euclidean norm, for the vectors that records are
+        expected to add. It must not depend on the data.
     """
 
     single: tuple[int, ...]
@@ -40,25 +43,25 @@ class MixedNorm:
 
     @property
     def others(self) -> tuple[int, ...]:
-        """The components that are not single."""
+        """Indices of the components that are not single."""
         return tuple(sorted(set(range(self.size)) - set(self.single)))
 
     @property
     def weight(self) -> float:
-        """w. It is at least one where there are others."""
+        """The weight w of the others. If there are any, it is at least one."""
         return math.sqrt((self.size - len(self.single) + 1) / 2)
 
     def split(self, vectors, axis: int = -1):
-        """The single components and the others, of arrays of length d along an axis."""
+        """The single components and the others of vectors along an axis of length d."""
         single, others = (np.array(part, int) for part in (self.single, self.others))
         return jnp.take(vectors, single, axis), jnp.take(vectors, others, axis)
 
     def of_parts(self, single, length_of_others, axis: int = -1):
-        """Norms, from the single components and the Euclidean norm of the others."""
+        """The norms, given single components and the Euclidean norms of the others."""
         return jnp.sum(jnp.abs(single), axis=axis) + self.weight * length_of_others
 
     def __call__(self, vectors, axis: int = -1):
-        """Norms of arrays of length d along an axis."""
+        """The norms of vectors along an axis of length d."""
         single, others = self.split(vectors, axis)
         length = jnp.sqrt(jnp.sum(others**2, axis=axis))
         return self.of_parts(single, length, axis)

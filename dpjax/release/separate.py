@@ -1,16 +1,21 @@
-"""Records apart from each other, in functions of one record that JAX runs on many.
+"""Operations in which one record could change what the other records add to a sum.
 
-`jax.vmap` computes with every record by itself, so that one record moves one term of a
-sum. There are three exceptions. A function with a rule of its own for batches
-(`jax.custom_batching.custom_vmap`) sees all records of a batch. Of many keys of a
-generator other than threefry, JAX takes the first one for the numbers of all. And the
-incomplete beta function, of which distribution functions like Student's are made, is
-iterated for all records until the slowest has converged, which changes the last digits
-of the others.
+The sensitivity of a sum rests on one record changing one term. A kernel evaluates a
+function of one record on many by `jax.vmap`, which computes with every record by
+itself. There are three exceptions:
 
-Two more operations are not for records: a mutable array takes values out of sight of
-`dpjax.release.taint`, and LAPACK prints a line where the fast method for singular
-values meets an infinite number.
+- A function with a rule of its own for batches (`jax.custom_batching.custom_vmap`) sees
+  all records of a batch.
+- Given many keys of a random generator other than threefry, JAX draws the numbers of
+  all from the first key.
+- The incomplete beta function, of which distribution functions like Student's are made,
+  is iterated for all records until the slowest has converged, which changes the last
+  digits of the others.
+
+`check_batching` refuses the first, and `why_not` the other two. `why_not` also refuses
+two operations that could publish records in another way: writing to a mutable array
+takes values out of sight of `dpjax.release.taint`, and LAPACK prints a line where the
+fast method for singular values meets an infinite number.
 """
 
 import jax
@@ -22,18 +27,25 @@ from dpjax.release.traced import is_program
 __all__ = ["check_batching", "why_not"]
 
 RANDOM_BITS = "rng_bit_generator"
-"""What generators other than threefry are made of."""
+"""The primitive of which random generators other than threefry are made."""
 
 INCOMPLETE_BETA = "regularized_incomplete_beta"
 
 
 def check_batching(program: ClosedJaxpr | Jaxpr, kind: str) -> None:
-    """Refuse a program of one record, called `kind`, that has a rule for batches.
+    """Refuse a program of one record that brings its own rule for batches.
+
+    Parameters
+    ----------
+    program
+        A traced function of one record.
+    kind
+        What the message calls it.
 
     Raises
     ------
     ValueError
-        If it has one.
+        If the program, or one inside it, has a `jax.custom_batching.custom_vmap`.
     """
     for eqn in getattr(program, "jaxpr", program).eqns:
         if eqn.primitive.name == "custom_vmap_call":
@@ -48,14 +60,14 @@ def check_batching(program: ClosedJaxpr | Jaxpr, kind: str) -> None:
 
 
 def why_not(eqn, inputs: list[bool]) -> str:
-    """Why an operation must not be done on many records; empty if it may.
+    """Why a program must not do an operation on records; empty if it may.
 
     Parameters
     ----------
     eqn
-        The operation.
+        The operation, an equation of a traced program.
     inputs
-        Which of its inputs depend on records.
+        Which inputs of the operation depend on records, one boolean for each.
     """
     if not any(inputs):
         return ""

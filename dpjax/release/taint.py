@@ -1,11 +1,13 @@
 """Data flow: what a program returns may depend on records only through a release.
 
-`released` marks a value that noise or an accept bit has made public. `tainted` follows
-the records through a traced program. A value that is computed from a tainted value is
-tainted, unless it is marked; nothing else clears it. If a tainted value decides a loop
-or a branch, everything that comes out of it is tainted. How long a loop takes is not
-looked at. `dpjax.run` checks the loop that it runs. Records that are read from disk
-(`dpjax.release.on_disk`) are tainted where they come in.
+The functions that release, in `accept_bit` and `gaussian`, pass the released value
+through `released`, which marks it as public in the traced program. `tainted` follows
+the records through such a program. A value is *tainted* if it depends on records. A
+value that is computed from a tainted value is tainted, unless it is marked; nothing
+else clears it. If a tainted value decides a loop or a branch, everything that comes out
+of the loop or branch is tainted. How long a loop takes is not checked. `dpjax.run`
+checks the loop that it runs. Records that are read from disk (`dpjax.release.on_disk`)
+are tainted where they enter the program.
 
 The check says where the data go. Whether enough noise is added where a mark stands is a
 matter of the accounting and its tests.
@@ -31,7 +33,8 @@ CALLS_OUT = frozenset(
     | {"debug_print", "infeed", "outfeed", "ffi_call", "call_exported", "call_tf"}
     | {"custom_partitioning", "mosaic_gpu_p", "tpu_custom_call"}
 )
-"""Primitives whose function or effect lies outside of the program."""
+"""Primitives that run code or have effects outside of the program, where the records
+cannot be followed."""
 
 
 def released(value: jax.Array) -> jax.Array:
@@ -44,22 +47,23 @@ def tainted(
     inputs: list[bool],
     is_secret: Callable[[Any], bool] = lambda value: False,
 ) -> list[bool]:
-    """Which outputs of a program depend on its tainted inputs.
+    """Which outputs of a program are tainted, one boolean for each output.
 
     Parameters
     ----------
     program
-        A traced program, of `jax.make_jaxpr`.
+        A traced program, from `jax.make_jaxpr`.
     inputs
-        Which of its inputs are tainted.
+        Which inputs of the program are tainted, one boolean for each input.
     is_secret
-        Whether a constant that the program closes over is tainted.
+        ``value -> bool``: whether an array that the program holds as a constant is
+        tainted.
 
     Raises
     ------
     ValueError
-        If the program calls a function outside of it, which may know the records, or
-        does with records what `separate.why_not` refuses.
+        If the program has a primitive of `CALLS_OUT`, whose function may know the
+        records, or an operation on tainted values that `separate.why_not` refuses.
     """
 
     def follow(program, inputs):
@@ -72,7 +76,7 @@ def tainted(
 
         def of(atom):
             if isinstance(atom, Literal):
-                # It is an array where JAX is set to simplify constants.
+                # A literal is an array only where JAX is set to simplify constants.
                 return bool(np.ndim(atom.val)) and is_secret(atom.val)
             return known[atom]
 
@@ -137,7 +141,11 @@ def tainted(
 
 
 def is_one_of(value, arrays) -> bool:
-    """Whether a value is one of these arrays, or shares memory with one of NumPy's."""
+    """Whether `value` is one of `arrays`, or shares memory with one.
+
+    Shared memory is looked for between two NumPy arrays only. Where one of the two is
+    on a device, they must be the same object.
+    """
 
     def is_same(array):
         on_device = isinstance(value, jax.Array) or isinstance(array, jax.Array)
@@ -151,7 +159,11 @@ def _split(inputs, first, second):
 
 
 def _settle(function, carry):
-    """The least fixed point of `function` above `carry`: what a loop ends up with."""
+    """Which carried values are tainted after any number of turns of a loop.
+
+    That is the least fixed point above `carry` of `function`, which maps the taints
+    before a turn to those after it.
+    """
     while True:
         moved = [a or b for a, b in zip(carry, function(carry), strict=True)]
         if moved == carry:

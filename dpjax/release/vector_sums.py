@@ -1,8 +1,10 @@
 """Clipped sums over records of vectors, such as gradients of their log-likelihoods.
 
-Every record's vector is clipped in norm and rounded to a public grid, so the sums are
-exact integers and their sensitivity is what it says. Of a sample only the records that
-are in it are read: a sum costs what the sample holds, not what the data hold.
+Every record's vector is clipped in norm and rounded to a public grid
+(`dpjax.release.exact_sums`). So the sums are exact integers, and their sensitivity
+holds as it is stated, without rounding errors. A sum over a sample reads the records of
+the sample only, so its cost grows with the sample and not with the data. The sums are
+secret until `gaussian_sum` or `k_norm_sum` adds noise.
 """
 
 import math
@@ -33,23 +35,30 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = ["shape_of", "vector_sum"]
 
 BLOCK, GPU_BLOCK = 2**17, 2**20
-"""Components, over about eight, that one chain evaluates together: this bounds the
-memory that a sum needs. A GPU takes as long to begin the work on a block as for that on
-thousands of records, so its blocks are larger."""
+"""The size of a block, on a CPU and on a GPU: one chain evaluates about eight times as
+many components together, which are those of all records of a block. This bounds the
+memory that a sum needs. A GPU takes as long to begin a block as to work on thousands of
+records, so its blocks are larger."""
 
 STORED = 2**16
-"""Numbers of a block that one chain stores, if it stores any, so that what is computed
-on the way to the sum fits into the cache of a CPU. A record counts for eight numbers at
-least. The directions of products, where the chains share them, count for a quarter of
-theirs. Such blocks of records on several devices would have to be gathered, so this
-holds for processes with one device."""
+"""The most numbers of a block that one chain stores, where XLA stores the vectors
+instead of fusing their evaluation with the sum. The intermediate results of the sum
+then fit into the cache of a CPU. A record counts for at least eight numbers. The
+directions of outer products count for a quarter of their numbers if the chains share
+them. The bound applies to processes with one device only: if the records are spread
+over several, such blocks would have to be gathered."""
 
 MIN_RECORDS = 64
-"""Records of a block on which a turn of the loop is worth its own time."""
+"""The fewest records to which `STORED` may reduce a block: with fewer, the loop over
+blocks would itself take too large a share of the time."""
 
 
 def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
-    """Shapes and dtypes of what one record adds: a pytree, `Outer` parts as vectors."""
+    """Shapes and dtypes of what one record adds to a sum.
+
+    They are a pytree like the result of `contribution_fn`, in which `Outer` parts are
+    vectors. The arguments are those of `vector_sum`. No record is read.
+    """
 
     def vectors(*arguments):
         return jax.tree.map(whole, contribution_fn(*arguments), is_leaf=_is_outer)
@@ -90,19 +99,20 @@ def vector_sum(
     Parameters
     ----------
     posterior
-        Its data are summed over.
+        Its records are summed over.
     contribution_fn
         ``record -> pytree`` of floats and `Outer` products, d numbers in all: what one
-        record adds.
+        record adds to the sum.
     l2_clip_norm
         Bound on the Euclidean norm of all d numbers of one record.
     sample
-        The records that enter, from `batches.poisson`; None takes all.
+        The records that enter the sum, from `batches.poisson`; None takes all.
     rng_key
-        A key that does not depend on the data. If given, `contribution_fn` has a second
-        argument: a key of the record's own.
+        A key that does not depend on the data. If it is given, `contribution_fn` takes
+        a second argument: a key derived from this one and the number of the record.
     norm
-        A norm in place of the Euclidean one, of records that add no products.
+        The norm to clip in; None for the Euclidean norm. It must be None if
+        `contribution_fn` returns products.
 
     Raises
     ------
@@ -117,24 +127,24 @@ def vector_sum(
 
     Notes
     -----
-    *Formal guarantees.* Sensitivity ``sensitivity(VECTOR_GRID, relation)`` in these
-    units, in the norm, whatever the sample, and the others add the same with a record
-    in the sample or without it (`exact_sums.TILE`). Of an outer product the weights,
-    times the length of the direction, stand for the whole: all numbers of a record then
-    have at most the norm GRID in cells, see `exact_sums.clip_to_grid`. Each is
-    multiplied by GRID, or by a direction of at most that norm. Nothing is released
-    here.
+    *Formal guarantees.* The sensitivity is ``sensitivity(VECTOR_GRID, relation)`` in
+    these units, in the norm, whatever the sample is: the other records add the same
+    whether or not a record is in the sample (`exact_sums.TILE`). An outer product is
+    clipped by its weights times the length of its direction, which have its norm. So
+    all the numbers of a record that are clipped have at most the norm GRID in cells
+    (`exact_sums.clip_to_grid`). Each is then multiplied by GRID, or by a direction of
+    at most that norm. Nothing is released here.
     """
     num_rows = posterior.num_records if sample is None else sample.indices.size
     if num_rows > MAX_RECORDS:
         raise ValueError("sums over more than 2^30 records are not exact: sample them")
-    # Of a product, the sizes of the weights and of the direction.
+    # The size of each part; of a product, the sizes of its weights and its direction.
     sizes = [
         [leaf.size for leaf in jax.tree.leaves(part)]
         for part in _leaves(_shapes(posterior, contribution_fn, rng_key))
     ]
-    # XLA fuses a few components that come one by one, from `gradient_parts`, into one
-    # pass over the records. A vector that comes whole is stored whole, records first.
+    # If `gradient_parts` returns a few components one by one, XLA fuses them into one
+    # pass over the records. A vector that comes whole is stored, with records first.
     is_fused = 1 < len(sizes) <= MAX_RECOMPUTED_PIECES and sizes == [[1]] * len(sizes)
     axis = 0 if all(first == 1 for first, *_ in sizes) else 1
     assert norm is None or all(len(each) == 1 for each in sizes)
@@ -168,10 +178,10 @@ def vector_sum(
     is_cpu = jax.default_backend() == "cpu"
     block = BLOCK if is_cpu else GPU_BLOCK
     block_size = max(block // max(sum(map(sum, sizes)) // 8, 1), 1)
-    # Half of the products, as blocks are rounded up to whole groups.
+    # Half of what `exact_product` can add, as blocks are rounded up to whole groups.
     block_size = min(block_size, MAX_PRODUCTS // (2 * jax.device_count()))
     if is_cpu and jax.device_count() == 1 and not is_fused:
-        # Directions count in full if every chain has its own, of its own sample.
+        # Directions count in full if every chain has its own, those of its own sample.
         share = 1 if sample else 4
         own = sum(first + sum(rest) // share for first, *rest in sizes)
         block_size = min(block_size, max(STORED // max(own, 8), MIN_RECORDS))
@@ -180,13 +190,17 @@ def vector_sum(
 
 
 def _in_whole_tiles(sample: Sample) -> Sample:
-    """The sample with entries added that are not drawn."""
+    """The sample with entries appended that are not drawn, to a multiple of `TILE`."""
     missing = -sample.indices.size % TILE
     return Sample(*(jnp.pad(entries, (0, missing)) for entries in sample))
 
 
 def _clipped(part) -> tuple[jax.Array, jax.Array | None]:
-    """What is clipped of a part of many records, ``(n, p)``, and its directions."""
+    """The numbers of a part that are clipped, for n records, and its directions.
+
+    For a vector they are the vector, ``(n, p)``, and there are no directions. For an
+    `Outer` they are its weights times the lengths of its directions, ``(n, p)``.
+    """
     if not _is_outer(part):
         return wide(part).reshape(len(part), -1), None
     shape = part.direction.shape

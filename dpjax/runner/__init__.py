@@ -1,4 +1,9 @@
-"""Runs within a budget: steps, ledger, checkpoint, results."""
+"""Runs of samplers and fits within a privacy budget.
+
+Here a budget is checked and charged to a ledger, the steps are made and checkpointed,
+and the draws come back with their privacy statement. `run` is the centre of the folder;
+`batch`, `reserve`, `plan` and `dpjax.runner.fit` are built on its parts.
+"""
 
 from dpjax.runner.batch import Batch, BatchStatement, batch
 from dpjax.runner.checkpoint import CheckpointError

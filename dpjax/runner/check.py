@@ -1,4 +1,10 @@
-"""What a run's arguments must be, and that its program leaks nothing."""
+"""Checks before a run: that its arguments are right, and that its program is no leak.
+
+A program leaks if what it returns depends on records other than by a release of the
+kernel. `dpjax.release.taint` follows the records through traced programs, and
+`dpjax.release.captured` finds records among arrays and constants. This file says which
+programs of a run are searched, and what is secret in them.
+"""
 
 import contextlib
 import dataclasses
@@ -23,15 +29,16 @@ __all__ = [
 ]
 
 EXAMPLE = "functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.01)"
+"""An `algorithm_fn` that error messages show."""
 
 
 def check_arguments(algorithm_fn, posterior) -> None:
-    """Refuse what is no function of the posterior, or no posterior.
+    """Refuse a wrong posterior, and an `algorithm_fn` that is no function of one.
 
     Raises
     ------
     TypeError
-        If either is something else, such as an `Algorithm`.
+        If either argument is of another class, such as an `Algorithm`.
     """
     if isinstance(algorithm_fn, Algorithm):
         raise TypeError(
@@ -51,12 +58,12 @@ def check_arguments(algorithm_fn, posterior) -> None:
 
 
 def made(algorithm_fn, posterior) -> Algorithm:
-    """``algorithm_fn(posterior)``.
+    """The algorithm that `algorithm_fn` makes of the posterior.
 
     Raises
     ------
     TypeError
-        If it is no `Algorithm`.
+        If what it returns is no `Algorithm`.
     """
     algorithm = algorithm_fn(posterior)
     if not isinstance(algorithm, Algorithm):
@@ -69,12 +76,12 @@ def made(algorithm_fn, posterior) -> Algorithm:
 
 
 def check_key(unsafe_key) -> None:
-    """Refuse what is neither None nor one JAX key, such as an integer.
+    """Refuse an `unsafe_key` that is neither None nor one JAX key.
 
     Raises
     ------
     TypeError
-        If it is something else.
+        If it is anything else, such as an integer.
     """
     if unsafe_key is None:
         return
@@ -99,9 +106,10 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
     ----------
     traced
         JAX's `Traced` of the loop that a run compiles. Its first arguments are `arrays`
-        and the data in memory; the others are not secret, or are not to be followed.
+        and those arrays of the data that are in memory. Its other arguments, the chains
+        and the random words, are not followed as secrets.
     arrays
-        Of the algorithm's parameters.
+        The arrays among the parameters of the algorithm (`program.arrays_of`).
     posterior
         What is sampled. Its data are compared with the arrays and constants of the
         loop.
@@ -117,10 +125,11 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
     """
     records = captured.Records(posterior, *others)
     program = traced.jaxpr
-    # All at once, as each search reads all records.
+    # One search for all values, as each search reads all records.
     values = [*arrays, *captured.constants(program, with_literals=False)]
     named = [(str(i), value) for i, value in enumerate(values)]
-    # Otherwise a metric of as many entries as there are records would be secret.
+    # Without `only_unmistakable`, a metric that has as many entries as the data have
+    # records would count as secret.
     found = dict(records.secrets(named, only_unmistakable=True))
     is_secret = {id(value): str(i) in found for i, value in enumerate(values)}
     inputs = [is_secret[id(array)] for array in arrays]
@@ -136,11 +145,27 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
 def check_start(
     algorithm_fn, posterior: Posterior, positions, others: Sequence[Posterior] = ()
 ) -> None:
-    """Refuse what reads records: initial state, prior, `constrain_fn` or `sample`.
+    """Refuse functions around the loop that read records.
 
-    Functions of the posterior that hold records are refused as well, whatever they do
-    with them, and positions that are entries of the data (`dpjax.release.captured`).
-    Functions are traced, not executed. Arguments and errors are those of `check_loop`.
+    These are the algorithm's `init` and `sample`, and the posterior's `logprior_fn` and
+    `constrain_fn`. They are traced, not executed. Functions of the posterior that hold
+    records are refused as well, whatever they do with them, and so are positions that
+    are entries of the data (`dpjax.release.captured`).
+
+    Parameters
+    ----------
+    algorithm_fn, posterior
+        As in `dpjax.run`.
+    positions
+        Where the chains start, leaves ``(num_chains, ...)``.
+    others
+        As in `check_loop`.
+
+    Raises
+    ------
+    ValueError
+        If a function or a position is refused, or an algorithm calls a function outside
+        of JAX.
     """
     captured.check_functions(posterior, positions, others)
 
@@ -178,9 +203,10 @@ def check_start(
 
 @contextlib.contextmanager
 def refused_arrays():
-    """Refuse arrays among the parameters that decide what a step costs.
+    """Say what is wrong where a parameter that decides what a step costs is an array.
 
-    JAX's own message, that a traced array has no truth value, does not say so.
+    While an algorithm is traced, such an array is a tracer, whose comparison with a
+    number is an error of JAX. JAX's message does not say which arguments to change.
 
     Raises
     ------
@@ -197,6 +223,7 @@ def refused_arrays():
 
 
 def _refuse(depends) -> None:
+    """Raise an error that names the leaves of a pytree of booleans that are true."""
     leaks = [
         jax.tree_util.keystr(path, simple=True, separator=".")
         for path, leaks in jax.tree_util.tree_leaves_with_path(depends)

@@ -1,9 +1,10 @@
 """A run's progress on disk, so that a killed run goes on without paying again.
 
-A resumed run goes on with the same randomness, so it gives the draws that the
-uninterrupted run would have given, and one that has ended gives them again. A
-checkpoint therefore outlives its run: whoever called `dpjax.run` deletes it when the
-draws are saved. It holds the randomness key, so it is secret, mode 0600.
+A resumed run continues with the same randomness, so it gives the draws that the
+uninterrupted run would have given. A run that has ended gives its draws again. A
+checkpoint is therefore not deleted when its run ends: whoever called `dpjax.run`
+deletes it when the draws are saved. It holds the randomness key, so it is secret, and
+its file has mode 0600.
 """
 
 import io
@@ -36,9 +37,11 @@ class Checkpoint(NamedTuple):
     start
         Active steps that are done (`dpjax.runner.layout`).
     progress
-        Pytree of arrays: the chains' states, and the draws and accept bits so far.
+        Pytree of arrays: the chains, and what was read of them so far
+        (`dpjax.runner.loop.sample`).
     settings
-        What the run was called with, as `save` wrote it; empty before.
+        What the run was called with. `save` takes it as an argument of its own, and
+        only `load` fills this field.
     """
 
     key: bytes
@@ -50,16 +53,16 @@ class Checkpoint(NamedTuple):
 
 
 def save(path, settings: dict, checkpoint: Checkpoint) -> None:
-    """Replace the file at `path` in one step; without a path, do nothing.
+    """Write a checkpoint to `path`, in place of an earlier one and all at once.
 
-    The first process writes it, and the others wait until it is written.
+    The first process writes the file, and the others wait until it is written.
 
     Parameters
     ----------
     path
-        The file, or None.
+        The file, or None to write nothing.
     settings
-        All that the draws and the cost of the run depend on, in JSON, by name.
+        All that the draws and the cost of the run depend on, by name, ready for JSON.
     checkpoint
         What to write.
     """
@@ -89,12 +92,13 @@ def load(path, template) -> Checkpoint | None:
     path
         The file, or None.
     template
-        A pytree of the structure of the progress.
+        A pytree with the structure of `Checkpoint.progress`.
 
     Raises
     ------
     CheckpointError
-        If the file is that of a run with other states.
+        If the progress in the file has another number of arrays, as that of a kernel
+        with other states.
     ValueError
         If `path` is a symbolic link.
     """
@@ -112,9 +116,10 @@ def load(path, template) -> Checkpoint | None:
 
 
 def reservation(path) -> str | None:
-    """Nonce of the line in the ledger that paid for the run of a checkpoint.
+    """Nonce of the line in the ledger that paid for the run of the file at `path`.
 
-    It is None if there is no path, no file or no such line. Errors are those of `load`.
+    It is None if there is no path, no file, or the run had no budget. A symbolic link
+    is refused as by `load`.
     """
     content = _content(path)
     if not content:
@@ -124,7 +129,7 @@ def reservation(path) -> str | None:
 
 
 def _content(path) -> bytes:
-    """The file at `path`; nothing if there is no path or no file."""
+    """The bytes of the file at `path`; no bytes if there is no path or no file."""
 
     def read():
         if os.path.lexists(path):
@@ -135,12 +140,12 @@ def _content(path) -> bytes:
 
 
 def check(path, checkpoint: Checkpoint, settings: dict) -> None:
-    """Refuse to resume a run with other settings.
+    """Refuse to resume the run of a checkpoint with other `settings` than its own.
 
     Raises
     ------
     CheckpointError
-        If any differ; it says which.
+        If some settings differ; the message names them.
     """
     names = [name for name in settings if checkpoint.settings[name] != settings[name]]
     if names:

@@ -2,8 +2,9 @@
 
 A lazy kernel tosses a coin before each step. A step is *active* if its coin says so;
 any other step leaves the chain where it is and reads no data. All coins are tossed
-before the run, so the sampling loop computes active steps only, and the draws are read
-after as many active steps as the chain has made by then.
+before the run, so the sampling loop (`dpjax.runner.loop`) computes active steps only. A
+draw after step t of a chain is its state after as many active steps as there are among
+its first t.
 """
 
 import math
@@ -30,14 +31,17 @@ the run shorter. One chunk is one call of a compiled loop, after which the progr
 moves and a checkpoint is written."""
 
 MAX_NUMBERS = 2**29
-"""Numbers in the largest array of a run, 4 GB."""
+"""Most numbers that the largest array of a run may hold: 4 GB of 8 bytes each."""
 
 COINS_STREAM = 0
-"""Stream of the tape that the coins come from. The streams after it are the steps'."""
+"""Number of the stream of random words (`dpjax.random.chacha.tape`) that the coins come
+from. The chunk after k active steps has the stream k + 1."""
 
 
 class Layout(NamedTuple):
-    """Where the draws lie among a chain's active steps. Secret if the kernel is lazy.
+    """Where the draws lie among a chain's active steps.
+
+    `num_active` and `read_after` are secret if the kernel is lazy, as they show coins.
 
     num_active
         Active steps of every chain in the whole run, ``(chains,)``.
@@ -66,14 +70,26 @@ def check_size(
 ) -> None:
     """Refuse a run that does not fit in memory.
 
-    Its largest arrays hold where each chain stands after every step, the words of a
-    chunk, and what is read of all chains.
+    Three of its arrays may be the largest: the active steps of each chain up to every
+    step, the random words of a chunk, and what is read of all chains.
+
+    Parameters
+    ----------
+    num_steps, num_chains
+        Steps of every chain, and chains.
+    words_per_step
+        Expected random words of one step of one chain: a lazy step that is not active
+        takes none.
+    numbers_per_draw
+        Numbers that one reading of all chains holds.
+    num_draws
+        Draws of every chain.
 
     Raises
     ------
     ValueError
-        If one of them is too large. How much too large may depend on the number of
-        records, which the message does not tell.
+        If one of these arrays is larger than `MAX_NUMBERS`. By how much may depend on
+        the number of records, so the message does not tell it.
     """
     words = num_steps * num_chains * words_per_step / NUM_CHUNKS
     largest = max(num_steps * num_chains, words, num_draws * numbers_per_draw)
@@ -110,14 +126,15 @@ def make_layout(
     num_discarded
         First steps of every chain, whose states are no draws.
     thinning
-        Steps from one draw to the next, counted back from the last step.
+        Steps from one draw to the next, counted back from the last step, which is one.
     """
     is_active = np.ones((num_steps, num_chains), bool)
     if laziness < 1:
         words = chacha.tape(key, COINS_STREAM, (num_steps, num_chains, 2))
         is_active = np.asarray(bernoulli(jnp.asarray(words), laziness))
     num_active = np.cumsum(np.pad(is_active, ((1, 0), (0, 0))), axis=0)
-    # One reading before the first draw, at the start of the run if need be.
+    # The first reading lies before the first draw, or at the start of the run if there
+    # are too few steps before it. It is where the first acceptance rate begins.
     read = np.arange(num_steps, num_discarded - thinning, -thinning)[::-1].clip(0)
     return Layout(
         num_active=num_active[-1],

@@ -1,4 +1,9 @@
-"""The sampling loop of `dpjax.run`: chunks of active steps, checkpointed."""
+"""The sampling loop of `dpjax.run`, which runs on the host.
+
+It calls the compiled loop (`dpjax.runner.program`) once for every chunk of active
+steps, keeps what `dpjax.runner.layout` says is read, and writes a checkpoint after each
+chunk.
+"""
 
 from collections.abc import Callable
 
@@ -15,18 +20,33 @@ from dpjax.runner.program import Draw, Program
 __all__ = ["advance", "begin", "sample"]
 
 KEY_BYTES = 32
-"""Of the secret key of a run."""
+"""Length of the secret key of one run."""
 
 
 def advance(program: Program, chains, words, active):
-    """One chunk of the loop: what `program.scan_steps` returns."""
+    """Make one chunk of steps; returns what `dpjax.runner.program.scan_steps` does."""
     return program.advance(chains, words, active)
 
 
 def begin(
     key: bytes, reservation: str, num_steps: int, layout: Layout, initial
 ) -> Checkpoint:
-    """The checkpoint of a run without a step; every reading is the `initial` one."""
+    """The checkpoint of a run before its first step.
+
+    Parameters
+    ----------
+    key
+        The secret keys of the runs that the loop makes, one after another: one key in
+        `dpjax.run`, many in `dpjax.runner.batch`.
+    reservation
+        Nonce of the run's line in the ledger, or "".
+    num_steps
+        Steps of every chain.
+    layout
+        When the chains are read. All places for these readings hold the initial one.
+    initial
+        What `dpjax.runner.program.initial` returns.
+    """
     chains, draw = initial
     readings = len(layout.read_after)
     read = jax.tree.map(
@@ -42,15 +62,16 @@ def sample(
     save: Callable[[Checkpoint], None],
     verbose: bool,
 ):
-    """Make the active steps of every chain, from where `checkpoint` stands.
+    """Make the remaining active steps of every chain, and return the draws.
 
     Parameters
     ----------
     program
         The compiled loop.
     checkpoint
-        The chains, and what was read of them so far: `Draw` with leaves
-        ``(draws + 1, chains, ...)``, which are filled in place.
+        Where the run stands. Its `progress` is a pair: the chains, and what was read of
+        them so far, a `Draw` with leaves ``(draws + 1, chains, ...)``, which are filled
+        in place.
     layout
         Which steps are active, and after which of them the chains are read.
     save
@@ -71,7 +92,7 @@ def sample(
     chains, read = checkpoint.progress
     # The bar ends at a public number: how many steps were active is secret.
     done = min(checkpoint.start // layout.chunk_size, NUM_CHUNKS)
-    # A bar that a signal leaves half made cannot be closed.
+    # A signal that came while the bar is made would leave one that cannot be closed.
     with signals.deferred():
         bar = tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part")
     with bar, processes.watched():
@@ -96,9 +117,10 @@ def sample(
 
 
 def _inputs(key: bytes, layout: Layout, start: int, num_words: int):
-    """Words of the chunk after `start` active steps, and which chains still move.
+    """Random words of the chunk after `start` active steps, and which chains it moves.
 
-    Runs in one loop have their keys, and as many chains each, one after another.
+    `key` holds the keys of all runs in the loop, one after another. Their chains lie in
+    the same order, and every run has as many.
     """
     keys = [key[i : i + KEY_BYTES] for i in range(0, len(key), KEY_BYTES)]
     shape = layout.chunk_size, layout.num_active.size // len(keys), num_words
@@ -109,7 +131,11 @@ def _inputs(key: bytes, layout: Layout, start: int, num_words: int):
 
 
 def _store(history: Draw, layout: Layout, start: int, read: Draw) -> None:
-    """Write what is read in the chunk after `start` active steps into `read`."""
+    """Copy the readings that fall into the chunk after `start` active steps to `read`.
+
+    `history` holds every step of the chunk; `layout` says after which of them each
+    chain is read.
+    """
     step = layout.read_after - start - 1
     row, chain = np.nonzero((0 <= step) & (step < layout.chunk_size))
     step = step[row, chain]

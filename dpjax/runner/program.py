@@ -1,10 +1,14 @@
 """The compiled loop of a run, which is the loop that was checked and charged for.
 
-A Python function can change between two runs of one process: a likelihood, or what
-makes the algorithm, may read a variable of a notebook. JAX tells programs apart by the
-identity of functions, so it would go on with the program of the first run. Here every
-run traces its loop afresh. The algorithm that was traced states what is charged, and
-runs whose loops have the same text share one compiled program.
+A Python function can change its result between two runs of one process: a likelihood,
+or the function that makes the algorithm, may read a variable of a notebook. JAX tells
+programs apart by the identity of functions, so in the second run it would use the
+program of the first. Here every run traces its loop afresh. The algorithm that was
+traced states what is charged, and runs whose loops have the same text share one
+compiled program.
+
+`dpjax.runner.check` searches the traced loop for leaks, and `dpjax.runner.loop` calls
+it.
 """
 
 import dataclasses
@@ -48,7 +52,7 @@ MAX_CHAINS_AT_ONCE = 64
 """Chains that one call moves together; more are moved in groups, to bound memory."""
 
 MAX_PROGRAMS = 64
-"""Compiled loops that a process keeps."""
+"""Number of compiled loops that a process keeps; the least recently used one goes."""
 
 _traces = itertools.count(1)
 # JAX keeps the traces of nested jitted functions by this context as well, so that
@@ -58,14 +62,16 @@ _loops: OrderedDict[str, "_Loop"] = OrderedDict()
 
 
 class Draw(NamedTuple):
-    """What a run keeps of a step, leaves ``(..., chains, ...)``.
+    """What a run keeps of a step of all chains. Leaves have an axis for the chains.
 
     position
-        Of the chains.
+        Positions of the chains after the step, ``(..., chains, ...)``.
     info
-        Of the step; None if the kernel accepts or rejects.
+        The infos that the kernel returned, ``(..., chains, ...)``; None if the kernel
+        accepts or rejects.
     num_accepted
-        Steps that moved each chain so far; None if the kernel has no accept bits.
+        How many steps have moved each chain so far, ``(..., chains)``; None if the
+        kernel has no accept bits.
     """
 
     position: Any
@@ -79,21 +85,23 @@ def scan_steps(transition: Transition, chains, words, active):
     Parameters
     ----------
     transition
-        The step, of an algorithm for the posterior that is sampled.
+        The step, as the algorithm of the posterior that is sampled has it.
     chains
-        States of the kernel, leaves ``(chains, ...)``, and how many steps moved each
-        chain, as in `Draw`.
+        A pair: the states of the kernel, leaves ``(chains, ...)``, and the
+        `num_accepted` of a `Draw`.
     words
-        Uniform uint32, ``(steps, chains, words of a step)``.
+        The random words of all steps, uniform uint32,
+        ``(steps, chains, words of a step)``.
     active
-        Which chains a step moves, ``(steps, chains)``.
+        Which chains a step moves, booleans ``(steps, chains)``. The others stay as they
+        are.
 
     Returns
     -------
     chains
-        After the last step.
+        The same pair after the last step.
     history
-        `Draw` of every step, leaves ``(steps, chains, ...)``.
+        The `Draw` of every step, leaves ``(steps, chains, ...)``.
     """
 
     def step(carry, row):
@@ -118,7 +126,7 @@ def scan_steps(transition: Transition, chains, words, active):
 
 
 def _over_chains(function, *arguments):
-    """`jax.vmap`, in groups of chains so that peak memory stays bounded."""
+    """`jax.vmap` over chains, but in groups of them, so that peak memory is bounded."""
     if len(arguments[0]) == 1:
         found = function(*jax.tree.map(lambda leaf: leaf[0], arguments))
         return jax.tree.map(lambda leaf: leaf[None], found)
@@ -130,8 +138,17 @@ def _over_chains(function, *arguments):
 
 
 def initial(transition: Transition, states):
-    """The chains before the first step, as of `scan_steps`, and their `Draw`."""
-    # A loop whose chains have weak types would be traced again for those it returns.
+    """The chains before the first step, as `scan_steps` takes them, and their `Draw`.
+
+    Parameters
+    ----------
+    transition
+        The step of the algorithm.
+    states
+        States that the algorithm's `init` made, leaves ``(chains, ...)``.
+    """
+    # The loop returns states without weak types. If it began with weak types, its
+    # second call would be of other types than the first, and would be traced again.
     states = jax.tree.map(
         lambda leaf: lax.convert_element_type(leaf, leaf.dtype), states
     )
@@ -144,18 +161,19 @@ def initial(transition: Transition, states):
 
 
 class Program(NamedTuple):
-    """A loop, and what one run of it releases.
+    """The loop of a run, traced.
 
     outline
-        What `outline_fn` says of the algorithm whose steps were traced.
+        What the `outline_fn` of `trace` says of the algorithm whose steps were traced,
+        such as what they release.
     num_words
-        Uniform words of one step.
+        Number of uniform words of one step of one chain.
     identity
         SHA-256 of what the program computes, in hex: the same for equal programs on
         other devices and in other processes. The program holds shapes and constants,
         not the data.
     advance
-        `scan_steps`, compiled, without its first argument.
+        ``(chains, words, active) -> (chains, history)``: `scan_steps`, compiled.
     """
 
     outline: Any
@@ -165,7 +183,11 @@ class Program(NamedTuple):
 
 
 class _Retraced(Exception):
-    """JAX has dropped the trace of a loop."""
+    """JAX has dropped the trace of a loop and asks for another one.
+
+    It is raised instead of tracing again, because a second trace need not be the loop
+    that was checked.
+    """
 
 
 class _Loop:
@@ -175,7 +197,7 @@ class _Loop:
         self.number = next(_traces)
         self.outline = None
         self._sources, self._mesh = sources, mesh
-        # What a run stores of its chains is whole in every process.
+        # A run stores its chains, so every process gets them whole.
         whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
         self._jitted = jax.jit(
             self._steps, out_shardings=whole, compiler_options=compiler_options
@@ -223,7 +245,10 @@ def trace(
     posteriors: Sequence[Posterior] = (),
     compiler_options: dict[str, Any] | None = None,
 ) -> Program:
-    """Trace the loop of `chunk_size` steps; the data are not read.
+    """Trace the loop of `chunk_size` steps, to be compiled when it is first called.
+
+    Tracing reads no data. With `is_private`, the arrays and constants of the traced
+    loop are compared with the data.
 
     Parameters
     ----------
@@ -233,28 +258,32 @@ def trace(
     posterior
         What to sample, and the data.
     chains
-        As in `scan_steps`.
+        The chains before the first step, as in `scan_steps`.
     num_words
-        Uniform words of one step of one chain, `num_words_of` the transition.
+        Number of uniform words of one step of one chain, from `num_words_of`.
     chunk_size
-        Steps of the loop.
+        Number of steps of the loop.
     is_private
-        Whether to refuse a loop that lets records out by more than releases.
+        Whether to refuse a loop that lets records out other than by releases, and a
+        device whose arithmetic is not exact.
     outline_fn
         ``Algorithm -> anything``: what the caller wants to know of the algorithm that
-        is traced, such as its cost.
+        is traced, such as its cost. The result is `Program.outline`.
     over_data_sets
-        Makes the loop of `scan_steps` with the data for its first argument; by default
-        it is that.
+        ``steps -> loop``. Both functions take the data, the chains, the words and the
+        active chains; `steps` is the loop over one data set, which the loop may call
+        for each of several. By default the loop is `steps` itself.
     posteriors
-        Those whose data `posterior` holds together; by default it is one alone.
+        If `posterior` holds several data sets, along a leading axis: the posteriors of
+        each of them. By default it holds one.
     compiler_options
-        Of XLA.
+        Options of the XLA compiler by name, as `jax.jit` takes them.
 
     Raises
     ------
     ValueError
-        If it does: see `check.check_loop`.
+        If `is_private`, and the loop would let records out: see `check.check_loop`; or
+        if a mesh of devices does not fit the chains or the data.
     RuntimeError
         If `is_private`, and sums would not be exact here: see `check_arithmetic`.
     """
@@ -286,7 +315,8 @@ def trace(
         check_loop(traced, arrays, *(posteriors or [posterior]))
     text = f"{compiler_options}{traced.lower().as_text()}"
     if "callback" in text:
-        # The text of a callback names an object of this process, and no more.
+        # The text of a callback only names an object of this process, so two loops of
+        # the same text may differ. The number keeps them apart.
         text += str(loop.number)
     text_hash = hashlib.sha256(text.encode()).hexdigest()
 
@@ -303,7 +333,8 @@ def trace(
             return loop(*arguments)
 
     if mesh is not None:
-        # JAX adds operations that move arrays between devices.
+        # On a mesh, JAX adds operations that move arrays between devices. The identity
+        # is that of the loop on one device, so that it is the same on any mesh.
         loop_on_one = _Loop(sources, None)
         shapes = jax.eval_shape(lambda *given: given, data, chains)
         traced = loop_on_one.trace(arrays, *shapes, words, active)
@@ -311,6 +342,7 @@ def trace(
 
 
 def _identity(program: ClosedJaxpr) -> str:
+    """SHA-256 of what a program computes, in hex: `Program.identity`."""
     # A function among the parameters is printed with its address in this process.
     text = re.sub("0x[0-9a-f]+", "", str(program))
     # The text leaves constants out, or shortens them.
@@ -323,15 +355,16 @@ def _identity(program: ClosedJaxpr) -> str:
 
 
 def _plain(value):
-    """The numbers of a constant, which may be a JAX key."""
+    """The numbers of a constant; those of its key data if it is a JAX key."""
     is_key = jnp.issubdtype(jax.typeof(value).dtype, jax.dtypes.prng_key)
     return jax.random.key_data(value) if is_key else value
 
 
 def _beside(data, chains):
-    """The chains on all devices that records are spread over.
+    """The chains, copied to all devices that the records are spread over.
 
-    A loop returns them there, and chains elsewhere would have it traced again.
+    A loop returns its chains on these devices. Chains elsewhere would make JAX trace
+    the loop again.
     """
     mesh = _mesh(data)
     if mesh is None:
@@ -340,7 +373,10 @@ def _beside(data, chains):
 
 
 def _chains_spread(mesh, leaves, axis=0):
-    """Arrays of all chains along an axis, spread where the mesh has `CHAIN_AXIS`."""
+    """Arrays with the chains along `axis`, spread over the mesh by its `CHAIN_AXIS`.
+
+    They are returned as they are if the mesh has no such axis.
+    """
     if mesh is None or CHAIN_AXIS not in mesh.axis_names:
         return leaves
     sharding = jax.NamedSharding(mesh, jax.P(*[None] * axis, CHAIN_AXIS))
@@ -350,7 +386,8 @@ def _chains_spread(mesh, leaves, axis=0):
 def on_auto_axes(posterior: Posterior) -> Posterior:
     """The posterior with its records on a mesh whose axes are all of type ``Auto``.
 
-    No record moves. Kernels leave it to JAX how the arrays in between are spread.
+    Each record stays on its device. Axes of type ``Auto`` are needed because kernels
+    leave it to JAX how intermediate arrays are spread over the devices.
     """
 
     def moved(leaf):
@@ -367,7 +404,7 @@ def on_auto_axes(posterior: Posterior) -> Posterior:
 
 
 def _mesh(data):
-    """That of the devices that records are spread over; None if they are not."""
+    """The mesh of devices that the records are spread over, or None without a mesh."""
     for leaf in jax.tree.leaves(data):
         if isinstance(sharding := getattr(leaf, "sharding", None), jax.NamedSharding):
             return sharding.mesh
@@ -375,23 +412,28 @@ def _mesh(data):
 
 
 def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> str:
-    """Refuse an algorithm that lets records out by more than releases.
+    """Refuse an algorithm that lets records out other than by releases.
+
+    It is for callers that run the algorithm without `dpjax.run`, such as
+    `dpjax.numpyro.MCMCKernel`.
 
     Parameters
     ----------
     algorithm_fn, posterior
         As in `trace`.
     positions
-        Where the chains start, ``(chains, ...)``.
+        Where the chains start, leaves ``(chains, ...)``.
 
     Returns
     -------
-    The identity of the program of one step, as of `Program`.
+    The `Program.identity` of the program of one step.
 
     Raises
     ------
     ValueError
-        As `trace` and `check.check_start`.
+        As in `trace` and `check.check_start`.
+    RuntimeError
+        As in `trace`.
     """
     check_start(algorithm_fn, posterior, positions)
     algorithm = algorithm_fn(posterior)
@@ -403,19 +445,22 @@ def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> 
 
 
 def num_words_of(transition: Transition, chains) -> int:
-    """Uniform words of one step of one chain."""
+    """Number of uniform words of one step of one chain."""
     states, _ = chains
     return transition.num_words(jax.tree.map(lambda leaf: leaf[0], states))
 
 
 def arrays_of(algorithm_fn: Callable) -> list:
-    """Arrays among the arguments of a `functools.partial`."""
+    """The arrays among the arguments that a `functools.partial` holds.
+
+    They become arguments of the compiled program. Without a partial there are none.
+    """
     leaves = jax.tree.leaves(_arguments(algorithm_fn))
     return [leaf for leaf in leaves if isinstance(leaf, (np.ndarray, jax.Array))]
 
 
 def with_arrays(algorithm_fn: Callable, arrays: list) -> Callable:
-    """`algorithm_fn` with `arrays` in the place of its `arrays_of`."""
+    """`algorithm_fn` with the arrays that `arrays_of` lists replaced by `arrays`."""
     rest = iter(arrays)
     args, keywords = jax.tree.map(
         lambda leaf: next(rest) if isinstance(leaf, (np.ndarray, jax.Array)) else leaf,

@@ -1,4 +1,11 @@
-"""Run chains within a privacy budget: the one place where steps and chains multiply."""
+"""Run chains within a privacy budget: the one place where steps and chains multiply.
+
+`run` traces the loop of a run (`dpjax.runner.program`), asks the algorithm what the
+loop costs, refuses what the budget does not pay for, writes the charge to the ledger
+(`dpjax.runner.ledger`), makes the steps (`dpjax.runner.loop`) and returns the draws.
+The other functions are its parts. `dpjax.runner.batch`, `plan` and `reserve` use them
+too, so all of these charge by the same rules.
+"""
 
 import functools
 import json
@@ -49,9 +56,12 @@ __all__ = [
 ]
 
 FITTED_STREAM = 2**95
-"""Stream of the tape for draws from a fitted distribution; the steps' are below it."""
+"""Number of the stream of random words (`dpjax.random.chacha.tape`) that draws from a
+fitted distribution are seeded from. The streams of coins and steps
+(`dpjax.runner.layout`) have smaller numbers, so no word is used twice."""
 
 NOTHING_SPENT = ledgers.Spent(None, [], Counter())
+"""What an absent or empty ledger says."""
 
 SAME_CALL = (
     "all processes must make the same call, on records that are one array of all "
@@ -65,6 +75,7 @@ SAME_MACHINE = (
 )
 
 SEEDED = "unsafe_key: whoever knows this key can undo the privacy"
+"""What a statement says of the randomness if it came from an ``unsafe_key``."""
 
 
 def run(
@@ -205,13 +216,14 @@ def run(
         (length, num_discarded, thinning),
     )
 
-    # The data are read once, and not before the run is paid for.
+    # `records()` hashes the data: once, and not before the run is paid for.
     records = functools.cache(lambda: digest(posterior.data))
     parameters = digest((programs.arrays_of(algorithm_fn), states))
     settings = settings_of(
         num_steps, num_chains, thinning, warmup_fraction, budget, outline, program
     )
-    # A run that is charged has a checkpoint, from which it goes on.
+    # Signals wait until the checkpoint is written. Otherwise one between the charge and
+    # the checkpoint would leave a run that is charged and cannot be continued.
     with signals.deferred():
         secret = processes.first(lambda: secret_of(unsafe_key))
         if processes.are_many():
@@ -282,23 +294,24 @@ def begin(
     num_chains: int,
     budget,
 ):
-    """Check what a run on any of these posteriors begins with.
+    """Make the algorithm and the first states of a run, and check what they depend on.
 
     Parameters
     ----------
     posteriors
-        Posteriors with the same functions.
+        The data sets that will be sampled, as posteriors with the same functions: one
+        for `run`, several for `dpjax.runner.batch`.
     algorithm_fn, initial_position, num_chains, budget
         As in `run`.
 
     Returns
     -------
     algorithm
-        Of the first posterior.
+        The algorithm that `algorithm_fn` makes of the first posterior.
     states
-        Of the chains before the first step.
+        States of the chains before the first step, leaves ``(num_chains, ...)``.
     cost_fn
-        ``num_steps -> events`` of all chains of one run.
+        ``num_steps -> [(event, count), ...]``: what all chains of one run release.
     """
     posterior, *others = posteriors
     positions = _check_positions(initial_position, num_chains)
@@ -307,7 +320,8 @@ def begin(
     if budget is not None:
         check_start(algorithm_fn, posterior, positions, others)
         _warn_of_large_delta(budget, posterior)
-    # Nothing is executed before it is known not to read the records.
+    # `check_start` only traced these functions. They are executed here, once they are
+    # known not to read the records.
     logpriors = evaluated(jax.vmap(posterior.logprior_fn), positions)
     if not np.all(np.isfinite(logpriors)):
         raise ValueError("the prior density is zero or undefined at initial_position")
@@ -325,20 +339,34 @@ def trace(
     steps: tuple[int, int, int],
     **options,
 ) -> "tuple[_Outline, programs.Program]":
-    """Trace the loop of a run; its outline is what it is charged for.
+    """Trace the loop of a run, and ask the traced algorithm what the run costs.
 
     Parameters
     ----------
+    algorithm_fn, posterior
+        As in `run`.
     algorithm
-        What `begin` returned.
+        The algorithm that `begin` returned. The one that is traced must cost the same.
     initial
-        `programs.initial` of the states of all chains that the loop moves.
+        What `programs.initial` makes of the states of all chains that the loop moves.
     num_chains
-        Chains that are charged.
+        Number of chains of one run, whose events are charged. The loop of a batch moves
+        the chains of many runs.
+    budget
+        As in `run`. Without a budget, the loop is not searched for leaks.
     steps
-        Steps of every chain, how many are left out of the draws, and thinning.
+        Three numbers: the steps of every chain, how many of the first ones are left out
+        of the draws, and the thinning.
     options
-        Of `programs.trace`.
+        Further keyword arguments of `programs.trace`.
+
+    Returns
+    -------
+    outline
+        The events of all chains of one run, and what else a run needs to know of the
+        algorithm (`_Outline`).
+    program
+        The loop, to be compiled when it is first called.
 
     Raises
     ------
@@ -366,7 +394,7 @@ def trace(
         chunk_size=chunk_size(num_steps, outline.laziness),
         is_private=budget is not None,
         outline_fn=outline_fn,
-        # Such as a fit, which takes longer to compile well than to run.
+        # A run of one step, such as a fit, takes longer to compile well than to run.
         compiler_options=QUICKLY if num_steps == 1 else None,
         **options,
     )
@@ -382,7 +410,11 @@ def trace(
 def settings_of(
     num_steps, num_chains, thinning, warmup_fraction, budget, outline, program
 ) -> dict:
-    """What tells a run from others, but for its arrays and its records, for JSON."""
+    """What tells one run from another, by name and ready for JSON.
+
+    Hashes of the records and of the arrays among the arguments are not in it; `run`
+    adds them where they are needed.
+    """
     return dict(
         num_steps=num_steps,
         num_chains=num_chains,
@@ -396,6 +428,7 @@ def settings_of(
 
 
 def check_length(num_steps, warmup_fraction, budget) -> None:
+    """Refuse a budget, a number of steps or a warm-up that `run` cannot take."""
     if budget is not None:
         check_budget(budget)
     if num_steps is None and budget is None:
@@ -405,7 +438,7 @@ def check_length(num_steps, warmup_fraction, budget) -> None:
 
 
 def _check_positions(initial_position, num_chains: int):
-    """`initial_position` in JAX arrays."""
+    """`initial_position` as JAX arrays, if it has a finite start for every chain."""
     positions = jax.tree.map(jnp.asarray, initial_position)
     for path, leaf in jax.tree_util.tree_leaves_with_path(positions):
         name = f"initial_position{jax.tree_util.keystr(path)}"
@@ -420,7 +453,7 @@ def _check_positions(initial_position, num_chains: int):
 
 
 def _check_densities(posterior, positions) -> None:
-    """Refuse densities that are no scalars."""
+    """Refuse a log prior or log-likelihood that does not return a scalar."""
     # Only the shapes of the records are used.
     first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
     position, record = jax.eval_shape(first, (positions, posterior.data))
@@ -454,8 +487,15 @@ def _warn_of_large_delta(budget, posterior) -> None:
 
 
 class _Outline(NamedTuple):
-    """What a run needs to know of its algorithm: the cost of all chains, the chance
-    that a step is active, and the steps that tune."""
+    """What a run needs to know of its algorithm before it begins.
+
+    events
+        ``[(event, count), ...]`` that all chains of one run release.
+    laziness
+        Chance that a step is active: see `dpjax.runner.layout`.
+    num_warmup
+        Number of first steps that tune the kernel.
+    """
 
     events: list
     laziness: float
@@ -470,7 +510,10 @@ def _outline(num_chains: int, budget, num_steps: int, algorithm: Algorithm):
 
 
 def cost_of(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> list:
-    """What all chains release in `num_steps` steps; without a budget nobody asks."""
+    """``[(event, count), ...]`` that all chains release in `num_steps` steps.
+
+    The list is empty without a budget, as nothing is then charged.
+    """
     if budget is None:
         return []
     one_chain = algorithm.privacy(num_steps, budget.neighboring_relation)
@@ -478,7 +521,13 @@ def cost_of(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> li
 
 
 def affordable(cost_fn, num_chains: int, budget, ledger) -> int:
-    """As many steps as can be made after what `ledger` says was spent."""
+    """The largest number of steps that the budget pays for, given the ledger.
+
+    Raises
+    ------
+    BudgetError
+        If it does not pay for one step.
+    """
     spent = NOTHING_SPENT
     if ledger is not None:
         spent = ledgers.read(ledger, budget.neighboring_relation.name)
@@ -494,7 +543,10 @@ def affordable(cost_fn, num_chains: int, budget, ledger) -> int:
 
 
 def _max_steps(cost_fn, budget, spent: ledgers.Spent) -> int:
-    """As many steps as the plan has left, or else the budget pays for; perhaps none."""
+    """The largest number of steps that a plan in the ledger still covers (`reserve`).
+
+    If it covers none, the largest number that the budget pays for, perhaps zero.
+    """
     if planned := largest(lambda num_steps: spent.has_left(cost_fn(num_steps))):
         return planned
     if spent.rule is not None:
@@ -523,10 +575,25 @@ def _pay(
     settings: dict,
     records,
 ) -> tuple[bytes, str]:
-    """Refuse what the budget cannot pay, then write the ledger.
+    """Refuse a run that the budget does not pay for; charge any other to the ledger.
 
-    Returns the run's 32 secret bytes, and the nonce of its reservation. Of runs with
-    one unsafe key only those with equal settings, records and ledgers have equal ones.
+    Returns the run's 32 secret bytes, from which all of its randomness comes, and the
+    nonce of its line in the ledger. Two runs with one unsafe key get the same bytes
+    only if their settings, their records and the state of their ledgers are equal. In
+    all other cases they share no randomness.
+
+    Parameters
+    ----------
+    events, cost_fn
+        What the run releases, and ``num_steps -> events`` for the error message.
+    secret
+        32 bytes: the system's entropy, or those of the unsafe key.
+    is_unsafe
+        Whether the user chose the key.
+    settings
+        What tells the run from others, but for its records.
+    records
+        Function without arguments that returns the hash of the records.
     """
 
     def nonce_fn(ledger_state: str) -> str:
@@ -553,7 +620,11 @@ def _pay(
 
 
 def nonce_of(secret: bytes, settings: dict, records: bytes, ledger_state="") -> str:
-    """What sets a charged run apart from others with its secret: see `_pay`."""
+    """A hash in hex that sets a charged run apart from others with the same `secret`.
+
+    It is the nonce of the run's line in the ledger, and the run's randomness depends on
+    it: see `_pay`.
+    """
     text = json.dumps(settings).encode()
     return keyed(secret, text, records, ledger_state.encode()).hex()
 
@@ -561,7 +632,14 @@ def nonce_of(secret: bytes, settings: dict, records: bytes, ledger_state="") -> 
 def approve(
     events, cost_fn, budget, ledger=None, spent: ledgers.Spent = NOTHING_SPENT
 ) -> None:
-    """Refuse a run that the budget does not pay for, after what `ledger` says."""
+    """Refuse a run that the budget does not pay for beside what was spent before.
+
+    Raises
+    ------
+    BudgetError
+        If the `events` of the run and what was `spent` exceed the budget together. The
+        message names `ledger`, and how many steps could be paid for.
+    """
     total = total_epsilon(spent, events, budget.delta)
     if total > budget.epsilon:
         before = again = ""
@@ -585,7 +663,7 @@ def total_epsilon(spent: ledgers.Spent, events, delta: float) -> float:
 
 
 def _check_paid(checkpoint, ledger, reservation: str) -> None:
-    """Refuse to go on with a run whose charge the ledger has lost."""
+    """Refuse to continue a run whose charge is not in the ledger any more."""
     if not ledgers.holds(ledger, reservation):
         raise checkpoints.CheckpointError(
             f"{ledger} no longer holds what the run of {checkpoint} was charged: put "
@@ -602,14 +680,27 @@ def _statement(events, budget, num_chains: int, num_steps: int, unsafe_key):
 
 
 def secret_of(unsafe_key) -> bytes:
-    """32 bytes of the operating system's entropy, or of the key in its place."""
+    """32 secret bytes: the operating system's entropy, or bits of the unsafe key."""
     if unsafe_key is None:
         return secrets.token_bytes(32)
     return np.asarray(jax.random.bits(unsafe_key, (8,), jnp.uint32)).tobytes()
 
 
 def fitted_draws(key: bytes, sample, infos):
-    """Draws from every chain's mean fit, as many as steps were kept."""
+    """Draws from the distributions that the chains of an algorithm such as DPVI fitted.
+
+    For every chain, the parameters in its `infos` are averaged over the steps that were
+    kept, and as many draws are made from the distribution with the averages.
+
+    Parameters
+    ----------
+    key
+        The run's 32 secret bytes.
+    sample
+        The field of that name of `dpjax.algorithm.Algorithm`.
+    infos
+        Infos of the kept steps, leaves ``(num_chains, num_draws, ...)``.
+    """
     num_chains, num_draws = jax.tree.leaves(infos.parameters)[0].shape[:2]
     seed = chacha.tape(key, FITTED_STREAM, (num_chains, 2))
     keys = jax.random.wrap_key_data(jnp.asarray(seed), impl="threefry2x32")
