@@ -1,10 +1,9 @@
 """Settings of every test: 64 bits unless DPJAX_TEST_X64=0, and JAX at its strictest.
 
-Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Tests
-compile far longer than they run. So the default tier, whose programs are small, is
-hardly optimised, nor are thorough tests of the rooms in COMPILING, unless they ask for
-`fully_compiled`. XLA uses its faster code generator, too, but for thorough tests in 32
-bits: what users have is compiled as theirs is.
+Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Most
+tests compile far longer than they run. So their programs are hardly optimised, except
+in the rooms that `OPTIMISED` names for the tier. XLA uses its faster code generator,
+too, but for thorough tests in 32 bits: what users have is compiled as theirs is.
 """
 
 import os
@@ -69,10 +68,12 @@ if not X64:
         "privacy/test_thesis_counts.py",
     ]
 
-# Exact accounting computes for longer than it compiles.
-ACCOUNTING = {"privacy", "config", "runner", "test_cli.py"}
-# Thorough tests of these rooms compile for longer than they compute.
-COMPILING = {"numpyro", "ep"}
+# Exact accounting computes for longer than it compiles, and so do simulations of
+# kernels. The releases are tested as users have them.
+OPTIMISED = {
+    "not thorough": {"privacy", "config", "runner", "test_cli.py"},
+    "thorough": {"privacy", "mcmc", "sgmcmc", "release"},
+}
 
 # Files with tests that take far longer than others.
 LONG = ["start", "horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
@@ -115,9 +116,9 @@ def programs(request):
     They stay in memory for that file: those of a session fill gigabytes.
     """
     is_default_tier = request.config.option.markexpr == "not thorough"
+    optimised = OPTIMISED["not thorough" if is_default_tier else "thorough"]
     room = request.path.relative_to(Path(__file__).parent).parts[0]
-    is_hasty = room not in ACCOUNTING if is_default_tier else room in COMPILING
-    jax.config.update("jax_disable_most_optimizations", is_hasty)
+    jax.config.update("jax_disable_most_optimizations", room not in optimised)
     yield
     jax.clear_caches()
 
@@ -128,20 +129,10 @@ def x64():
     return jax.config.jax_enable_x64
 
 
-def optimised(is_optimised):
-    """A fixture that says whether a test's programs are."""
-
-    @pytest.fixture
-    def fixture():
-        before = jax.config.read("jax_disable_most_optimizations")
-        jax.config.update("jax_disable_most_optimizations", not is_optimised)
-        yield
-        jax.config.update("jax_disable_most_optimizations", before)
-
-    return fixture
-
-
-quickly_compiled = optimised(False)
-"""For programs that take longer to optimise than to run."""
-fully_compiled = optimised(True)
-"""For programs that take longer to run than to optimise."""
+@pytest.fixture
+def quickly_compiled():
+    """For programs that take longer to optimise than to run."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

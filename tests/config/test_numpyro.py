@@ -82,7 +82,6 @@ def folder(tmp_path):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.filterwarnings("ignore:the model does not fit")
 def test_a_file_and_a_model_give_draws_with_nothing_to_tune(folder, capsys):
     """No file of the run holds a number of a record, planted with fifteen digits.

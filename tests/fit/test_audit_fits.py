@@ -24,7 +24,7 @@ from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
 from tests.attacks import FAR, Attack, check, claimed, data_sets, flat, found, linear
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("quickly_compiled")]
+pytestmark = pytest.mark.thorough
 
 NUM_RECORDS = 8
 NOISE = 1.5

@@ -71,7 +71,6 @@ def moments(seen):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("seen", [np.zeros(4), np.array([5.0, -3.0, 4.0, -2.0])])
 def test_effects_of_unknown_scale_are_those_of_quadrature(seen):
     """Standard errors of 8000 draws that are worth a third of them are .02: six."""

@@ -135,7 +135,6 @@ def test_a_run_spends_its_budget(data):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("quickly_compiled")
 def test_outliers_are_warned_of(data):
     """A tenth of the records is moved by 10 sds."""
     info = released(jax.random.key(0), posterior_of(data), 3.0)
@@ -150,7 +149,6 @@ def test_outliers_are_warned_of(data):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("quickly_compiled")
 @pytest.mark.parametrize("tempering", [1.0, 0.05])
 def test_without_noise_to_speak_of_draws_are_exact(data, tempering):
     posterior = posterior_of(data, tempering)

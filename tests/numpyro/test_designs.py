@@ -58,7 +58,6 @@ def fits(target):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("fully_compiled")
 @pytest.mark.filterwarnings("ignore:the releases do not tell")
 @pytest.mark.parametrize("kind", ["alike", "heavy"])
 def test_draws_are_not_sure_of_what_is_wrong(kind):
@@ -111,7 +110,6 @@ def assert_priors(draws, prior_sd):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("fully_compiled")
 @pytest.mark.filterwarnings("ignore:the releases do not tell")
 def test_a_group_that_only_the_example_has_keeps_its_prior():
     def model(group, y):
@@ -129,7 +127,6 @@ def test_a_group_that_only_the_example_has_keeps_its_prior():
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("fully_compiled")
 @pytest.mark.filterwarnings("ignore:the releases do not tell")
 def test_a_level_that_only_the_example_has_keeps_what_the_prior_says():
     """Without records of the first level, effects of the others have no reference."""

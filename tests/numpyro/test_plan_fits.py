@@ -135,7 +135,6 @@ def test_a_walk_starts_from_a_fit_of_its_share_and_says_how_far_it_gets(monkeypa
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("fully_compiled")
 def test_a_fit_gives_what_is_foretold(monkeypatch):
     """Three fits of Poisson regression, each of 20,000 records.
 

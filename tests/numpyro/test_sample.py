@@ -79,7 +79,6 @@ def distances(draws):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("fully_compiled")
 def test_a_fit_draws_from_the_posterior_and_spends_the_budget(tmp_path):
     result = go(tmp_path, "fit")
     assert result.positions["b"].shape == (4, 1000, 3)

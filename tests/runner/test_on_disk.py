@@ -220,7 +220,6 @@ def regression(x, y):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("quickly_compiled")
 def test_a_fit_of_a_numpyro_model_reads_from_disk(stored, monkeypatch):
     # The program differs, and the randomness of a charged run depends on it.
     monkeypatch.setattr(program, "_identity", lambda traced: "")

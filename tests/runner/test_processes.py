@@ -202,6 +202,10 @@ def two_of(folder, command):
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "JAX_ENABLE_X64": str(jax.config.jax_enable_x64),
+        # Programs that are optimised otherwise may round otherwise.
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": str(
+            jax.config.read("jax_disable_most_optimizations")
+        ),
     }
     with contextlib.ExitStack() as stack:
         processes = []
