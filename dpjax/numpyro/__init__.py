@@ -1,4 +1,7 @@
-"""NumPyro models under differential privacy; `import dpjax` does not import this."""
+"""NumPyro models under differential privacy.
+
+`import dpjax` does not import this package.
+"""
 
 from dpjax.numpyro.adapter import ModelPosterior, posterior
 from dpjax.numpyro.clipping import clip_per_step, l2_clip_norm

@@ -1,4 +1,4 @@
-"""From a NumPyro model to a `dpjax.Posterior`."""
+"""`posterior` makes a `dpjax.Posterior` of a NumPyro model and its data."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ from dpjax.release.captured import check_functions
 __all__ = ["ModelPosterior", "model_of", "posterior"]
 
 NUM_MADE_UP = 16
-"""Number of records that are made up to trace a model."""
+"""Number of made-up records in an example, if the user gives none."""
 
 
 @jax.tree_util.register_dataclass
@@ -32,8 +32,11 @@ class ModelPosterior(Posterior):
     model: Model = field(kw_only=True, metadata=dict(static=True))
 
     def prior_draws(self) -> dict[str, np.ndarray]:
-        """A thousand draws from the prior, as `constrain` returns them."""
-        # They may have been drawn in 64 bits.
+        """A thousand draws from the prior, in the form that `constrain` returns.
+
+        Leaves are ``(1, 1000, ...)``: one chain.
+        """
+        # The model keeps these draws, and may have made them while x64 was on.
         draws = jax.tree.map(
             lambda leaf: np.asarray(leaf, jnp.result_type(float))[None],
             self.model.prior_draws,
@@ -64,55 +67,59 @@ def posterior(
         Arrays of shape ``(n, ...)`` by the names of the model's arguments, with the
         records along the leading axis, or a pandas data frame. One record is the unit
         of privacy. A `numpy.memmap` of a type that JAX has stays on disk, as in
-        `dpjax.Posterior`; float64 is none unless x64 is on, and is read into memory.
+        `dpjax.Posterior`. Without x64, JAX has no float64, so a memmap of float64 is
+        read into memory.
     plate
         Name of the plate whose sites are the likelihood. All other sites are the prior.
     public
         The model's other arguments. They are not private.
     example
-        Made-up records in the form of `data`, or of some of its arrays. They are not
-        private, so `dpjax.numpyro.sample` refuses records of the data, and their
-        density must be finite. What the model does not generate, such as regressors,
-        has their values as the public design of `dpjax.numpyro.fisher_information`,
-        in which every group and level of the data should occur. Default: 16 records of
-        uniform numbers in [0, 1). Zeros and ones stand for integers, and for all
-        numbers if the model has no finite density otherwise.
+        Made-up records in the form of `data`, or of some of its arrays; two or more.
+        They are not private, so `dpjax.numpyro.sample` refuses records that were copied
+        from the data. Their density must be finite. The arrays that the model does not
+        generate, such as regressors, are the public design of
+        `dpjax.numpyro.fisher_information`, so every group and level of the data should
+        occur in them. Arrays that are not given are made up: floats are uniform in
+        [0, 1), integers and booleans are zeros and ones, and all arrays are zeros and
+        ones if the density is not finite otherwise. The default is 16 records.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
     simulate_fn
         ``(rng_key, latents, record) -> record``, for a model whose observations cannot
-        be drawn site by site, such as one with a `numpyro.factor`: a record with the
-        covariates of the given one, and with observations drawn from the model.
-        `latents` are those of one draw, in the units of the model. A record is a dict
-        of the arrays of `data` without their leading axis.
+        be drawn site by site, such as one with a `numpyro.factor`. It returns a record
+        with the covariates of the given one and with observations drawn from the model.
+        `latents` is a dict of one draw of the latents, in the units of the model. A
+        record is a dict of the arrays of `data` without their leading axis.
     score_nodes
-        ``(latents, record) -> (records, weights)``, in place of `simulate_fn`: all that
-        could have been observed, K records along a leading axis, and their
-        probabilities, ``(K,)``.
+        ``(latents, record) -> (records, weights)``, in place of `simulate_fn`, if a
+        record has few possible observations. It returns a record for each of the K
+        possible observations, along a leading axis, and their probabilities, ``(K,)``.
 
     Returns
     -------
     ModelPosterior
         Positions are dicts of the latent sites' unconstrained values. Draws of
         `dpjax.run` are dicts of the latents in the units of the model, with those
-        deterministic sites that read no data. `dataclasses.replace` swaps the data
+        deterministic sites that read no data. `dataclasses.replace` changes the data
         without tracing the model again.
 
     Raises
     ------
     ValueError
-        If the model's log density is not a prior plus a sum over records, or if this
-        cannot be decided: see `dpjax.numpyro.refusals`; or if the model holds records
-        other than as its arguments: see `dpjax.release.captured`; or if what
-        `simulate_fn` or `score_nodes` makes up does not follow the likelihood.
+        If an argument is not of this form; if the model's log density is not a prior
+        plus a sum over records, or if this cannot be decided (see
+        `dpjax.numpyro.refusals`); if the model holds records that are not its arguments
+        (see `dpjax.release.captured`); or if the observations that `simulate_fn` or
+        `score_nodes` returns do not follow the likelihood.
+    TypeError
+        If `data` is neither a mapping nor a data frame.
 
     Notes
     -----
-    *Formal guarantees.* Only shapes and types of `data` are read here, except that
-    values which the model captured are compared with the data. The
-    log-likelihood of a record is a function of that record, the position and public
-    values alone. Values that the model captured from outside are treated as public: a
-    warning names them.
+    *Formal guarantees.* Only shapes and dtypes of `data` are read here, except that
+    values which the model captured are compared with the data. The log-likelihood of a
+    record is a function of that record, the position and public values alone. Values
+    that the model captured from outside are treated as public: a warning names them.
     """
     public, given = ({} if each is None else dict(each) for each in (public, example))
     if not hasattr(data, "items"):
@@ -129,7 +136,8 @@ def posterior(
     if not len(data):
         raise ValueError("data holds no arrays: name those of the model's arguments")
     arrays = {name: _as_array(name, value) for name, value in data.items()}
-    # A NumPy array cannot be indexed by rows that are traced.
+    # The model may index a public array by data. JAX traces the data, and a NumPy array
+    # cannot be indexed by a traced value.
     constants = jax.tree.map(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, public
     )
@@ -171,7 +179,7 @@ def posterior(
 
 
 def _as_array(name: str, value) -> jax.Array | np.memmap:
-    # The type of an array decides what a fit computes, so no record may decide it.
+    # A fit computes in the dtype of the array, so no record may decide this dtype.
     dtype = getattr(value, "dtype", None)
     if not (isinstance(value, jax.Array) or isinstance(dtype, np.dtype)):
         kind = type(value).__name__ if dtype is None else dtype
@@ -187,12 +195,12 @@ def _as_array(name: str, value) -> jax.Array | np.memmap:
 
 
 def model_of(posterior: Posterior) -> Model:
-    """The model of a posterior that `posterior` returned.
+    """The model of a posterior.
 
     Raises
     ------
     ValueError
-        If the posterior is another one.
+        If the posterior was not made by `posterior`.
     """
     if not isinstance(posterior, ModelPosterior):
         raise ValueError("the posterior must come from dpjax.numpyro.posterior")
@@ -200,7 +208,22 @@ def model_of(posterior: Posterior) -> Model:
 
 
 def _made_up(data, given, only_integers=False):
-    """The records `given`, in the types of the data; other arrays are drawn."""
+    """An example: the arrays of `given`, and made-up numbers for all other arrays.
+
+    Parameters
+    ----------
+    data
+        Arrays by name, of which only shapes and dtypes are read.
+    given
+        Some of the arrays of the example, by name.
+    only_integers
+        Whether made-up numbers are zeros and ones even where the data are floats.
+
+    Raises
+    ------
+    ValueError
+        If `given` does not have the form of the data, or holds fewer than two records.
+    """
     shapes = {name: leaf.shape[1:] for name, leaf in data.items()}
     given_shapes = {name: np.shape(value)[1:] for name, value in given.items()}
     counts = {(*np.shape(value), 0)[0] for value in given.values()} or {NUM_MADE_UP}
@@ -212,7 +235,8 @@ def _made_up(data, given, only_integers=False):
     rng, (rows,) = np.random.default_rng(0), counts
 
     def values(name, leaf):
-        # Names that are given advance the generator as well.
+        # Numbers are drawn for given arrays too, so that those of the other arrays do
+        # not depend on which arrays are given.
         shape = (rows, *leaf.shape[1:])
         if jnp.issubdtype(leaf.dtype, jnp.floating) and not only_integers:
             drawn = rng.random(shape)
@@ -224,7 +248,15 @@ def _made_up(data, given, only_integers=False):
 
 
 def _look(model: Model):
-    """Check the sites of the model; return a position somewhere in its prior."""
+    """Check the sites of the model, and return a public position near zero.
+
+    The components of the unconstrained position are normal with sd 0.3.
+
+    Raises
+    ------
+    ValueError
+        As `dpjax.numpyro.refusals.traced` and `check_sites` do.
+    """
     seen = {}
 
     def look(records, rng_key):
@@ -245,7 +277,13 @@ def _look(model: Model):
 
 
 def _observed(model: Model, position, reads):
-    """``{site inside the plate: name of the data that it observes, or None}``."""
+    """``{site inside the plate: name of the array of the data that it observes}``.
+
+    A site observes an array if its value is the value of that array in a made-up
+    record, and it reads no other array. The name is None if there is no such array. The
+    sites are in the order in which the model runs them. `reads` is what
+    `dpjax.numpyro.refusals.dependencies` returns.
+    """
 
     order = []
 

@@ -1,4 +1,4 @@
-"""Records that lack a value say nothing."""
+"""Incomplete records: models in which they have the likelihood one."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def complete_cases(model: Callable, plate: str) -> Callable:
     Parameters
     ----------
     model
-        A NumPyro model, which need not know of missing values.
+        A NumPyro model that does not treat missing values.
     plate
         Name of the plate of its records.
 
@@ -31,9 +31,10 @@ def complete_cases(model: Callable, plate: str) -> Callable:
 
     Notes
     -----
-    *Formal guarantees.* The log-likelihood of a record is multiplied by zero or one, by
-    a value of that record. So it is bounded as before, and no record is left out: their
-    number tells nothing of what is missing.
+    *Formal guarantees.* The log-likelihood of a record is multiplied by zero or one;
+    this factor is a function of that record alone. So bounds on the log-likelihood
+    still hold. No record is left out, so the number of records does not reveal how many
+    are incomplete.
     """
 
     @functools.wraps(model)
@@ -41,13 +42,22 @@ def complete_cases(model: Callable, plate: str) -> Callable:
         with _Mask(plate, complete):
             return model(**arguments)
 
-    # A mask changes no observation that is drawn.
+    # A mask does not change how observations are drawn, so `dpjax.runner.predict` does
+    # not ask for `complete`.
     vars(masked)["not_needed"] = {COMPLETE}
     return masked
 
 
 class _Mask(Messenger):
-    """Masks the sites in a plate."""
+    """A handler that masks the sites in a plate where `complete` is False.
+
+    Parameters
+    ----------
+    plate
+        Name of the plate.
+    complete
+        Booleans, ``(n,)``, along the plate.
+    """
 
     def __init__(self, plate: str, complete):
         super().__init__()

@@ -1,9 +1,9 @@
 """A NumPyro model, evaluated one record at a time and in unconstrained space.
 
-The plate of the records gets the indices 0, ..., rows - 1, and the model is called with
-that many records. With one row it therefore sees one record and no other, whatever it
-does with its arguments. Let z be the unconstrained latents, theta = t(z), and x one
-record. Then
+The model is called with as many records as there are rows, and the plate of the records
+gets the indices 0, ..., rows - 1. With one row the model therefore sees one record and
+no other, whatever it does with its arguments. Let z be the unconstrained latents,
+theta = t(z) the latents in the units of the model, and x one record. Then
 
     log prior(z) = sum over sites outside the plate of log p(theta) + log |dt / dz|,
     log likelihood(z, x) = sum over sites inside the plate of log p(x | theta).
@@ -35,22 +35,33 @@ NUM_PRIOR_DRAWS = 1000
 """Draws from the prior that estimate its centre and its standard deviations."""
 
 UNIT_QUANTILES = 0.16, 0.5, 0.84
-"""Of the prior: a unit below the centre, the centre, and a unit above."""
+"""Quantiles of the prior. The middle one is the centre; half of the distance between
+the others is the unit (`center_and_unit`)."""
 
 
 class Rows(Messenger):
     """A handler that undoes subsampling and makes the plate of the records `rows` long.
 
-    Once the model has run, the handler holds what it met:
+    Parameters
+    ----------
+    fn
+        The model.
+    plate
+        Name of the plate of the records.
+    rows
+        Number of records that the model is called with.
 
+    Attributes
+    ----------
     plates
-        Names of the plates.
+        Names of the plates that the model entered when it last ran.
     types
-        ``{type of site: name of the last such site}``.
+        ``{type of site: name of the last site of this type}``, of the last run.
     subsamples
-        Whether the plate of the records takes a subsample.
+        Whether the plate of the records asks for a subsample.
     scale
-        Factor by which NumPyro scales sites in the plate of the records.
+        Factor by which NumPyro scales the sites in the plate of the records: the size
+        that the model states for the plate, over `rows`.
     """
 
     def __init__(self, fn, plate: str, rows: int):
@@ -86,19 +97,20 @@ def is_latent(site) -> bool:
 class Model:
     """A NumPyro model; see the module docstring and `dpjax.numpyro.posterior`.
 
-    function, plate, public
-        As given to `dpjax.numpyro.posterior`.
+    Positions are dicts of the latents' unconstrained values. Records are dicts of
+    arrays by the names of the data.
+
+    function, plate, public, simulate_fn, score_nodes
+        The arguments of `dpjax.numpyro.posterior`; `function` is its `model`.
     example
-        Made-up records, along the leading axis.
+        Made-up records, along the leading axis, in the form of the data.
     unspecified
-        Names of the data for which the user gave no example.
+        Names of the arrays of the data for which the user gave no example.
     observed
-        ``{site: name of the data that it observes}`` for the sites inside the plate.
-        The name is None if a site observes a function of the data.
+        ``{site: array}`` for the sites inside the plate: the name of the array of the
+        data that the site observes, or None if it observes a function of the data.
     deterministics
         Names of the deterministic sites that read no data.
-    simulate_fn, score_nodes
-        As given to `dpjax.numpyro.posterior`.
     """
 
     function: Callable
@@ -113,12 +125,12 @@ class Model:
 
     @property
     def one_example(self) -> dict[str, jax.Array]:
-        """The first made-up record, with its leading axis."""
+        """The first made-up record, with a leading axis of length one."""
         return jax.tree.map(lambda leaf: leaf[:1], self.example)
 
     @property
     def outline(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Shapes and types of an unconstrained position."""
+        """Shapes and dtypes of an unconstrained position."""
         return jax.eval_shape(self.draw, jax.random.key(0))
 
     @property
@@ -127,14 +139,15 @@ class Model:
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.outline))
 
     def trace(self, records, position=None, rng_key=None):
-        """Run the model on `records`.
+        """Run the model on `records`, which lie along the leading axis.
 
-        Latents take their values from `position` or, without one, from the prior.
+        Latents take their values from the unconstrained `position` or, without one, are
+        drawn from the prior with `rng_key`.
 
         Returns
         -------
-        The sites; the log-determinants of the latents' transforms, by site; and the
-        `Rows` handler.
+        The sites of NumPyro's trace, by name; the log-determinants of the Jacobians of
+        the latents' transforms, by site; and the `Rows` handler after the run.
         """
         rows = Rows(self.function, self.plate, _num_rows(records))
         model, log_dets = rows, {}
@@ -156,7 +169,13 @@ class Model:
         return sites, log_dets, rows
 
     def log_probs(self, position, records, inside: bool):
-        """``{site: log p}`` inside the plate or outside of it, and log-determinants."""
+        """Log densities of the sites inside the plate, or of those outside of it.
+
+        Returns
+        -------
+        ``{site: log p}``, arrays of the sites' batch shapes; and the log-determinants
+        that `trace` returns.
+        """
         sites, log_dets, rows = self.trace(records, position)
         scale = rows.scale if inside else 1.0
         chosen = {
@@ -171,7 +190,7 @@ class Model:
         return self.logprior_among(position, self.one_example)
 
     def logprior_among(self, position, records) -> jax.Array:
-        """The log prior density if the model is called with `records`."""
+        """Log prior density of `position` if the model is called with `records`."""
         outside, log_dets = self.log_probs(position, records, inside=False)
         return _total(outside) + _total(log_dets)
 
@@ -184,7 +203,7 @@ class Model:
         return _total(self.log_probs(position, records, inside=True)[0])
 
     def constrain(self, position) -> dict[str, jax.Array]:
-        """Latents, and the deterministic sites that read no data."""
+        """Latents in the units of the model, and deterministic sites without data."""
         sites, _, _ = self.trace(self.one_example, position)
         return {
             name: sites[name]["value"] for name in (*position, *self.deterministics)
@@ -201,16 +220,20 @@ class Model:
 
     @property
     def has_forward_mode(self) -> bool:
-        """Whether it has derivatives in forward mode, as JAX's `odeint` has not."""
+        """Whether forward-mode derivatives exist; JAX's `odeint` has none."""
         return _has_forward_mode(self)
 
     @property
     def prior_draws(self) -> dict[str, jax.Array]:
-        """Unconstrained draws from the prior, ``(NUM_PRIOR_DRAWS, ...)``."""
+        """Unconstrained draws from the prior, leaves ``(NUM_PRIOR_DRAWS, ...)``."""
         return _prior_draws(self)
 
     def simulate(self, rng_key, position) -> dict[str, Any]:
-        """One record: observations drawn from the model, the rest from `example`."""
+        """One made-up record at the unconstrained `position`.
+
+        The covariates are those of a random record of `example`. The observations are
+        drawn from the model.
+        """
         choice, noise = jax.random.split(rng_key)
         row = jax.random.randint(choice, (), 0, _num_rows(self.example))
         record = jax.tree.map(lambda leaf: jnp.asarray(leaf)[row], self.example)
@@ -228,7 +251,8 @@ class Model:
         drawn = dict(record)
         keys = jax.random.split(rng_key, len(self.observed))
         for key, (site, name) in zip(keys, self.observed.items(), strict=True):
-            # The laws of later sites may read this observation.
+            # The law of a later site may read this observation, so the model runs once
+            # for each site.
             rows = jax.tree.map(_as_row, drawn)
             value = self.trace(rows, position)[0][site]["fn"].sample(key)
             value = jnp.reshape(value, jnp.shape(record[name]))
@@ -236,7 +260,13 @@ class Model:
         return drawn
 
     def given_nodes(self, position, record) -> tuple[dict[str, Any], jax.Array]:
-        """The records of `score_nodes`, ``(K, ...)``, and their weights, ``(K,)``."""
+        """What the user's `score_nodes` returns for one record.
+
+        Returns
+        -------
+        The records that could have been observed, ``(K, ...)``, and their
+        probabilities, ``(K,)``.
+        """
         assert self.score_nodes is not None
         nodes, weights = self.score_nodes(self.constrain(position), record)
         return _in_form(nodes, record, weights.shape, "score_nodes"), weights
@@ -252,9 +282,11 @@ def _prior_draws(model: Model) -> dict[str, jax.Array]:
 
 
 def center_and_unit(draws) -> tuple[np.ndarray, np.ndarray]:
-    """Of draws from a prior ``(count, ...)``, which need not have moments.
+    """Centre and unit of a prior, each ``(...)``, from draws ``(count, ...)``.
 
-    The unit is the standard deviation where the prior is normal.
+    The centre is the median. The unit is half of the distance between the quantiles
+    .16 and .84, which is about the standard deviation if the prior is normal. Both
+    exist for priors without moments, too.
     """
     low, center, high = np.quantile(draws, UNIT_QUANTILES, axis=0)
     return center, (high - low) / 2
@@ -271,7 +303,24 @@ def _has_forward_mode(model: Model) -> bool:
 
 
 def _in_form(found, record, leading: tuple[int, ...], source: str):
-    """What a function of the user returned, in the types of the record."""
+    """The arrays `found` that a function of the user returned, as dtypes of `record`.
+
+    Parameters
+    ----------
+    found
+        A dict of arrays.
+    record
+        The record that the function was given.
+    leading
+        Shape of the axes that each array must have before those of the record.
+    source
+        Name of the function, for the error.
+
+    Raises
+    ------
+    ValueError
+        If the names or shapes are others.
+    """
     wanted = {name: (*leading, *jnp.shape(leaf)) for name, leaf in record.items()}
     shapes = {name: jnp.shape(leaf) for name, leaf in found.items()}
     if shapes != wanted:
@@ -297,5 +346,5 @@ def _log_prob(site, plate_scale):
 
 
 def _total(terms):
-    """Sum of all terms, a float scalar also if there are none."""
+    """The sum of the entries of all terms; a float scalar even if there are none."""
     return sum((jnp.sum(term) for term in terms.values()), start=jnp.zeros(()))

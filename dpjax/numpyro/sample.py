@@ -1,21 +1,28 @@
 """Private draws from a NumPyro model with nothing to tune.
 
-By default `dpjax.fit` releases what the data say about the parameters, and draws from
-the posterior that this implies. A model that generates whole records
-is fitted by `dpjax.fit.simulated`, whose draws keep the shape of a curved posterior. A
-model of observations given covariates is fitted by `dpjax.fit.score_fit`, whose
-likelihood is normal about the bulk of the posterior. Where observations read products
-of latents, as in mean + scale * z, it is normal in the effects that these have
-(`dpjax.fit.pinned`).
+``method="fit"``, the default, releases noisy sums of the records' scores (`dpjax.fit`),
+and draws from the posterior that these sums imply. There are three kinds of fits:
 
-``method="walk"`` spends a share of the budget on a fit of the second kind, and the rest
-on lazy `dpjax.barker`, whose steps leave the exact posterior unchanged:
+- A model that generates whole records is fitted by `dpjax.fit.simulated`, whose draws
+  keep the shape of a curved posterior.
+- A model of observations given covariates is fitted by `dpjax.fit.score_fit`. It takes
+  the likelihood to be normal, as a function of the latents, in the bulk of the
+  posterior.
+- If observations read products of latents, as in mean + scale * z, `score_fit` takes
+  the likelihood to be normal in other coordinates, which are effects of the latents
+  on the observations (`dpjax.fit.pinned`).
 
-1. *Start and metric.* Chains start at draws of the fit, whose covariance is the metric.
-2. *Clip bound.* A quantile of the log ratios of records that the model itself draws
-   there (`dpjax.numpyro.clipping`). For n normal records it is 3.3 h / sqrt(n) for a
-   step of length h; it is larger for laws with heavy tails.
-3. *Step length.* Clip bounds are proportional to h, so n steps cost about n h^2. Steps
+``method="walk"`` spends a share of the budget on a fit of the second kind. The rest of
+the budget pays for steps of lazy `dpjax.barker`, which leave the exact posterior
+unchanged:
+
+1. *Start and metric.* Chains start at draws of the fit. The covariance of these draws
+   is the metric.
+2. *Clip bound.* The model itself draws records at the mean of the fit's draws. The clip
+   bound is a quantile of the log ratios of these records, to first order in the step
+   (`dpjax.numpyro.clipping`). For n normal records and steps of length h it is
+   3.3 h / sqrt(n); for laws with heavy tails it is larger.
+3. *Step length.* Clip bounds are proportional to h, so T steps cost about T h^2. Steps
    are as long as the rest of the budget allows for the wanted number of steps, and at
    most `MAX_LENGTH` posterior standard deviations.
 """
@@ -80,14 +87,15 @@ __all__ = [
 METHODS = ("fit", "walk")
 
 FIT_SHARE = 0.8
-"""Share of epsilon, about its square of the budget, for the fit that a walk starts
-from."""
+"""Share of the epsilon that goes to the fit from which a walk starts. Privacy costs
+grow about as epsilon squared, so this is about .64 of the budget."""
 
 LAZINESS, MAX_LENGTH, STEPS_PER_DRAW = 0.2, 1.0, 20
-"""See the module docstring."""
+"""Of a walk: the laziness of `dpjax.barker`; the longest step, in posterior standard
+deviations; and the number of steps from one draw to the next."""
 
 METRIC_DRAWS = 20_000
-"""Draws of the fit of which the covariance is the metric."""
+"""Number of draws of the fit, over all chains, that give the metric of a walk."""
 
 
 def fit_algorithm(
@@ -98,7 +106,7 @@ def fit_algorithm(
     robust: bool = False,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
-    """`dpjax.fit.score_fit.score_fit` for a NumPyro model; the parameters are its own.
+    """`dpjax.fit.score_fit.score_fit` of a NumPyro model, with the same parameters.
 
     Raises
     ------
@@ -137,22 +145,24 @@ def sample(
         From `dpjax.numpyro.posterior`, with an ``example`` if its model does not
         generate all of its records.
     budget
-        What all draws together may spend, and all earlier runs in the ledger.
+        Privacy budget of all draws together, and of all earlier runs in the ledger.
     num_draws
-        Draws of every chain. Those of a fit cost nothing. Those of a walk are twenty
-        steps apart, and every step is charged, so their number is approximate.
+        Number of draws of every chain. Draws of a fit cost nothing. Draws of a walk are
+        twenty steps apart, and every step is charged, so their number is approximate.
     num_chains
-        Chains. Those of a fit differ in nothing but their name: see `dpjax.runner.Fit`
-        for how far its draws are independent.
+        Number of chains. The draws of a fit are only divided among chains, which differ
+        in nothing but their name: see `dpjax.runner.Fit` for how far these draws are
+        independent.
     method
         ``"fit"`` draws from the posterior that noisy sums imply. ``"walk"`` spends
         most of the budget on a fit, and goes on from its draws with steps that leave
         the exact posterior unchanged.
     robust
-        Draws are as wide as the records' scores vary about the parameters that fit
-        best, whether or not the model holds. It takes six hundredths of the budget, so
-        other noise grows by 3 %. Any model is then fitted like one of observations
-        given covariates. A walk refuses it.
+        Whether the width of the draws follows how much the records' scores vary about
+        the parameters that fit best, whether or not the model holds. The release of
+        this variation takes six hundredths of the budget, so other noise grows by 3 %.
+        Any model is then fitted like one of observations given covariates. A walk
+        refuses it.
     nominal_num_records
         As in `dpjax.sgld`. A walk refuses it.
     ledger, checkpoint, verbose, unsafe_key
@@ -162,34 +172,36 @@ def sample(
     Returns
     -------
     Fit or Run
-        The draws. A `dpjax.runner.Fit` says what they know. The statement of a walk
-        covers the fit that it started from.
+        The draws: a `dpjax.runner.Fit` from a fit, whose `known` says how far the draws
+        are due to the records, the prior and the noise; a `dpjax.runner.Run` from a
+        walk, whose privacy statement covers the fit that the walk started from.
 
     Raises
     ------
     ValueError
         If the model's observations cannot be drawn, or its covariates have no public
         design; if the prior is so wide that numbers overflow at its centre, or near it;
-        if observations read products of the latents that are not linear in some of them
-        where the others have fixed values, as mean + scale * z is in z; if a walk is
-        asked of a model with products; or if the example of the model holds records in
-        their order.
+        if observations read products of latents that are not linear in some latents
+        while the others are fixed, as mean + scale * z is linear in z; if a walk is
+        asked for and the model has such products; if `method` is unknown or does not
+        take the other options; or if the example of the model was copied from the data
+        (`dpjax.release.captured.check_example`).
     TypeError
-        If the budget is no `dpjax.Budget`, or the key no key of JAX.
+        If `budget` is not a `dpjax.Budget`, or `unsafe_key` is not a key of JAX.
     BudgetError, CheckpointError
-        As in `dpjax.run`; and before anything is spent, if the budget is too small for
-        any fit, or for a model that generates whole records, as in `dpjax.sample`.
+        As in `dpjax.run`; and, before anything is spent, if the budget is too small for
+        any fit. For a model that generates whole records, as in `dpjax.sample`.
 
     Warns
     -----
     UserWarning
-        Before anything is spent, if the example has no record that tells of a component
-        of a latent, such as the effect of a group; or if the budget is too small for
-        the number of records and parameters of another model. After the fit, if noise
-        hides what the records say in some direction. Draws allow for a small budget and
-        for noise: they are wide. Also after the fit, if the records vary otherwise than
-        the model says, by more than noise and chance explain. Only robust draws allow
-        for that.
+        Before anything is spent, if no record of the example depends on some component
+        of a latent, such as the effect of a group; or, where `dpjax.fit.score_fit`
+        makes the fit, if the budget is too small for the number of records and
+        parameters. After the fit, if noise hides what the records say in some
+        direction. Draws allow for a small budget and for noise: they are wide. Also
+        after the fit, if the records vary otherwise than the model says, by more than
+        noise and chance explain. Only robust draws allow for that.
     """
     check_key(unsafe_key)
     check_budget(budget)
@@ -265,7 +277,10 @@ def _of_products(
     checkpoint,
     **options,
 ) -> Run:
-    """A fit of a model whose observations read products of its latents."""
+    """Fit a model whose observations read products of its latents.
+
+    The options are those of `sample`; the draws are of all latents.
+    """
     if is_walk:
         raise ValueError(NO_WALK)
     posterior, files = found.of_zeta, dict(ledger=ledger, checkpoint=checkpoint)
@@ -297,12 +312,13 @@ def _of_products(
 
 
 def check_method(method: str, robust: bool, nominal_num_records: int | None) -> bool:
-    """Whether a method is the walk.
+    """Whether `method` is ``"walk"``.
 
     Raises
     ------
     ValueError
-        If it is none, or does not take the options.
+        If `method` is not in `METHODS`, or is a walk and another option is set, which a
+        walk does not take.
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
@@ -320,23 +336,30 @@ def check_method(method: str, robust: bool, nominal_num_records: int | None) -> 
 
 
 def is_of_whole_records(model: Model) -> bool:
-    """Whether the model is fitted as one that generates whole records.
+    """Whether the model is fitted by `dpjax.fit.simulated`.
 
-    Such a fit differentiates scores in forward mode. A model without it is fitted like
-    one of observations given covariates.
+    Such a model generates all arrays of a record. The fit also differentiates scores in
+    forward mode, so a model without forward-mode derivatives is fitted like a model of
+    observations given covariates.
     """
     makes_all = generated(model) == frozenset(model.example)
     return makes_all and model.has_forward_mode
 
 
 def fit_norm(posterior: Posterior, nominal_num_records: int | None) -> MixedNorm | None:
-    """In which scores may be clipped: `dpjax.numpyro.score_model.score_norm`."""
+    """The norm by which scores may be clipped, in place of the Euclidean one.
+
+    See `dpjax.numpyro.score_model.score_norm`.
+    """
     precision = prior_law(model_of(posterior))[1]
     return score_norm(posterior, nominal_num_records, precision)
 
 
 def _lost(posterior, norm: MixedNorm | None, released: Released) -> float:
-    """How much variance clipping and redraws add: `MadeUp.lost` where the draws are."""
+    """How much variance clipping and redraws add to the draws, `MadeUp.lost`.
+
+    It is computed from records that the model makes up at the released position.
+    """
     model = model_of(posterior)
     _, unravel = ravel_pytree(prior_mean(model))
     position = unravel(jnp.asarray(released.position))
@@ -353,9 +376,9 @@ def _lost(posterior, norm: MixedNorm | None, released: Released) -> float:
 
 
 def _check_resolution(posterior, dim, budget, noise_multiplier, nominal_num_records):
-    """Warn, before anything is spent, of a budget that says little of the parameters.
+    """Warn, before anything is spent, if noise will hide what the records say.
 
-    All numbers are public.
+    The noise is that of a fit with this `noise_multiplier`. All numbers are public.
     """
     num_records = nominal_size(posterior, nominal_num_records)
     effective = posterior.tempering * num_records
@@ -383,7 +406,7 @@ def _walk(
     checkpoint,
     unsafe_key,
 ) -> Run:
-    """Lazy Barker from a fit; see the module docstring."""
+    """Run lazy Barker from the draws of a fit: see the module docstring."""
     first = second = None
     if unsafe_key is not None:
         first, second = jax.random.split(unsafe_key)
@@ -458,7 +481,22 @@ def walk_from(
     num_chains: int,
     num_steps: int,
 ) -> functools.partial:
-    """Barker with metric, clip bound and step length of the module docstring."""
+    """Barker's kernel for a walk, ``posterior -> Algorithm``.
+
+    Parameters
+    ----------
+    posterior
+        From `dpjax.numpyro.posterior`.
+    centre
+        Public position, a pytree, at which the model draws records for the clip bound.
+    metric
+        Covariance of the flattened position under the fit, ``(d, d)``.
+    budget
+        The budget of the fit and the walk together. The walk gets the part that
+        `FIT_SHARE` leaves.
+    num_chains, num_steps
+        Number of chains, and of steps of each, that share this part.
+    """
     per_step = clip_per_step(posterior, centre, metric)
 
     def walk(step_size):
@@ -487,7 +525,7 @@ def walk_from(
 
 
 def walk_length(algorithm_fn, posterior: Posterior, num_steps: int) -> str:
-    """In words, how far the steps of `walk_from` take a chain."""
+    """A sentence that says how far `num_steps` steps of `walk_from` take a chain."""
     length = algorithm_fn.keywords["step_size"]
     variance = LAZINESS / 2 * num_steps * length**2 / model_of(posterior).dim
     return (
