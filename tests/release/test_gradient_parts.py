@@ -113,6 +113,40 @@ def scaled(x, record):
     return jnp.sum(jnp.tanh(x["second"] @ (0.5 * jnp.append(record[:1], 1.0) / 3)))
 
 
+def both(x, record):
+    of_all = jnp.sum(jnp.sin(record @ x["first"]))
+    return of_all + jnp.sum(jnp.cos(x["second"] @ record[1:]))
+
+
+def used_twice(x, record):
+    of_some = jnp.sum(jnp.sin(x["second"] @ record[:2]))
+    return of_some + jnp.sum(jnp.cos(x["second"] @ record[1:]))
+
+
+def tied(x, record):
+    return jnp.sum(jnp.sin(x["second"].T @ jnp.tanh(x["second"] @ record[:2])))
+
+
+def repeated(x, record):
+    def layer(hidden, _):
+        return jnp.tanh(x["second"] @ hidden), None
+
+    return jnp.sum(jax.lax.scan(layer, record[:2], None, length=3)[0])
+
+
+def overlapping(x, record):
+    of_some = jnp.sum(jnp.sin(record[:2] @ x["first"][:2]))
+    return of_some + jnp.sum(jnp.cos(record[1:] @ x["first"][1:]))
+
+
+def read_elsewhere(x, record):
+    return jnp.sin(x["slopes"] @ record[1:]) + x["slopes"][0] ** 2 * record[0]
+
+
+def times_a_parameter(x, record):
+    return jnp.sin(x["slopes"] @ (x["intercept"] * record[1:]))
+
+
 def of_squares(x, record):
     return jnp.sin(x["slopes"] @ record[1:] ** 2)
 
@@ -138,9 +172,17 @@ LAYERS = {"first": jnp.eye(3, 2) + 0.2, "second": jnp.array([[0.3, 1.0], [-0.5, 
         (layers, LAYERS, [((1, 2), (3, 1))]),
         (first_layer, LAYERS, [((2, 1), (1, 2))]),
         (scaled, LAYERS, [((2, 1), (1, 2))]),
+        (both, LAYERS, [((1, 2), (3, 1)), ((2, 1), (1, 2))]),
+        # The gradient is the sum of several products, whose norm is none of theirs.
+        (used_twice, LAYERS, []),
+        (tied, LAYERS, []),
+        (repeated, LAYERS, []),
+        (overlapping, LAYERS, []),
+        (read_elsewhere, LINEAR, []),
         # What is computed, XLA could compute twice and differently.
         (of_squares, LINEAR, []),
         (of_quotients, LINEAR, []),
+        (times_a_parameter, LINEAR, []),
     ],
 )
 def test_products_with_the_record_are_found(function, position, shapes):
