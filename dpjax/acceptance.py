@@ -32,12 +32,16 @@ __all__ = [
 ]
 
 FAILURE_PROB = 4e-15
-"""Chance with which `dpjax.release.accept_bit` draws a fair coin and not the ideal bit.
+"""Probability with which `dpjax.release.accept_bit` draws a fair coin in place of the
+ideal bit.
 
-Half of it bounds four errors of the bit's chance together: of a(l) in float64, which is
-tested against 50 digits; of the 63-bit threshold; of the log ratio, whose last rounding
-changes it by a factor of at most 1 + 2^-53 and moves a(l) by up to sup |l a'(l)| 2^-53;
-and of a minibatch, by the total variation between its law and the ideal one.
+Half of it bounds the sum of four errors in the probability of the bit:
+
+- of a(l) in float64, which is tested against 50 digits;
+- of the threshold, an integer of 63 bits;
+- of the log ratio, whose last rounding changes it by a factor of at most 1 + 2^-53 and
+  so moves a(l) by up to sup |l a'(l)| 2^-53;
+- of the draw of a minibatch, the total variation between its law and the ideal one.
 """
 
 MAX_NOISE_SD = 64.0
@@ -45,10 +49,13 @@ MAX_NOISE_SD = 64.0
 ratio moves a(l) by up to 0.2 s 2^-53, which `FAILURE_PROB` covers up to this s."""
 
 TEST_NOISE_VARIANCE = 2.0
-"""Variance of the Gaussian part of the logistic noise in Barker's test on a batch."""
+"""Variance of the Gaussian part of the noise in Barker's test on a batch. The sum of
+this part and of V_corr (`TEST_CORRECTION`) is approximately logistic."""
 
 MAX_BATCH_VARIANCE = 0.99**2
-"""Largest variance of a batch's log ratio that stands for part of that noise."""
+"""Largest variance V that an estimate of the log ratio from a batch may have. The test
+adds Gaussian noise of variance `TEST_NOISE_VARIANCE` - V only, as the error of the
+estimate stands for the rest."""
 
 _HALF = np.array(
     [
@@ -58,7 +65,8 @@ _HALF = np.array(
         [9.4127, 0.000229470928],
     ]
 )
-"""Points that are not negative, and the chance of each with its mirror image."""
+"""The points of V_corr that are not negative, and for each the probability of the point
+and its mirror image together, ``(4, 2)``."""
 
 TEST_CORRECTION = np.stack(
     [
@@ -66,7 +74,7 @@ TEST_CORRECTION = np.stack(
         np.concatenate([_HALF[:0:-1, 1] / 2, _HALF[:1, 1], _HALF[1:, 1] / 2]),
     ]
 )
-"""Points and chances of V_corr, ``(2, 7)``.
+"""Points and probabilities of the discrete random variable V_corr, ``(2, 7)``.
 
 N(0, 2) + V_corr is within total variation .00385 of Logistic(0, 1)."""
 
@@ -76,25 +84,27 @@ MIN_MILLS_ARGUMENT = 10.0
 
 @dataclass(frozen=True)
 class Acceptance:
-    """An acceptance function c a(l): which a, its noise, and the laziness c.
+    """An acceptance function c a(l): the family of a, its noise, and the laziness c.
 
     Parameters
     ----------
     family
-        ``"barker"``, a(l) = 1 / (1 + e^-l); ``"penalty"``, a(l) = Phi(l/s - s/2)
-        + e^l Phi(-l/s - s/2), the law of the penalty method's bit; or
-        ``"metropolis"``, a(l) = min(1, e^l), for which no privacy is claimed.
+        ``"barker"`` is a(l) = 1 / (1 + e^-l). ``"penalty"`` is
+        a(l) = Phi(l/s - s/2) + e^l Phi(-l/s - s/2), the probability that the penalty
+        method accepts. ``"metropolis"`` is a(l) = min(1, e^l), for which no privacy is
+        claimed.
     noise_sd
         s in (0, 64] nats, for the penalty family only.
     laziness
-        c in (0, 1]: the chance that a step does anything. The coin is tossed in secret,
-        before the data are read.
+        c in (0, 1], the probability that a step does anything. The coin is tossed in
+        secret, before the data are read.
 
     Raises
     ------
     ValueError
-        If the family is unknown, or a number is out of range or a boolean. Numbers of
-        other types become Python floats, lest the accountant compute in float32.
+        If the family is unknown, or a number is a boolean or out of range. Real numbers
+        of other types become Python floats, so that the accountant never computes in
+        float32.
     """
 
     family: Literal["barker", "penalty", "metropolis"]
@@ -164,15 +174,19 @@ def _log1p_exp(x: np.ndarray) -> np.ndarray:
 
 
 def barker(laziness: float = 1.0) -> Acceptance:
-    """Barker's acceptance function 1 / (1 + e^-l), which is purely private."""
+    """Barker's acceptance function 1 / (1 + e^-l).
+
+    Its bit is purely private: (D, 0)-differentially private if neighbouring data move l
+    by at most D.
+    """
     return Acceptance("barker", laziness=laziness)
 
 
 def penalty(noise_sd: float, laziness: float = 1.0) -> Acceptance:
     """The penalty method's acceptance function.
 
-    It is the chance that Metropolis's test accepts after N(-s^2/2, s^2) noise was added
-    to the log ratio, with s = `noise_sd`.
+    It is the probability that Metropolis's test accepts after noise N(-s^2/2, s^2) was
+    added to the log ratio, with s = `noise_sd`.
     """
     return Acceptance("penalty", noise_sd=noise_sd, laziness=laziness)
 
@@ -180,7 +194,8 @@ def penalty(noise_sd: float, laziness: float = 1.0) -> Acceptance:
 def metropolis() -> Acceptance:
     """Metropolis's acceptance function min(1, e^l).
 
-    It is not private, because a rejection can be impossible on one data set.
+    It is not private, because a rejection can be impossible on one data set and
+    possible on a neighbouring one.
     """
     return Acceptance("metropolis")
 
@@ -188,8 +203,22 @@ def metropolis() -> Acceptance:
 def probability(family: str, log_ratio, noise_sd=0.0) -> jax.Array:
     """a(l), without the laziness, in traced float64.
 
-    Call it under `jax.enable_x64(True)`. `noise_sd` may be traced too; where it is
-    above `MAX_NOISE_SD` the probability is 0.
+    Call it under `jax.enable_x64(True)`.
+
+    Parameters
+    ----------
+    family
+        As in `Acceptance`.
+    log_ratio
+        l in nats.
+    noise_sd
+        s in nats, which may be traced. Where it is above `MAX_NOISE_SD` the probability
+        is 0.
+
+    Raises
+    ------
+    ValueError
+        If the family is unknown.
     """
     match family:
         case "metropolis":
@@ -197,8 +226,8 @@ def probability(family: str, log_ratio, noise_sd=0.0) -> jax.Array:
         case "barker":
             return jax.nn.sigmoid(log_ratio)
         case "penalty":
-            # Noise above the bound belongs to a proposal far away. To reject it keeps
-            # the target exactly, because a = 0 is balanced too.
+            # Noise above the bound belongs to a proposal far away, which is rejected.
+            # The chain keeps its target exactly, because a = 0 is balanced too.
             allowed = noise_sd <= MAX_NOISE_SD
             return jnp.where(allowed, _penalty(log_ratio, noise_sd), 0.0)
         case _:
@@ -206,14 +235,15 @@ def probability(family: str, log_ratio, noise_sd=0.0) -> jax.Array:
 
 
 def barker_test(log_ratio, variance) -> jax.Array:
-    """P(l + N(0, 2 - V) + V_corr > 0), of Barker's test on a batch, in traced float64.
+    """Probability that Barker's test on a batch accepts, in traced float64.
 
-    Call it under `jax.enable_x64(True)`.
+    It is P(l + N(0, 2 - V) + V_corr > 0). Call it under `jax.enable_x64(True)`.
 
     Parameters
     ----------
     log_ratio, variance
-        l and V, the batch's estimate and its variance.
+        l and V: the estimate of the log ratio from the batch, in nats, and the variance
+        of this estimate.
     """
     noise_sd = jnp.sqrt(TEST_NOISE_VARIANCE - variance)
     terms = [
@@ -235,7 +265,7 @@ def _penalty(log_ratio, noise_sd):
     low = noise_sd - high
     x = ((log_ratio - high**2 / 2) - low * (high + noise_sd) / 2) / noise_sd
     y = x + noise_sd
-    # l = (y^2 - x^2) / 2 is below 50 there.
+    # l = (y^2 - x^2) / 2 is below 50 where `near` is used.
     near = jnp.exp(jnp.minimum(log_ratio, 50.0)) * ndtr(-y)
     mills = _mills_tail(jnp.maximum(y, MIN_MILLS_ARGUMENT))
     far = jnp.exp(-(x**2) / 2) / math.sqrt(2 * math.pi) * mills
@@ -243,9 +273,9 @@ def _penalty(log_ratio, noise_sd):
 
 
 def _mills_tail(y):
-    """Mills' ratio Phi(-y) / phi(y) to 2e-17, by Laplace's continued fraction.
+    """Mills' ratio Phi(-y) / phi(y) to 2e-17, for y >= `MIN_MILLS_ARGUMENT`.
 
-    For y >= `MIN_MILLS_ARGUMENT`.
+    It is computed by Laplace's continued fraction.
     """
     fraction = y
     for k in range(12, 0, -1):

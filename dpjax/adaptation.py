@@ -1,38 +1,40 @@
 """Step size and metric tuned while the chain runs, at no cost in privacy.
 
-Tuning reads what a step releases and nothing else: the accept bit and the state. The
-tuned values are therefore post-processing of what was charged already, and they are
-public. A step that tunes costs what any other step costs, if that cost does not depend
-on the tuned values.
+Tuning reads the accept bit and the state that a step releases, and nothing else. The
+tuned values are therefore post-processing of releases that are charged already, and
+they are public. A step that tunes costs as much as any other step, if the cost of a
+step does not depend on the tuned values.
 
 *Step size* h: the recursion of Robbins and Monro on the bits of steps t = 0, 1, ...,
 
     log h <- log h + (1 + t)^-1/2 (bit - target).
 
 BlackJAX's dual averaging has twenty times that gain. It is made for acceptance
-probabilities: with bits, a single one would still change the step size by a factor of
-about e at step 100.
+probabilities. With accept bits, a single bit would still change the step size by a
+factor of about e at step 100.
 
-*Metric* M, the inverse mass matrix: Stan's windows say when it is replaced. When a
-window ends, the new metric is a weighted mean of the covariance of the n states of that
-window and of h^2 M / d, the covariance of the jumps, which counts as much as
-`PRIOR_STATES` states. Jumps are about as long as acceptance allows in any units. (Stan
-shrinks towards 1e-3 I, which would hide the posterior of many records, whose variance
-is far below.) The step size is then rescaled to the new units,
+*Metric* M, the inverse mass matrix: it is replaced at the end of each of Stan's
+windows. The new metric is a weighted mean of two covariances. One is that of the n
+states of the window. The other is h^2 M / d, that of the jumps, which has the weight of
+`PRIOR_STATES` states. Tuned jumps are about as long as acceptance allows, so their
+covariance has the right size in any units. (Stan shrinks towards 1e-3 I. With many
+records the variance of the posterior is far smaller and would be lost in that.) The
+step size is then rescaled to the units of the new metric,
 
     h <- h sqrt(tr(M_new^-1 M) / d),
 
 so that jumps keep their mean square in the units of the metric, and with it their
 acceptance rate.
 
-*Target*: if the clip bound is proportional to h, a budget pays for about 1 / h^2 steps,
-and these travel a squared distance in proportion to the acceptance rate. So short steps
-serve privacy, while the work grows as 1 / h^2. Barker's rule accepts at most half of
-the steps, the shortest ones. At a rate of .4 a budget still pays for four fifths of the
-squared distance that it pays for at that limit. Random walks have the rate .4 at h = 1
-posterior standard deviation in any dimension, where a `clip_bound` of 3 / sqrt(T n)
-nats, T the tempering, clips little. Hamiltonian paths have it where Metropolis's rule
-would accept .62.
+*Target*: if the clip bound is proportional to h, a budget pays for about 1 / h^2 steps.
+The squared distance that these steps travel is proportional to the acceptance rate. So
+short steps serve privacy, while the work grows as 1 / h^2. Barker's rule accepts at
+most half of the steps, in the limit of short steps. At a rate of .4 a budget still pays
+for four fifths of the squared distance that it pays for at that limit. Random walks
+have the rate .4 at h = 1 posterior standard deviation in any dimension. There, a
+`clip_bound` of 3 / sqrt(T n) nats, with T the tempering and n the number of records,
+clips little. Hamiltonian paths have the rate .4 where Metropolis's rule would accept
+with a rate of .62.
 
 References: Robbins and Monro 1951; Andrieu and Thoms 2008, section 5; Hoffman and
 Gelman 2014; the Stan reference manual (windows).
@@ -66,20 +68,22 @@ __all__ = [
 ]
 
 PRIOR_STATES = 5
-"""How many states the covariance of the jumps counts as in a new metric; as in Stan."""
+"""Weight of the covariance of the jumps in a new metric, in numbers of states. Stan
+gives its 1e-3 I the same weight."""
 
 
 class AdaptationState(NamedTuple):
-    """What a chain has learned. Public.
+    """The public memory of the tuning of one chain.
 
     step_size
-        Scalar, in units of the metric.
+        Tuned step size, a scalar in units of the metric.
     inverse_mass_matrix
-        The metric, ``(d,)`` or ``(d, d)``.
+        Tuned metric, ``(d,)`` or ``(d, d)``.
     window
-        Moments of the states of the current window.
+        Running mean and sum of squared deviations of the positions in the current
+        window.
     num_steps
-        Steps learned from.
+        Number of steps that the chain has tuned with.
     """
 
     step_size: jax.Array
@@ -89,7 +93,13 @@ class AdaptationState(NamedTuple):
 
 
 class AdaptedState(NamedTuple):
-    """Public state of a chain that tunes itself: its kernel's, and what it learned."""
+    """Public state of a chain that tunes itself.
+
+    kernel
+        State of the sampler's kernel.
+    adaptation
+        Memory of the tuning.
+    """
 
     kernel: Any
     adaptation: AdaptationState
@@ -100,13 +110,13 @@ class AdaptedState(NamedTuple):
 
 
 class WindowAdaptation(NamedTuple):
-    """What `window_adaptation` returns, like BlackJAX's ``AdaptationAlgorithm``.
+    """What `window_adaptation` returns, in the form of BlackJAX's AdaptationAlgorithm.
 
     run
         ``(rng_key, position, num_steps) -> (AdaptationResults, AdaptationInfo)``.
     privacy
-        ``(num_steps, neighboring_relation) -> [(event, count), ...]``: what that many
-        steps of `run` release.
+        ``(num_steps, neighboring_relation) -> [(event, count), ...]``: the privacy
+        events of that many steps of `run`.
     """
 
     run: Callable[..., tuple[AdaptationResults, AdaptationInfo]]
@@ -132,10 +142,19 @@ def _close_window(state: AdaptationState) -> AdaptationState:
 
 
 def _learn(state: AdaptationState, stage, position, error, laziness):
-    """What the chain knows after a step whose bit missed its expectation by `error`.
+    """The memory of the tuning after a step.
 
-    `stage` is a row of BlackJAX's schedule. Of the steps of a lazy chain only the share
-    `laziness` moves, and the gain counts only that share.
+    Parameters
+    ----------
+    stage
+        The row of BlackJAX's schedule for this step.
+    position
+        Position after the step.
+    error
+        The accept bit less its target, which is the laziness times the target rate.
+    laziness
+        Share of the steps that move. Only this share of the steps made so far counts in
+        the gain.
     """
     is_slow, is_window_end = stage[0] == 1, stage[1] == 1
     gain = (1 + laziness * state.num_steps) ** -0.5
@@ -151,7 +170,10 @@ def _learn(state: AdaptationState, stage, position, error, laziness):
 
 
 def _check_cost(events, events_of_longer_steps, target_acceptance_rate):
-    """Refuse a cost that depends on the step size, and a target out of reach."""
+    """Refuse a cost that depends on the step size, or a target that is out of reach.
+
+    The two lists of events are those of steps of different size.
+    """
     if events != events_of_longer_steps:
         raise ValueError(
             "the cost of a step would change with its tuned size: give clip_bound in "
@@ -183,7 +205,7 @@ def adapted(
 ) -> Algorithm:
     """`sampler` with step size and metric tuned over its first steps, then frozen.
 
-    For `dpjax.run`, which warms up and samples within one budget::
+    Pass it to `dpjax.run`, which warms up and samples within one budget::
 
         algorithm = functools.partial(
             dpjax.adaptation.adapted,
@@ -197,7 +219,8 @@ def adapted(
     posterior
         What to sample, and the data.
     sampler
-        One of dpjax that takes `step_size` and `inverse_mass_matrix`.
+        A sampler of dpjax that takes `step_size` and `inverse_mass_matrix`, and whose
+        steps are accepted or rejected.
     num_warmup
         Number of steps that tune: enough for a few hundred moves or more. Fewer than 20
         steps tune the step size only. `dpjax.run` refuses to keep these steps as draws,
@@ -207,11 +230,12 @@ def adapted(
     initial_inverse_mass_matrix
         The metric to begin with; None is the identity. It must not come from the data.
     initial_step_size
-        In units of that metric. Better too long than too short, because steps shrink
-        faster than they grow.
+        The step size to begin with, in units of that metric. Prefer one that is too
+        long to one that is too short, because steps shrink faster than they grow.
     target_acceptance_rate
-        The rate aimed at, of the active steps if the sampler is lazy. The default suits
-        Barker's rule; see the module docstring.
+        The acceptance rate that tuning aims at, in (0, 1). For a lazy sampler it is the
+        rate of the active steps. The default suits Barker's rule; see the module
+        docstring.
     parameters
         The other parameters of `sampler`.
 
@@ -219,17 +243,19 @@ def adapted(
     ------
     ValueError
         If a parameter is out of range; from ``privacy``, if the cost of a step would
-        depend on what is tuned or the target cannot be reached.
+        depend on the tuned values or the target cannot be reached.
 
     Notes
     -----
-    Which steps of a lazy sampler were active is secret, so tuning must not know it.
-    Tuning learns from every step, for which a lazy step is a rejection like any other,
-    and expects the laziness times the target. Hence the coin is tossed inside the step,
-    and every step takes as long as an active one, also after warm-up.
+    Which steps of a lazy sampler were active is secret, so tuning must not depend on
+    it. Tuning learns from every step. It takes an inactive step for a rejection, and
+    aims at an acceptance rate of the laziness times the target over all steps. For this
+    the coin is tossed inside the step, so every step takes as long as an active one,
+    also after warm-up.
 
     *Formal guarantees.* ``num_steps`` steps, tuning or not, release what as many steps
-    of `sampler` release. What is tuned is a function of the released states and bits.
+    of `sampler` release. The tuned values are functions of the released states and
+    bits.
     """
     num_warmup = check_count("num_warmup", num_warmup)
     if not 0 < target_acceptance_rate < 1:
@@ -315,9 +341,10 @@ def window_adaptation(
 ) -> WindowAdaptation:
     """`blackjax.window_adaptation` for samplers of dpjax: the warm-up of `adapted`.
 
-    The parameters are those of `adapted`. ``run(rng_key, position, num_steps)`` returns
-    what BlackJAX's returns: the last state with the parameters to call `sampler` with,
-    and the history. It keeps no budget and no ledger; ``privacy`` says what to charge.
+    The parameters are those of `adapted`; `extra_parameters` are the other parameters
+    of `sampler`. As in BlackJAX, ``run(rng_key, position, num_steps)`` returns the last
+    state with the parameters to call `sampler` with, and the history of all steps. It
+    keeps no budget and no ledger: charge the events that ``privacy`` returns.
     """
 
     algorithm = functools.partial(

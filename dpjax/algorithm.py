@@ -1,4 +1,8 @@
-"""What a kernel is made of: BlackJAX's three layers, the cost of a step, its parts."""
+"""The parts of a kernel: BlackJAX's three layers, the cost of steps, and one step.
+
+`Sampler` holds the three layers, `Algorithm` is a kernel with its parameters, and
+`Transition` takes one of its steps apart.
+"""
 
 import dataclasses
 import functools
@@ -20,27 +24,31 @@ __all__ = [
 
 
 def _nothing(state) -> None:
-    """Memory of a kernel that evaluates everything anew at every step."""
+    """The memory of a kernel that keeps nothing from one step to the next."""
 
 
 class Transition(NamedTuple):
-    """One step taken apart, so that `dpjax.run` can draw its randomness and memory.
+    """One step of a kernel, taken apart.
+
+    `dpjax.run` draws the random words, tosses the coins of lazy steps, and hands the
+    memory from step to step.
 
     num_words
         ``state -> int``: how many uniform uint32 words `move` uses.
     move
         ``(words, state, memory) -> (state, info, memory)``: the step itself, which
-        reads the data. If the info has the field ``is_accepted``, a run keeps the mean
-        of that field; otherwise it keeps the infos.
+        reads the data. `words` are uniform uint32, ``(num_words(state),)``. If the info
+        has the field ``is_accepted``, a run keeps the mean of that field; otherwise it
+        keeps the infos.
     stay
-        ``state -> info`` of a lazy step that does nothing.
+        ``state -> info``: the info of a lazy step that does nothing.
     recall
-        ``state -> memory``: reads the data. The memory is what `move` may use instead
-        of evaluating the current position again. It is secret, so it is not part of
-        the state.
+        ``state -> memory``: reads the data. The memory holds values at the current
+        position, such as the records' log-likelihoods, so that `move` need not evaluate
+        them again. It is secret, so it is not part of the state.
     laziness
-        Chance in (0, 1] that a step moves at all. The coin is tossed before the data
-        are read.
+        Probability in (0, 1] that a step moves at all. The coin is tossed before the
+        data are read.
     num_warmup
         Number of first steps that tune the kernel. They must be left out of the draws.
     """
@@ -54,21 +62,22 @@ class Transition(NamedTuple):
 
 
 class Algorithm(NamedTuple):
-    """A kernel with its parameters. BlackJAX takes it for a ``SamplingAlgorithm``.
+    """A kernel with its parameters, which can stand for a BlackJAX `SamplingAlgorithm`.
 
     init
         ``(position, rng_key=None) -> state``.
     step
         ``(rng_key, state) -> (state, info)``; both hold public values only.
     privacy
-        ``(num_steps, neighboring_relation) -> [(event, count), ...]``: what that many
-        steps release. It never reads the data.
+        ``(num_steps, neighboring_relation) -> [(event, count), ...]``: the privacy
+        events of that many steps. It never reads the data.
     transition
-        The same step for `dpjax.run`.
+        The same step in parts, for `dpjax.run`.
     sample
-        ``(rng_key, parameters, num_samples) -> positions`` of an algorithm that fits a
-        distribution and whose infos hold its `parameters`. A run takes the mean of the
-        parameters that it kept and draws from that distribution.
+        ``(rng_key, parameters, num_samples) -> positions``, for an algorithm that fits
+        a distribution; otherwise None. The infos of such an algorithm have the field
+        ``parameters``. A run averages the parameters of the infos that it kept, and
+        draws from the distribution with these parameters.
     """
 
     init: Callable[..., Any]
@@ -85,7 +94,10 @@ class Algorithm(NamedTuple):
         privacy: Callable[..., list],
         sample: Callable[[jax.Array, Any, int], Any] | None = None,
     ) -> "Algorithm":
-        """The algorithm whose step is that of `transition`, in full precision."""
+        """The algorithm whose step is `transition`.
+
+        Its matrix products are made in full precision (`in_full_precision`).
+        """
         transition = transition._replace(
             move=in_full_precision(transition.move),
             recall=in_full_precision(transition.recall),
@@ -99,11 +111,12 @@ class Algorithm(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, repr=False, eq=False)
 class Sampler:
-    """A sampling algorithm in BlackJAX's three layers; call it for the top level.
+    """A sampling algorithm in BlackJAX's three layers.
 
-    Each layer refuses arguments that it does not take by the name of the public
-    function, which is that of its module. The docstring and the signature of a sampler
-    are those of its top level.
+    A call of a sampler is a call of `as_top_level_api`. The docstring and the signature
+    of the sampler are those of that function. If a layer gets arguments that it does
+    not take, the error names the public function, ``dpjax.`` and the name of the
+    module.
     """
 
     as_top_level_api: Callable[..., Algorithm]
@@ -126,21 +139,21 @@ class Sampler:
         as_top_level_api: Callable[..., Algorithm],
         init: Callable[..., Any] | None = None,
     ) -> "Sampler":
-        """The three layers of the algorithm that `as_top_level_api` makes.
+        """The sampler with the top layer `as_top_level_api`.
 
         Parameters
         ----------
         as_top_level_api
             ``(posterior, *arguments, **parameters) -> Algorithm``.
         init
-            ``(position, ...) -> state``. If None, it takes
-            ``(position, posterior, *arguments, **parameters)``, all that
-            `as_top_level_api` takes.
+            ``(position, ...) -> state``. If it is None, the sampler's `init` takes the
+            position and all arguments of `as_top_level_api`:
+            ``(position, posterior, *arguments, **parameters) -> state``.
 
         Returns
         -------
         Sampler
-            Whose ``build_kernel()`` is
+            Its ``build_kernel()`` returns a function
             ``(rng_key, state, posterior, *arguments, **parameters) -> (state, info)``.
         """
 
@@ -162,12 +175,16 @@ class Sampler:
 
 
 def _name(function: Callable) -> str:
-    """Of the sampler, which is that of its module."""
+    """The name of a sampler, which is that of the module of its top layer."""
     return function.__module__.split(".")[-1]
 
 
 def _check_arguments(function: Callable, args: tuple, parameters: dict) -> None:
-    """Python's own message would name a function that nobody called."""
+    """Refuse arguments that do not fit the signature of `function`.
+
+    The message names the sampler. Python's own message would name `function`, which the
+    user did not call.
+    """
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **parameters)
@@ -175,7 +192,8 @@ def _check_arguments(function: Callable, args: tuple, parameters: dict) -> None:
     except TypeError as error:
         reason = str(error)
     name = _name(function)
-    # Python says first what is missing, which may be the name that was mistyped.
+    # If a required parameter is mistyped, Python reports it as missing and does not say
+    # that the name given is unknown.
     if unknown := [key for key in parameters if key not in signature.parameters]:
         reason = f"there is no parameter {', '.join(map(repr, unknown))}"
     takes = {kind: [] for kind in ("by position", "by keyword")}
@@ -190,26 +208,29 @@ def _check_arguments(function: Callable, args: tuple, parameters: dict) -> None:
 def in_full_precision(function: Callable) -> Callable:
     """The function with all matrix products of float32 numbers made in float32.
 
-    On a GPU, JAX would round their factors to the ten bits of TF32. A log-likelihood
-    then has an error of about .01, while two that are subtracted in a log ratio may
-    differ by less. A product that asks for a `precision` of its own keeps it.
+    On a GPU, JAX would round the factors of a product to TF32, which has ten bits of
+    mantissa. A log-likelihood would then have an error of about .01, while the two
+    log-likelihoods of a log ratio may differ by less than that. A product with a
+    `precision` of its own keeps it.
     """
     return jax.default_matmul_precision("highest")(function)
 
 
 def bernoulli(words: jax.Array, chance: float) -> jax.Array:
-    """True with probability `chance`, a public Python float, to within 2^-63.
+    """True with probability `chance`, to within 2^-63.
+
+    `dpjax.release.accept_bit.bit` is the draw for a probability that is secret.
 
     Parameters
     ----------
     words
         Uniform uint32, ``(..., 2)``.
     chance
-        In [0, 1].
+        A public Python float in [0, 1].
 
     Returns
     -------
-    Booleans ``(...)``. `dpjax.release.accept_bit.bit` is for chances that are secret.
+    Booleans ``(...)``.
     """
     with jax.enable_x64(True):
         high, low = words[..., 0], words[..., 1]
@@ -218,9 +239,10 @@ def bernoulli(words: jax.Array, chance: float) -> jax.Array:
 
 
 def take_step(rng_key: jax.Array, state, transition: Transition):
-    """Make one step from a JAX key.
+    """Make one step from a JAX key; returns the new state and the info.
 
-    The move is computed even if a lazy step stays, so a step that stays takes as long.
+    The move of a lazy step is computed even if its coin says that it stays. So all
+    steps take the same time.
     """
     count = transition.num_words(state)
     words = jax.random.bits(rng_key, (count + 2,), jnp.uint32)

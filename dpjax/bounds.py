@@ -10,15 +10,15 @@ so, where g is bounded along the segment from theta to theta',
     |v(x)| <= ||d|| sup ||g(x, .)||                                   (Lipschitz),
     (max_x v - min_x v) / 2 <= ||d|| sup_theta max_{x, x'} ||g(x) - g(x')|| / 2.
 
-The second bound is at most the first one and often half of it. A minibatch step that is
-given the range [min_x v, max_x v] at its proposal subtracts the centre of the range
-from every log ratio (`dpjax.Range`); its accept bit then costs what the half range
-says.
+The second bound is at most the first one and often half of it. A kernel whose
+minibatches are of Poisson size can take the range [min_x v, max_x v] at each proposal
+(`dpjax.Range`). It subtracts the centre of the range from every log ratio, and its
+accept bit is charged for the half range.
 
-Suprema are certified by branch and bound. The range at one proposal is certified by
-values on a grid and a bound M on the second derivative: within a cell of width w, a
-function with |f''| <= M exceeds the larger of its values at the ends of the cell by at
-most M w^2 / 8.
+The suprema are upper bounds found by branch and bound. The range at one proposal is
+bounded with values on a grid and a bound M on the second derivative: within a cell of
+width w, a function with |f''| <= M exceeds the larger of its values at the ends of the
+cell by at most M w^2 / 8.
 
 Reference: Zhang and Zhang 2023 (DP-Fast MH), whose constants these bounds replace.
 """
@@ -41,15 +41,15 @@ CELLS = 64
 """Number of cells of the grids on which ranges are computed."""
 
 TOLERANCE = 1e-3
-"""Relative error of certified suprema, which are never too small."""
+"""Largest relative error of certified suprema. They are never too small."""
 
 
 @dataclass(frozen=True)
 class LogisticRegression:
     """Bounds for `dpjax.models.logistic_regression`, with labels y in {0, 1}.
 
-    A record enters through z = (2 y - 1) x, which may be any point of the ball
-    ||z|| <= B. Its log ratio is v = f(z . theta) - f(z . theta') with
+    The likelihood of a record (x, y) depends on z = (2 y - 1) x alone, which may be any
+    point of the ball ||z|| <= B. Its log ratio is v = f(z . theta) - f(z . theta') with
     f(t) = log(1 + e^-t).
 
     Parameters
@@ -81,7 +81,7 @@ class LogisticRegression:
 
     @property
     def half_range(self) -> float:
-        """Bound on the half range of v per unit of distance moved, from B / 2 to B.
+        """Bound on the half range of v per unit of distance; between B / 2 and B.
 
         Let theta = p d/||d|| + q e, with e a unit vector orthogonal to d and q >= 0.
         The largest value of s(-z . theta) z . d, and that of its negative, are B ||d||
@@ -104,11 +104,11 @@ class LogisticRegression:
         smallest; e is the direction of the part of theta that is orthogonal to d. On
         the arc v = log(1 + (e^a - 1) s(-c - a/2)).
 
-        The grid needs a bound on the second derivative of v in f. As v is the integral
-        of s(-w) a over the segment, where w = z . theta, it follows from
-        |a|, |a'|, |a''| <= B ||d||, from |w|, |w'|, |w''| <= W with W = B times the
-        larger norm of the two positions, from |s'| <= 1/4 and from
-        |s''| <= 1 / (6 sqrt(3)). The bound is
+        The grid needs a bound on the second derivative of v with respect to f. Here v
+        is the integral of s(-w) a over the segment, where w = z . theta. The following
+        bounds hold: |a|, |a'|, |a''| <= B ||d||; |w|, |w'|, |w''| <= W, where W is B
+        times the larger norm of the two positions; |s'| <= 1/4; and
+        |s''| <= 1 / (6 sqrt(3)). So the second derivative of v is at most
         B ||d|| (1 + 3 W / 4 + W^2 / (6 sqrt(3))).
 
         The smallest v is minus the largest one for the reversed jump -d.
@@ -158,7 +158,9 @@ def _logistic_half_range(logit: float) -> float:
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """Bounds for `dpjax.models.gaussian_mixture`: a box of positions, an interval of x.
+    """Bounds for `dpjax.models.gaussian_mixture`, for positions in a box.
+
+    Records x are in an interval.
 
     The density is p(x | theta) = (N(x; theta_1, V) + N(x; theta_1 + theta_2, V)) / 2.
     Let q = theta_2, a = x - theta_1, and p the probability that x comes from the second
@@ -171,11 +173,11 @@ class GaussianMixture:
     Parameters
     ----------
     half_width
-        b: positions have |theta_j| <= b.
+        b, the bound on |theta_j| for both components of a position.
     truncation
-        X: records have |x| <= X.
+        X, the bound on |x| for a record.
     variance
-        V.
+        V, the variance of both components of the mixture.
 
     Raises
     ------
@@ -192,7 +194,9 @@ class GaussianMixture:
 
     @property
     def lipschitz(self) -> float:
-        """Certified bound on ||g|| over box and interval; 3.578 for the defaults.
+        """Certified bound on ||g|| over the box and the interval.
+
+        It is 3.578 for the defaults.
 
         g is affine in each of a, q and p, so its norm is convex in each of them and is
         largest at a corner of their ranges. The range of p in a cell follows from that
@@ -204,8 +208,8 @@ class GaussianMixture:
     def half_range(self) -> float:
         """Bound on the half range of v per unit of distance; 1.90 for the defaults.
 
-        As g is for `lipschitz`, g(x) - g(x') is affine in each of x, x', theta_1, q, p
-        and p'.
+        It is found as `lipschitz` is, because g(x) - g(x') is affine in each of x, x',
+        theta_1, q, p and p'.
         """
         widest = _mixture_diameter(self.half_width, self.truncation, self.variance)
         return widest / 2 + self._remainder
@@ -273,7 +277,10 @@ def _mixture_diameter(half_width, truncation, variance) -> float:
 
 
 def _chance(a, q, variance):
-    """Range of the probability p in cells, which are ranges of a and q."""
+    """Range of the probability p over cells.
+
+    `a` and `q` are pairs ``(low, high)``, the ranges of a and q in each cell.
+    """
     best = [(s, np.clip(s, *q)) for s in a]
     least = np.minimum.reduce([u * (2 * s - u) for s in a for u in q])
     most = np.maximum.reduce([u * (2 * s - u) for s, u in best])
@@ -288,15 +295,17 @@ def _at_corners(function, *ranges):
 def _supremum(upper, low, high) -> float:
     """Upper bound on the supremum of a positive function over a box.
 
-    The bound is larger than the supremum by a share of at most `TOLERANCE`.
+    The relative error of the bound is at most `TOLERANCE`.
 
     Parameters
     ----------
     upper
-        ``(low, high) -> (cells,)``: upper bounds of the function over cells whose
-        corners are ``(variables, cells)``; the function itself where both are equal.
+        ``(low, high) -> (cells,)``: an upper bound of the function over each of several
+        cells. `low` and `high` are the lower and upper corners of the cells,
+        ``(variables, cells)``. Where the two are equal, the bound is the value of the
+        function.
     low, high
-        Corners of the box.
+        The lower and upper corners of the box, ``(variables,)``.
     """
     low, high = (np.asarray(ends, np.float64)[:, None] for ends in (low, high))
     attained, bound = 0.0, 0.0

@@ -7,7 +7,7 @@ __all__ = ["warn"]
 
 
 def warn(message: str) -> None:
-    """Issue a `UserWarning` from the line that called into dpjax."""
+    """Issue a `UserWarning` that names the line of the user that called into dpjax."""
     frame, names = sys._getframe(), []
     while frame is not None:
         names.append(frame.f_globals.get("__name__", ""))

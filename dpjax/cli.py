@@ -71,7 +71,10 @@ SHOWN_DELTA = 1e-6
 
 
 def main(arguments=None) -> int:
-    """Entry point; returns the exit status."""
+    """Entry point of the command; returns the exit status, as `EPILOG` lists them.
+
+    `arguments` are those of the command line; None takes them from `sys.argv`.
+    """
     options = _parser().parse_args(arguments)
     if arguments is None:
         _keep_programs()
@@ -124,7 +127,11 @@ def main(arguments=None) -> int:
 
 
 def _keep_programs() -> None:
-    """Have JAX keep what it compiles in the user's cache, if it was told no folder."""
+    """Have JAX keep compiled programs in the user's cache.
+
+    This is not done if JAX has a folder for compiled programs already, or if the cache
+    cannot be created.
+    """
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     folder = user_cache() / "programs"
@@ -133,7 +140,8 @@ def _keep_programs() -> None:
     except OSError:
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    # BlackJAX computes when it is imported, and JAX looks for its cache only once.
+    # BlackJAX computes when it is imported, so JAX has looked for its cache before. It
+    # looks again only after a reset.
     compilation_cache.reset_cache()
 
 
@@ -245,19 +253,23 @@ def _command(commands, name: str, meaning: str, example: str):
 
 
 def _path(command, name: str, meaning: str, kind=shtab.FILE) -> None:
-    """An argument that is a path, which shells complete."""
+    """Add an argument that is a path, so that shells complete it."""
     argument: Any = command.add_argument(name, help=meaning)
     argument.complete = kind
 
 
 def _again(options, out: Path) -> str:
-    """The command that goes on with a run."""
+    """The command that continues a stopped run, as a line of text."""
     again = shlex.join(["dpjax", "run", options.config, "--out", str(out)])
     return again + " --processes ..., as before" * (options.processes is not None)
 
 
 def _left(out: Path, again: str) -> str:
-    """What a stopped run leaves: until its end, a charged run has a checkpoint."""
+    """The message on what a stopped run leaves behind.
+
+    A charged run has a checkpoint until its end, so a folder without a checkpoint
+    belongs to a run that was not charged.
+    """
     if not any(out.glob("checkpoint.npz*")):
         return "the run had not begun: nothing was charged"
     return (
@@ -267,7 +279,15 @@ def _left(out: Path, again: str) -> str:
 
 
 def planned(job: config.Job, epsilons: Iterable[float] | None = None) -> Plan:
-    """What the job would give for its budget and these; no data are read."""
+    """The plan of a job for its own budget and for others; no data are read.
+
+    Parameters
+    ----------
+    job
+        The job.
+    epsilons
+        The epsilons of the other budgets. None leaves them to `dpjax.plan`.
+    """
     options: dict[str, Any] = {"budget": job.budget}
     if epsilons is not None:
         options["epsilons"] = epsilons
@@ -284,7 +304,10 @@ def planned(job: config.Job, epsilons: Iterable[float] | None = None) -> Plan:
 def write_plan(
     job: config.Job, out: str | None, epsilons: Iterable[float] | None = None
 ) -> None:
-    """Print the plan of a job; write plan.csv and plan.png if there is a folder."""
+    """Print the plan of a job, and write plan.csv and plan.png to the folder `out`.
+
+    If `out` is None, no file is written. `epsilons` are as in `planned`.
+    """
     found = planned(job, epsilons)
     print(found)
     ledger = job.run["ledger"]
@@ -302,7 +325,9 @@ def write_plan(
 
 
 def compared(first, second) -> str:
-    """`dpjax.compare` of two runs that are read from files, and what each spent.
+    """The table of `dpjax.compare` for two runs, below what each of them spent.
+
+    `first` and `second` are folders or files, as in `dpjax.load`.
 
     Raises
     ------
@@ -315,7 +340,17 @@ def compared(first, second) -> str:
 
 
 def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> str:
-    """The runs of a ledger, what they spent at `delta`, and what is left of `epsilon`.
+    """The runs of a ledger and the epsilon that they spent, as text.
+
+    Parameters
+    ----------
+    path
+        The file of the ledger.
+    delta
+        The delta at which epsilon is stated.
+    epsilon
+        If it is given, the text says what is left of the budget of this epsilon and
+        `delta`.
 
     Raises
     ------
@@ -357,9 +392,10 @@ def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> 
 
 
 def audited(job: config.Job, **options: int) -> Attack:
-    """`dpjax.runner.attack` on the job's kernel; no data are read.
+    """Attack the job's kernel on made-up records (`dpjax.runner.attack`).
 
-    The options are ``trials``, ``steps`` and ``seed``.
+    No data are read. The options are ``trials``, ``steps`` and ``seed``, as in
+    `AUDIT_OPTIONS`.
 
     Raises
     ------
@@ -386,9 +422,9 @@ def audited(job: config.Job, **options: int) -> Attack:
 def write_run(job: config.Job, out: Path) -> None:
     """Run the job; write draws.nc, summary.csv, privacy.json and a report to `out`.
 
-    `dpjax.load` reads the folder. A run that was killed, or whose draws could
-    not be written, continues from the checkpoint that it left in `out`. The checkpoint
-    is deleted when all files are written.
+    `dpjax.load` reads the folder. A run that was killed, or whose draws could not be
+    written, leaves a checkpoint in `out`, from which the next call continues. The
+    checkpoint is deleted when all files are written.
     """
     with processes.agreed():
         posterior, names, test = job.load()
@@ -420,7 +456,19 @@ def write_run(job: config.Job, out: Path) -> None:
 
 
 def _write(result, out: Path, test, prior, name: str, ledger) -> None:
-    """Save a run and show it."""
+    """Write the files of a run to `out`, print its summary, and delete its checkpoint.
+
+    Parameters
+    ----------
+    test
+        Held-out features and labels, or None.
+    prior
+        Draws from the prior for the report, or None.
+    name
+        Title of the report.
+    ledger
+        File of the ledger, for the report.
+    """
     result.save(out / "draws.nc")
     (out / "privacy.json").write_text(json.dumps(result.statement._asdict(), indent=2))
     for saved in (out / "privacy.json", out):
@@ -432,7 +480,7 @@ def _write(result, out: Path, test, prior, name: str, ledger) -> None:
     for check in result.checks(table):
         if not check.is_fine:
             print(check)
-        elif not isinstance(result, Fit):  # A fit has said what it knows.
+        elif not isinstance(result, Fit):  # A fit has printed what it knows.
             print(f"{check.name}: {check.value}")
     if test is not None:
         print(predictive(result.positions, *test))
@@ -444,7 +492,19 @@ def _write(result, out: Path, test, prior, name: str, ledger) -> None:
 
 
 def predictive(positions, features, labels) -> str:
-    """Accuracy and mean log-likelihood of the posterior predictive on a test set."""
+    """Accuracy and mean log-likelihood of the posterior predictive on a test set.
+
+    The model is a logistic regression. About 500 of the draws are used.
+
+    Parameters
+    ----------
+    positions
+        Draws of the coefficients, ``(chains, draws, d)``.
+    features
+        ``(n, d)``.
+    labels
+        In {0, 1}, ``(n,)``.
+    """
     coefficients = positions.reshape(-1, positions.shape[-1])
     thin = max(len(coefficients) // 500, 1)
     logits = features @ coefficients[::thin].T

@@ -2,10 +2,10 @@
 
 A step delta changes one record's log-likelihood by about sqrt(delta' F delta), with F
 the Fisher information of one record. Let T be the tempering, n the number of records
-and G = T n F. A step whose length in the metric G is h, about h posterior standard
-deviations, therefore needs a clip bound of a few h / sqrt(T n), whatever the scales,
-the correlations and the dimension of the parameters. F is an expectation over records
-drawn from the *model* at a public position, never over the data, so it costs no
+and G = T n F. A step of length h in the metric G moves by about h posterior standard
+deviations. It therefore needs a clip bound of a few h / sqrt(T n) nats, whatever the
+scales, the correlations and the dimension of the parameters. F is an expectation over
+records drawn from the *model* at a public position, never over the data, so it costs no
 privacy.
 
 Where G hardly changes over the posterior, its inverse at one public position is a good
@@ -31,17 +31,18 @@ from dpjax.release.nominal import nominal_size
 __all__ = ["fisher_information", "geodesic", "inverse_fisher_information"]
 
 LOG_LENGTH_SD = 0.1
-"""Standard deviation of the logarithm of a geodesic step's length. With a fixed length,
-the error of the integrator would make the way back miss the start."""
+"""Standard deviation of the logarithm of a geodesic step's length. If all steps had the
+same length, the reverse step would miss the start by the error of the integrator."""
 
 MAX_UNROLLED_DIM = 16
-"""Largest linear system whose elimination is unrolled."""
+"""Largest number of equations in a linear system whose elimination is unrolled."""
 
 NEWTON_STEPS = 4
-"""Iterations for the implicit midpoint equation."""
+"""Number of Newton iterations for the implicit midpoint equation."""
 
 MAX_RETURN_ERROR = 1e-6
-"""Distance from the start, in step lengths, beyond which the way back has failed."""
+"""The most by which the reverse step may miss the start, in units of ``step_size``. If
+it misses by more, the proposal is rejected."""
 
 
 def fisher_information(
@@ -58,14 +59,15 @@ def fisher_information(
     Parameters
     ----------
     posterior
-        Supplies log-likelihood, tempering and number of records, but no data.
+        The posterior. Its log-likelihood, its tempering and its number of records are
+        used, but not its data.
     simulate_fn
         ``(rng_key, position) -> record``: draws one record of the model at the
         position, with regressors from a public range or design. It must not read the
-        data. `geodesic` differentiates it by the position.
+        data. `geodesic` differentiates it with respect to the position.
     prior_precision
-        Number that is added to the diagonal. It must be positive if records alone leave
-        a direction undetermined.
+        Number that is added to the diagonal. It must be positive if the records alone
+        leave a direction undetermined.
     num_simulated
         Number of records to simulate, at least a few times the number of parameters.
         The same random numbers are used at every position. So the result is a smooth
@@ -73,13 +75,14 @@ def fisher_information(
     seed
         Seed of the simulated records.
     nominal_num_records
-        Number of records that the information is of. None is that of the data.
+        Number of records whose information is computed. None is the number of records
+        of the data.
 
     Returns
     -------
     Callable
-        ``position -> (d, d)`` over the flattened position, for `geodesic` and
-        `inverse_fisher_information`.
+        ``position -> (d, d)``, with respect to the flattened position, for `geodesic`
+        and `inverse_fisher_information`.
 
     Raises
     ------
@@ -88,8 +91,8 @@ def fisher_information(
 
     Notes
     -----
-    *Formal guarantees.* No data are read: the result depends on the data set through
-    its number of records only, and not even that if there is a nominal one.
+    *Formal guarantees.* No data are read. The result depends on the data set through
+    its number of records alone, or not at all if `nominal_num_records` is given.
     """
     num_simulated = check_count("num_simulated", num_simulated)
     if not prior_precision >= 0:
@@ -97,7 +100,7 @@ def fisher_information(
     num_records = nominal_size(posterior, nominal_num_records)
     weight = posterior.tempering * num_records / num_simulated
     loglikelihood_fn = posterior.loglikelihood_fn
-    # JAX cannot lower 64 random bits where the user's process has no x64.
+    # If the user's process has x64 off, JAX cannot lower random numbers of 64 bits.
     dtype = jnp.result_type(float)
 
     def simulated(position):
@@ -129,7 +132,7 @@ def inverse_fisher_information(
     fisher_information
         ``position -> (d, d)``.
     position
-        Where it is evaluated.
+        The position, a pytree.
 
     Returns
     -------
@@ -146,9 +149,9 @@ def inverse_fisher_information(
 def geodesic(fisher_information: Callable[[Any], jax.Array]) -> Proposal:
     """Random walk along geodesics of the metric G = `fisher_information`.
 
-    The direction of a step is uniform with respect to G. Its length in G varies by
-    about a tenth around ``step_size``. Where G is the Fisher information, a length of
-    one is about one posterior standard deviation.
+    The direction of a step is uniform with respect to G. The length of a step in G
+    varies by about a tenth around ``step_size``. If G is the Fisher information, a step
+    of length one moves by about one posterior standard deviation.
 
     Parameters
     ----------
@@ -158,13 +161,14 @@ def geodesic(fisher_information: Callable[[Any], jax.Array]) -> Proposal:
 
     Notes
     -----
-    A step is one step of the implicit midpoint rule over unit time, for the Hamiltonian
-    K = p' G(theta)^-1 p / 2 and from a momentum p whose length in G^-1 is r. This map
-    is symplectic and reversible. If G is a flat metric in curved coordinates, as the
-    banana's is, the step is the geodesic itself. If r has the density g, then p has the
-    density g(r) r^(1-d) |G|^(-1/2) up to a constant, and the ratio of these densities
-    at the two ends is the proposal ratio. If the step back does not lead to the start,
-    the proposal is rejected with certainty, whatever the data.
+    A proposal is one step of the implicit midpoint rule over unit time, for the
+    Hamiltonian K = p' G(theta)^-1 p / 2. The step begins with a momentum p whose length
+    in G^-1 is r. The map is symplectic and reversible. If G is a flat metric in curved
+    coordinates, as it is for the banana, the step is the geodesic itself. If r has the
+    density g, then p has the density g(r) r^(1-d) |G|^(-1/2) up to a constant, and the
+    ratio of these densities at the two ends is the proposal ratio. If the reverse step
+    does not lead back to the start, the proposal is rejected with certainty, whatever
+    the data.
 
     Girolami and Calderhead (2011, section 5) take explicit Euler steps for the same
     walk. The check of the way back is that of Zappa, Holmes-Cerf and Goodman (2018).
@@ -210,14 +214,24 @@ def geodesic(fisher_information: Callable[[Any], jax.Array]) -> Proposal:
 
 
 def _log_density(length, root, step_size):
-    """Log density of a momentum of this length, up to a constant; root root' = G."""
+    """Log density of a momentum, up to a constant.
+
+    Parameters
+    ----------
+    length
+        Length r of the momentum in G^-1.
+    root
+        Lower Cholesky factor of G at the momentum's position.
+    step_size
+        Median of r.
+    """
     deviation = jnp.log(length / step_size) / LOG_LENGTH_SD
     log_volume = len(root) * jnp.log(length) + jnp.sum(jnp.log(jnp.diag(root)))
     return -0.5 * deviation**2 - log_volume
 
 
 def _momenta(metric, theta, velocity):
-    """Momenta at the two ends of the step from theta to theta + velocity."""
+    """Momenta at the two ends of the midpoint step from theta to theta + velocity."""
 
     def lagrangian(middle, velocity):
         return velocity @ metric(middle) @ velocity / 2
@@ -228,7 +242,11 @@ def _momenta(metric, theta, velocity):
 
 
 def _walk(metric, theta, root, momentum):
-    """Position and momentum after unit time; Newton's method finds the velocity."""
+    """Position and momentum after one midpoint step over unit time.
+
+    Newton's method finds the velocity whose momentum at theta is `momentum`. `root` is
+    the Cholesky factor of the metric at theta.
+    """
 
     def residual(velocity):
         return _momenta(metric, theta, velocity)[0] - momentum
@@ -243,10 +261,10 @@ def _walk(metric, theta, root, momentum):
 
 
 def _solve(matrix, vector):
-    """Solution of a small linear system, by elimination without pivots.
+    """Solution of a linear system; a small one is solved by elimination without pivots.
 
-    XLA calls LAPACK for `jnp.linalg.solve`, which takes ten times as long on such a
-    system.
+    For a small system this takes a tenth of the time of `jnp.linalg.solve`, for which
+    XLA calls LAPACK.
     """
     if len(vector) > MAX_UNROLLED_DIM:
         return jnp.linalg.solve(matrix, vector)

@@ -17,9 +17,9 @@ __all__ = ["Posterior", "check_numbers"]
 class Posterior:
     """A posterior density and the records it conditions on.
 
-    It stands where BlackJAX takes a ``logdensity_fn``. Pass it to a `jax.jit` function
-    as an argument: then the data are traced and the functions are static, so posteriors
-    with equal shapes and functions share one compilation.
+    A `Posterior` can be passed where BlackJAX takes a ``logdensity_fn``. Pass it to a
+    `jax.jit` function as an argument: then the data are traced and the functions are
+    static, so posteriors with equal shapes and functions share one compilation.
 
     Parameters
     ----------
@@ -29,28 +29,30 @@ class Posterior:
         ``(position, record) -> scalar``, the log-likelihood of **one** record, the
         unit of privacy.
     data
-        Pytree of arrays with the records along the leading axis, ``(n, ...)``. Values
-        are not looked at before they are clipped. A record whose log-likelihood or
-        gradient is not finite, such as one with a NaN, counts as one that says nothing:
-        encode missing values by a public rule. A `numpy.memmap`, such as
-        ``np.load(path, mmap_mode="r")``, stays on disk in `dpjax.run` and in a step: it
-        is read block by block (`dpjax.release.on_disk`). As an argument of `jax.jit` it
-        is read whole.
+        Pytree of arrays with the records along the leading axis, ``(n, ...)``. Their
+        values are not validated. If the log-likelihood or the gradient of a record is
+        not finite, for example because the record holds a NaN, the record adds zero to
+        the sums that are released. So encode missing values by a public rule. A
+        `numpy.memmap`, such as ``np.load(path, mmap_mode="r")``, stays on disk in
+        `dpjax.run` and in a step, which read it block by block
+        (`dpjax.release.on_disk`). As an argument of `jax.jit` it is read whole.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
     constrain_fn
-        ``position -> parameters``, which runs return instead of positions. It must not
-        read the data.
+        ``position -> parameters``. Runs return these parameters in place of positions.
+        The function must not read the data.
     public
-        Pytree of arrays that these functions hold and that are not private. Only those
-        that could be mistaken for records need to be named, as they have ``n`` entries
-        or numbers that the data have too: see `dpjax.release.captured`.
+        Pytree of arrays that these functions hold and that are not private. Name the
+        arrays here that could be mistaken for records, because they have ``n`` entries
+        or share numbers with the data: see `dpjax.release.captured`. Other arrays need
+        not be named.
 
     Raises
     ------
     ValueError
-        If there is no record, the leading axes differ, an array is not of numbers or is
-        a data frame, or `tempering` is out of range.
+        If there is no record, the leading axes differ, a leaf of the data is not an
+        array of numbers (a data frame, a string and a Python number are not), or
+        `tempering` is out of range.
     """
 
     logprior_fn: Callable[[Any], jax.Array] = field(metadata=dict(static=True))
@@ -100,10 +102,10 @@ class Posterior:
             )
 
     def __repr__(self) -> str:
-        """The names, shapes and types of one record's arrays, and nothing else.
+        """The names, shapes and dtypes of one record's arrays, and nothing else.
 
-        The records are secret, and a function may hold arrays that a print of it would
-        show.
+        The records are secret. The functions are left out because they may hold arrays,
+        which their `repr` would show.
         """
         arrays = []
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.data):
@@ -117,13 +119,16 @@ class Posterior:
 
     @property
     def num_records(self) -> int:
-        """Length of the leading axis of the data: the number of records, public."""
+        """The number of records, which is the length of the data's leading axis.
+
+        It is public, because neighbouring data sets have as many records.
+        """
         return jax.tree.leaves(self.data)[0].shape[0]
 
     def constrain(self, draws):
-        """Parameters for positions ``(chains, draws, ...)``, as NumPy arrays.
+        """The parameters of positions ``(chains, draws, ...)``, as NumPy arrays.
 
-        These are the positions themselves if there is no `constrain_fn`.
+        Without a `constrain_fn`, the parameters are the positions themselves.
         """
         if self.constrain_fn is not None:
             draws = jax.jit(jax.vmap(jax.vmap(self.constrain_fn)))(draws)
@@ -132,7 +137,8 @@ class Posterior:
     def prior_draws(self) -> Any:
         """Draws from the prior as `constrain` returns them, in one chain.
 
-        They are None if nothing is known to draw from it.
+        This class knows the prior's log density alone and returns None. A subclass that
+        can draw from the prior overrides the method.
         """
         return None
 
@@ -143,12 +149,13 @@ class Posterior:
 
 
 def check_numbers(name: str, array) -> None:
-    """Refuse an array of strings, objects, dates or structures, without quoting it.
+    """Refuse an array of strings, objects, dates or structures.
 
     Raises
     ------
     ValueError
-        If it is one; it is called `name`.
+        If the array has such a dtype. The message calls the array `name` and quotes
+        none of its values.
     """
     dtype = array.dtype
     if isinstance(dtype, np.dtype) and (dtype.kind in "OSUMm" or dtype.names):

@@ -1,9 +1,9 @@
 """Proposals that read no data: random walks, one component at a time, the guided walk.
 
-Each moves the flattened position. `step_size` is a scalar, or a pytree like the
-position where a proposal says so. `in_metric` lets any of them move in the units of an
-inverse mass matrix; `dpjax.fisher` has a proposal whose metric changes with the
-position.
+A proposal moves the flattened position. Its `step_size` is a scalar or, except for
+`fixed_length`, a pytree like the position. `in_metric` makes a proposal move in the
+units of an inverse mass matrix. `dpjax.fisher` has a proposal whose metric changes with
+the position.
 
 References
 ----------
@@ -37,14 +37,14 @@ __all__ = [
 
 
 class Move(NamedTuple):
-    """A proposed position, and what is known of the way there; all of it is public.
+    """A proposed move. All fields are public.
 
     position
-        The proposal, a pytree.
+        The proposed position, a pytree.
     distance
         Distance from the old position, in the units of the proposal.
     walk_accepted, walk_rejected
-        Memory of the walk after the proposal was accepted, and after it was rejected.
+        The proposal's memory if the move is accepted, and if it is rejected.
     log_ratio
         log q(old | new) - log q(new | old), which is zero for a symmetric proposal.
     """
@@ -57,19 +57,19 @@ class Move(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """How a Metropolis-Hastings kernel proposes.
+    """The proposal distribution of a Metropolis-Hastings kernel.
 
     init
-        ``position -> walk``, the public memory that a walk begins with.
+        ``position -> walk``: the public memory with which a chain begins.
     num_words
-        ``dimension -> int``, the number of uniform words that one proposal uses.
+        ``dimension -> int``: the number of uniform uint32 words for one move.
     propose
         ``(words, position, walk, step_size) -> Move``.
     longest
-        ``step_size -> float | None``: the distance of every move if all moves are as
-        long, else None.
+        ``step_size -> float | None``: the distance of every move if all moves have the
+        same distance, else None.
     has_metric
-        Whether the proposal brings a metric of its own.
+        Whether the proposal has a metric of its own.
     """
 
     init: Callable[[Any], Any]
@@ -80,7 +80,7 @@ class Proposal(NamedTuple):
 
 
 def _scales(step_size, position):
-    """`step_size` for every component of the flattened position, or one for all."""
+    """`step_size` as a scalar, or as a vector like the flattened position."""
     leaves = jax.tree.leaves(step_size)
     if len(leaves) == 1 and jnp.ndim(leaves[0]) == 0:
         return leaves[0]
@@ -132,13 +132,16 @@ def _guided_walk(words, position, walk, step_size):
 
 
 gaussian = _memoryless(_gaussian_jump, lambda dim: dim, lambda step_size: None)
-"""Random walk by N(0, step_size^2 I), `step_size` a scalar or like the position."""
+"""Random walk with jumps N(0, step_size^2 I). `step_size` is a scalar, or a pytree like
+the position."""
 
 fixed_length = _memoryless(_fixed_length_jump, lambda dim: dim, _scalar)
-"""Random walk in a uniform direction over exactly `step_size`, a scalar."""
+"""Random walk in a uniformly random direction. Every jump has the length `step_size`, a
+scalar."""
 
 one_component = _memoryless(_one_component_jump, lambda dim: 2, lambda step_size: None)
-"""One uniformly chosen component moves by N(0, step_size^2)."""
+"""Random walk that moves one component, chosen uniformly, by N(0, step_size^2).
+`step_size` is a scalar, or a pytree like the position."""
 
 guided_walk = Proposal(
     init=lambda position: jnp.ones_like(ravel_pytree(position)[0]),
@@ -146,14 +149,16 @@ guided_walk = Proposal(
     propose=_guided_walk,
     longest=lambda step_size: None,
 )
-"""One uniformly chosen component moves by a half-normal step in its own direction,
-which turns round when the step is rejected."""
+"""Walk that moves one component, chosen uniformly, by a half-normal step of scale
+`step_size`. Each component keeps a direction of its own, which turns round when a step
+of that component is rejected. `step_size` is a scalar, or a pytree like the position.
+"""
 
 
 def square_root(inverse_mass_matrix):
     """W with W W^T = `inverse_mass_matrix`, for `stretch`.
 
-    Both are vectors if they are diagonal.
+    A diagonal matrix is given, and returned, as the vector ``(d,)`` of its diagonal.
     """
     inverse_mass_matrix = jnp.asarray(inverse_mass_matrix)
     if inverse_mass_matrix.ndim == 1:
@@ -162,21 +167,25 @@ def square_root(inverse_mass_matrix):
 
 
 def stretch(root, vector):
-    """W z: the vector z, in units of the metric, in the units of the position."""
+    """W z: a vector z in the units of the metric, converted to those of the position.
+
+    `root` is W, from `square_root`.
+    """
     if root.ndim == 1:
         return root * vector
     return jnp.matmul(root, vector, precision="highest")
 
 
 def check_metric(inverse_mass_matrix) -> None:
-    """Refuse what is no covariance matrix.
+    """Refuse an inverse mass matrix that is not a covariance matrix.
 
-    A traced matrix has no values to check, so it passes.
+    A traced matrix has no values to check, so it passes. So does None.
 
     Raises
     ------
     ValueError
-        If the matrix is neither a vector of positive numbers nor positive definite.
+        If it is neither a vector of positive numbers nor a symmetric positive definite
+        matrix.
     """
     if inverse_mass_matrix is None or isinstance(inverse_mass_matrix, Tracer):
         return
@@ -199,22 +208,22 @@ def in_metric(proposal: Proposal, inverse_mass_matrix) -> Proposal:
     Parameters
     ----------
     proposal
-        One of this module.
+        A proposal without a metric of its own, such as those of this module.
     inverse_mass_matrix
         As in BlackJAX: ``(d,)`` or ``(d, d)``, approximately the posterior covariance
         of the flattened position. None leaves the proposal as it is. The matrix must
-        not be computed from the data; the expected Fisher information and released
-        states are public.
+        not be computed from the data. It may be computed from public values, such as
+        the expected Fisher information (`dpjax.fisher`) or released states.
 
     Returns
     -------
-    The proposal whose jump is W z, where z is the jump of `proposal` and W W^T the
-    matrix. Its distance is the distance of z.
+    The proposal whose jump is W z, where z is the jump of `proposal` and W W^T is the
+    matrix. Its distance is the length of z.
 
     Raises
     ------
     ValueError
-        If the matrix is no covariance matrix, or `proposal` has a metric already.
+        If the matrix is not a covariance matrix, or `proposal` has a metric already.
     """
     if inverse_mass_matrix is None:
         return proposal

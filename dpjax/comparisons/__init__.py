@@ -1,4 +1,7 @@
-"""What is not private, or not sound: kept to compare with, never for sensitive data."""
+"""Methods that are not private, or whose claims are not sound, to compare with.
+
+None of them is for sensitive data.
+"""
 
 from dpjax.comparisons.dp_sep_published import dp_sep_published
 from dpjax.comparisons.ep import ep

@@ -34,11 +34,11 @@ def nuts(
     posterior
         What to sample, and the data.
     num_steps
-        Draws kept of every chain.
+        Number of draws of every chain.
     initial_position
-        Pytree whose leaves have an entry for every chain along the leading axis.
+        Pytree with leaves ``(chains, ...)``: the start of every chain.
     num_warmup
-        Steps before the draws, in which every chain adapts on its own.
+        Number of steps before the draws, in which every chain adapts on its own.
 
     Returns
     -------
@@ -47,7 +47,7 @@ def nuts(
     """
 
     def start(posterior, position, rng_key):
-        # The type of `run` in BlackJAX leaves its number of steps out.
+        # BlackJAX's type annotation of `run` leaves out its number of steps.
         adaptation: Any = blackjax.window_adaptation(blackjax.nuts, posterior)
         (state, parameters), _ = adaptation.run(rng_key, position, num_warmup)
         return blackjax.nuts(posterior, **parameters), state
@@ -65,7 +65,11 @@ def hmc(
     num_integration_steps: int,
     inverse_mass_matrix,
 ) -> Run:
-    """Draws of Hamiltonian Monte Carlo; arguments as in `nuts` and `dpjax.hmc`."""
+    """Draws of Hamiltonian Monte Carlo.
+
+    The parameters are those of `nuts`, and the step size, the number of integration
+    steps and the metric as in `dpjax.hmc`.
+    """
 
     def start(posterior, position, rng_key):
         algorithm = blackjax.hmc(
@@ -84,7 +88,10 @@ def rmh(
     initial_position: Any,
     step_size,
 ) -> Run:
-    """Draws of random-walk Metropolis with N(0, step_size^2 I) jumps; see `nuts`."""
+    """Draws of random-walk Metropolis with N(0, step_size^2 I) jumps.
+
+    The other parameters are those of `nuts`.
+    """
 
     def start(posterior, position, rng_key):
         jump = blackjax.mcmc.random_walk.normal(step_size)
@@ -95,12 +102,14 @@ def rmh(
 
 
 def _run(rng_key, posterior, num_steps, initial_position, start) -> Run:
-    """Run chains of what `start` makes of a posterior, a position and a key.
+    """Run one chain of a BlackJAX algorithm from every initial position.
 
-    `start` returns BlackJAX's algorithm and its first state.
+    `start` is a function ``(posterior, position, rng_key) -> (algorithm, state)``. It
+    returns BlackJAX's algorithm and the first state of a chain.
     """
 
-    # The data are an argument: as constants they would be compiled into the program.
+    # The posterior is an argument, so that its data are not compiled into the program
+    # as constants.
     @jax.jit
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def sample(posterior, position, rng_key):

@@ -1,20 +1,25 @@
 """DP-SEP as published, with the epsilon that is certified for it.
 
-An epoch visits the records in a fresh order. A visit matches the record's site at the
-cavity theta - theta_f and moves, with sensitivity 2 C of the clipped site,
+The notation is that of `dpjax.ep.shared_site`; C is the clip norm and g the damping. An
+epoch visits the records one after another, in a fresh order. A visit matches the site
+of the record at the cavity theta - theta_f, clips the site, which then has the
+sensitivity 2 C, and moves:
 
     theta~ = theta + (g/n) (clip(site) + N(0, (noise_multiplier C)^2 I) - theta_f),
     theta_f <- clip((floor(theta~) - theta_0) / n),    theta <- theta_0 + n theta_f.
 
-Published, but not what it says:
+Three things are not as the paper says:
 
-- theta_f moves by g/n^2 of its difference a visit, where stochastic EP moves by 1/n: in
-  T epochs 1 - e^(-g T / n) of the way. Means look right early, being ratios of two slow
-  quantities; standard deviations stay far too wide.
-- Noise of "sensitivity 2 g C / n" is the step size times 2 C, and so is the signal.
-- The order is a permutation, but its privacy is taken from subsampling with fresh
-  draws. Without a theorem for the permutation, a record enters one Gaussian release an
-  epoch, and T epochs are T Gaussian releases: that is what is charged here.
+- A visit moves theta_f by g/n^2 of its difference, while stochastic EP moves it by 1/n.
+  So theta_f goes 1 - e^(-g T / n) of its way in T epochs. Means look right early, as
+  they are ratios of two quantities that both move slowly. Standard deviations stay far
+  too wide.
+- The sensitivity is given as 2 g C / n. This is 2 C times the step size g / n, and the
+  signal is multiplied by the same step size. So the ratio of noise to signal is the
+  same as with 2 C.
+- The order is a permutation, but its privacy is computed as for subsampling with fresh
+  draws. Without a theorem for permutations, each record enters one Gaussian release in
+  an epoch. So T epochs are charged here as T Gaussian releases.
 
 Reference: Vinaroz and Park 2022, Differentially private stochastic expectation
 propagation, Algorithm 3, with one joint clip norm for h and L.
@@ -57,22 +62,24 @@ def as_top_level_api(
     l2_clip_norm
         C, the bound on the norm of one record's site and of theta_f.
     noise_multiplier
-        Sd of the noise on a clipped site over C; the paper's is over 2 C, the site's
-        sensitivity under substitution. Zero is not private.
+        Standard deviation of the noise on a clipped site, divided by C. The paper
+        divides by 2 C, the sensitivity of the site under substitution. Zero is not
+        private.
     damping
         g in (0, 1].
 
     Raises
     ------
     ValueError
-        If a parameter is out of range or the prior is not Gaussian; later, if the
-        position has not the family's shape.
+        If a parameter is out of range or the prior is not Gaussian; from ``init``, if
+        the position does not have the family's shape; from ``privacy``, if the
+        neighbouring relation is not REPLACE_ONE.
 
     Notes
     -----
-    *Formal guarantees.* An epoch releases one clipped site of every record with
-    Gaussian noise. Substituting a record changes one of these releases; the others are
-    the same functions of what was released before. State and info are public.
+    *Formal guarantees.* An epoch releases the clipped site of every record, each with
+    Gaussian noise. Substituting one record changes one of these releases. The others
+    are the same functions of earlier releases. State and info are public.
     """
     gaussian_sum = GaussianSum(l2_clip_norm, noise_multiplier)
     if not 0 < damping <= 1:

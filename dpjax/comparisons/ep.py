@@ -1,9 +1,10 @@
 """Expectation propagation with a site for each record; not private.
 
-The approximation is q = p_0 prod_i f_i. For each record in turn the site f_i is divided
-out of q, the tilted density p(y_i | w) q / f_i is matched by a Gaussian, and the old
-site is replaced by the one that makes q this Gaussian. Every site reveals its record.
-Stochastic EP approximates this method by one site that all records share.
+The approximation is q = p_0 prod_i f_i, with the prior p_0 and one Gaussian site f_i
+for each record. For each record in turn, the site f_i is divided out of q, and the
+tilted density p(y_i | w) q / f_i is matched by a Gaussian. Then the site is replaced by
+the one with which q is this Gaussian. Every site reveals its record. Stochastic EP
+approximates this method by one site that all records share.
 
 Reference: Minka 2001, Expectation Propagation for approximate Bayesian inference.
 """
@@ -37,9 +38,10 @@ def ep(
     posterior
         What to approximate, and the data; its prior is Gaussian.
     match
-        Match of its likelihood, from `dpjax.ep.sites`.
+        The function of `dpjax.ep.sites` that matches the tilted density of this
+        likelihood.
     family
-        Family of Gaussians, from `dpjax.ep.gaussians`.
+        Family of the Gaussians, from `dpjax.ep.gaussians`.
     initial_position
         Mean of q at the start. For a mixture it must differ between the components.
     num_sweeps
@@ -57,8 +59,8 @@ def ep(
 
     Notes
     -----
-    The site of a record is left as it is if its cavity or its tilted density is not
-    proper. The sites of all records are held in memory.
+    The site of a record is left as it is if the update would make q improper, that is,
+    give it a mean that is not finite. The sites of all records are held in memory.
     """
     check_count("num_sweeps", num_sweeps)
     return _sweeps(posterior, match, family, initial_position, num_sweeps)

@@ -1,26 +1,27 @@
-"""DP-Fast MH as published: min(1, e^l), and Gaussian noise where that is not private.
+"""DP-Fast MH as published: Metropolis's test, with Gaussian noise on some steps.
 
-With c M the bound on one record's log ratio at distance M and C = n c, a proposal with
-lambda + C M < K is decided on a minibatch, as in TunaMH, and any other on all records.
-Each of the two accept tests adds N(-s^2/2, s^2) to its log ratio if a substitution can
-move that ratio by more than a threshold, and nothing otherwise:
+Let c M be the bound on one record's log ratio at distance M, and C = n c. A proposal
+with lambda + C M < K is decided on a minibatch, as in TunaMH. Any other proposal is
+decided on all records. Each of the two accept tests adds N(-s^2/2, s^2) to its log
+ratio if a substitution can move that ratio by more than a threshold, and adds no noise
+otherwise:
 
     minibatch:    2 log(1 + C M / lambda) > e',  s = 2 log(1 + C M / lambda) g(e', d'),
     all records:  2 c M > e,                     s = 2 c M g(e, d),
 
     e' = e n / (6 K),    d' = d n / (2 K),    g(e, d) = sqrt(2 log(1.25 / d)) / e.
 
-The paper claims (e, d)-differential privacy of every step. The claim holds where noise
-is added, but s is at least sqrt(2 log(1.25 / d)) nats there, 4.8 at d = 1e-5, so next
-to no move is accepted. Where no noise is added, only the total variation is bounded: T
-steps on all records whose ratio a substitution moves by D are
-(e, 1 - exp(-T D))-private for every e >= 0, and no better. `dpjax.fast_mh` has neither
-fault.
+The paper claims (e, d)-differential privacy of every step. The claim holds for steps
+with noise. But their s is at least sqrt(2 log(1.25 / d)) nats, which is 4.8 at
+d = 1e-5, so almost no move is accepted. For steps without noise, only the total
+variation is bounded. If a substitution moves the log ratio of all records by D, then T
+such steps are (e, 1 - exp(-T D))-private for every e >= 0, and no better.
+`dpjax.fast_mh` has neither fault.
 
-The code below follows the paper's own code, but c is public and the noise is normal.
-Two things that the paper prints do not keep the posterior: it compares the size of the
-minibatch drawn, not lambda + C M, with K, and it takes s^2 / 2 off where there is no
-noise too.
+The code below follows the paper's own code, but c is public and the noise is normal. It
+differs from the printed algorithm in two things, because these do not keep the
+posterior: the paper compares K with the size of the minibatch that was drawn, in place
+of lambda + C M, and it subtracts s^2 / 2 also where there is no noise.
 
 Reference: Zhang and Zhang 2023, Algorithm 2.
 """
@@ -49,10 +50,11 @@ __all__ = ["as_top_level_api", "fast_mh_published"]
 class AcceptTest(NamedTuple):
     """The accept test on a minibatch, or that on all records.
 
-    `bound` below is c M, tempered, in nats, a float64 scalar.
+    In its functions, `bound` is c M, tempered, in nats, a float64 scalar.
 
     epsilon, delta
-        What the noise is calibrated for: e' and d', or e and d.
+        The privacy that the noise is calibrated for: e' and d' for the test on a
+        minibatch, e and d for that on all records.
     sensitivity
         ``bound -> nats``: how far a substitution can move the log ratio.
     """
@@ -66,7 +68,7 @@ class AcceptTest(NamedTuple):
         return self.sensitivity(bound) > self.epsilon
 
     def noise_sd(self, bound):
-        """s in nats, if noise is added; call it under `jax.enable_x64(True)`."""
+        """s in nats, for a noisy test; call it under `jax.enable_x64(True)`."""
         multiplier = math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
         return multiplier * self.sensitivity(bound)
 
@@ -93,23 +95,25 @@ def as_top_level_api(
         c M, the bound in nats on one record's log ratio: a number, or `Lipschitz` for a
         bound proportional to the distance (the paper's choice).
     expected_batch_size
-        lambda.
+        lambda, the number of records that a step would draw on average if c M were 0.
     max_batch_size
-        K, above d n / 2: a step expected to draw as many records or more reads all.
+        K, above d n / 2. A step that would draw K or more records on average reads all
+        records.
     epsilon, delta
-        e and d, what the paper claims of each step.
+        e and d: the paper claims that each step is (e, d)-differentially private.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range; by `privacy`, if the cost of a step has no
+        If a parameter is out of range; from ``privacy``, if the cost of a step has no
         bound, or there is so much noise that nothing is ever accepted.
 
     Notes
     -----
-    *Formal guarantees.* A step releases one bit: Metropolis's or the penalty method's,
-    of all records or of Poisson counts. Which of the four it is follows from the
-    distance, which is public. `privacy` returns the event of that bit, not the claim.
+    *Formal guarantees.* A step releases one bit. The bit is that of Metropolis's test
+    or that of the penalty method, on all records or on Poisson counts. The distance of
+    the move, which is public, decides which of these four it is. ``privacy`` returns
+    the event of that bit, and not the paper's claim.
     """
     mh.check_posterior(posterior)
     num_records = posterior.num_records
@@ -137,7 +141,10 @@ def as_top_level_api(
     of_all = AcceptTest(epsilon, delta, lambda bound: 2 * bound)
 
     def kind_of(bound):
-        """The kind of a step, ``2 * reads_all + is_noisy``, for the tempered c M."""
+        """The kind of a step, ``2 * reads_all + is_noisy``, for the tempered c M.
+
+        The four kinds are the combinations of the two tests, with and without noise.
+        """
         with jax.enable_x64(True):
             bound = jnp.asarray(bound, jnp.float64)
             reads_all = expected_batch_size + num_records * bound >= max_batch_size
@@ -145,14 +152,14 @@ def as_top_level_api(
             return 2 * reads_all + jnp.where(reads_all, *are_noisy)
 
     def kind_of_move(words, state):
-        """The kind of the step that proposes with these words."""
+        """The kind of the step from `state` that draws its proposal from `words`."""
         dimension = ravel_pytree(state.position)[0].size
         walk_words = words[2 : 2 + proposal.num_words(dimension)]
         proposed = proposal.propose(walk_words, state.position, state.walk, step_size)
         return kind_of(posterior.tempering * clip_bound.at(proposed.distance))
 
     def step(posterior, kind: int) -> Transition:
-        """The step of one kind. Metropolis's rule has no use for the noise."""
+        """The step of one kind. Metropolis's rule ignores the standard deviation."""
         reads_all, is_noisy = divmod(kind, 2)
         family = "penalty" if is_noisy else "metropolis"
         if not reads_all:
@@ -174,7 +181,8 @@ def as_top_level_api(
         )
 
     if largest is None:
-        # Kind and bound change from step to step: `poisson_step.event` refuses a cost.
+        # Kind and bound change from step to step. `poisson_step.event` then raises an
+        # error when it is asked for a cost.
         kind, bound = 0, math.nan
         transition = _switch(posterior, step, kind_of_move)
     else:
@@ -200,17 +208,25 @@ def as_top_level_api(
 
 
 def _value(function: Callable, bound: float) -> float:
-    """``function(bound)`` in float64, also while JAX traces the caller."""
+    """``function(bound)`` as a Python float, also while JAX traces the caller."""
     with jax.ensure_compile_time_eval(), jax.enable_x64(True):
         return float(function(jnp.asarray(bound, jnp.float64)))
 
 
 def _switch(posterior: Posterior, step: Callable, kind_of_move: Callable) -> Transition:
-    """The step of which `kind_of_move` says, from words and state, what kind it is."""
+    """The step whose kind differs from move to move.
+
+    Parameters
+    ----------
+    step
+        ``(posterior, kind) -> Transition``, for the kinds 0 to 3.
+    kind_of_move
+        ``(words, state) -> kind``.
+    """
     leaves, treedef = jax.tree.flatten(posterior)
 
-    # Under vmap a switch makes every kind of step for every chain. This makes one kind
-    # for each chain, one chain after another.
+    # Under `jax.vmap`, a switch would compute all four kinds of step for every chain.
+    # `sequential_vmap` computes one kind for each chain, one chain after another.
     @custom_batching.sequential_vmap
     def step_of_kind(leaves, kind, words, state):
         def branch(kind):

@@ -1,19 +1,21 @@
 """One posterior sample, private because the posterior is wide, and SGLD from there.
 
-Let every log-likelihood lie in an interval of length R. Substituting one record then
-changes the tempered posterior density, with its normalisation, by a factor of at most
-e^(2 T R), where T is the tempering. One exact draw is therefore (2 T R, 0)-
-differentially private; under ADD_OR_REMOVE_ONE it is (2 T B, 0), where B is the largest
-absolute value in the interval. To spend epsilon, the posterior is tempered with
-T = epsilon / (2 R) or epsilon / (2 B), and log-likelihoods are clipped to the interval,
-so that the bound holds for any records. A further draw costs as much again: the
-trajectory of a chain is not private.
+Let every log-likelihood lie in an interval of length R, and let T be the tempering.
+Substituting one record then changes the tempered posterior density, with its
+normalisation, by a factor of at most e^(2 T R). So one exact draw is (2 T R, 0)-
+differentially private. If a record is added, removed or replaced by a blank that adds
+zero, it is (2 T B, 0), where B is the largest absolute value in the interval.
+
+To spend epsilon, the posterior is tempered with T = epsilon / (2 R) or
+epsilon / (2 B). Log-likelihoods are clipped to the interval, so that the bound holds
+for any records. A second draw costs as much again, so the trajectory of a chain is not
+private.
 
 The hybrid sampler of the same paper spends a part of the budget on such a draw, in
-place of a burn-in, and the rest on SGLD from there.
+place of a burn-in, and the rest on SGLD that starts there.
 
-No check can tell whether the draw is exact. It is the last state of a NUTS chain; if
-the law of that state is a total variation d away from the tempered posterior, delta is
+No check can tell whether the draw is exact. It is the last state of a NUTS chain. If
+the law of that state has the total variation d from the tempered posterior, delta is
 (1 + e^epsilon) d. Moreover, the time that NUTS takes depends on the data.
 
 Reference: Wang, Fienberg and Smola 2015, Theorem 1 (4 B for |log p| <= B) and
@@ -50,14 +52,16 @@ def tempered(
     Parameters
     ----------
     posterior
-        What to sample, and the data. Its own tempering is an upper bound on T.
+        What to sample, and the data. T does not exceed its own tempering.
     epsilon
-        Nats, positive.
+        Privacy of one draw, in nats; positive.
     loglikelihood_range
-        (low, high), nats, chosen without looking at the data. The log-likelihood of one
-        record is clipped to it.
+        The interval ``(low, high)`` to which the log-likelihood of each record is
+        clipped, in nats. Choose it without looking at the data.
     neighboring_relation
-        Which data sets are neighbours.
+        Which data sets are neighbours. Under REPLACE_ONE, T is at most
+        epsilon / (2 (high - low)); under the other relations, it is at most
+        epsilon / (2 max(abs(low), abs(high))).
 
     Raises
     ------
@@ -99,18 +103,21 @@ def one_posterior_sample(
     neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
     unsafe_key: jax.Array | None = None,
 ):
-    """Draw once from the posterior, tempered for a pure epsilon.
+    """Draw once from the posterior of `tempered`.
 
     Parameters
     ----------
     posterior, epsilon, loglikelihood_range, neighboring_relation
         As in `tempered`.
     initial_position
-        Pytree of the start of the one chain, without an axis for chains.
-    num_warmup, num_steps
-        Steps of NUTS that adapt it, and the steps after those.
+        Where the chain starts: a pytree without an axis for chains.
+    num_warmup
+        Number of steps in which NUTS adapts.
+    num_steps
+        Number of steps after those. The state after the last one is the draw.
     unsafe_key
-        As in `dpjax.run`; without it, 64 bits come from the operating system.
+        A JAX key in place of a secret one, as in `dpjax.run`. Without it, the key is 64
+        bits from the operating system.
 
     Raises
     ------
@@ -119,7 +126,8 @@ def one_posterior_sample(
 
     Returns
     -------
-    A pytree like `initial_position`, in the unconstrained space.
+    A position: a pytree like `initial_position`, to which no ``constrain_fn`` was
+    applied.
 
     Notes
     -----
@@ -153,7 +161,7 @@ def hybrid(
     unsafe_key: jax.Array | None = None,
     **options,
 ) -> Run:
-    """Run chains that all start at one posterior sample.
+    """Run chains that all start at the same draw of `one_posterior_sample`.
 
     Parameters
     ----------
@@ -162,12 +170,13 @@ def hybrid(
     initial_position, num_warmup, loglikelihood_range
         As in `one_posterior_sample`.
     budget
-        What the draw and the run together may spend.
+        The budget of the draw and the run together.
     first_epsilon
-        The part of the budget's epsilon that the draw spends, once for all chains.
+        The part of the budget's epsilon that the draw spends. It is spent once for all
+        chains.
     options
         Further arguments of `dpjax.run`. A ledger or a checkpoint is refused, because
-        it would not record the draw.
+        neither would record the draw.
 
     Raises
     ------
@@ -176,9 +185,9 @@ def hybrid(
 
     Notes
     -----
-    *Formal guarantees.* The draw and the run together are (epsilon, delta)-
-    differentially private as the budget says, by adding up both parts, if the law of
-    the draw is exact as in `one_posterior_sample`.
+    *Formal guarantees.* If the law of the draw is exactly the tempered posterior, the
+    draw and the run together are (epsilon, delta)-differentially private for the
+    epsilon and delta of `budget`, because the epsilons of both parts add up.
     """
     if unknown := {"ledger", "checkpoint"} & set(options):
         raise ValueError(f"a hybrid run takes no {' or '.join(sorted(unknown))}")

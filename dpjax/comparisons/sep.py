@@ -1,11 +1,12 @@
-"""Stochastic EP: one site that all records share, by steps on batches; not private.
+"""Stochastic EP: one site that all records share, fitted on batches; not private.
 
-With the notation of `dpjax.ep.shared_site`, step k is
+In the notation of `dpjax.ep.shared_site`, step k is
 
     theta <- theta + rho_k n mean over the batch of clip(d_i).
 
-The published step size is rho_k = B/n, with which every record moves theta by its whole
-difference. A batch of all records with rho_k = 1 is averaged EP.
+The published step size is rho_k = B/n, with B the number of records in a batch. Every
+record then moves theta by its whole difference d_i. If the batch holds all records and
+rho_k is 1, the method is averaged EP.
 
 Reference: Li, Hernandez-Lobato and Turner 2015.
 """
@@ -43,7 +44,7 @@ def sep(
     Parameters
     ----------
     rng_key
-        Key for the order of the records.
+        JAX key for the order of the records.
     posterior, match, family, initial_position
         As in `ep`.
     num_epochs
@@ -52,8 +53,8 @@ def sep(
     batch_size
         B, the number of records in a batch.
     schedule
-        ``k -> rho_k``, the step size as a function of the number k of steps made
-        before. None is B/n.
+        ``k -> rho_k``: the step size, given the number k of earlier steps. None is the
+        constant B/n.
     l2_clip_norm
         Bound on the norm of every difference d_i.
     init_scale

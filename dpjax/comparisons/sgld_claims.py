@@ -1,7 +1,10 @@
-"""Step sizes that papers say are private, and where they are not. For comparison only.
+"""Step sizes of SGLD that papers claim to be private, and where the claims fail.
 
-All are for noise of variance eta / N (`step_size.langevin_noise` at temperature 1/2).
-`step_size.max_step_size` says what is sound.
+They are for comparison only; `step_size.max_step_size` gives a sound step size. All are
+for Langevin noise of variance eta / N (`step_size.langevin_noise` at temperature 1/2).
+In the symbols of the papers, N is the number of records, q the sampling probability, L
+the clip norm, T the number of steps, eta the step size, and sigma the standard
+deviation of the noise in units of the clip norm.
 
 Theorems 3 and 4 of Li et al. 2019 rest on the moments bound of Abadi et al. 2016, Lemma
 3, by which alpha(lambda) is about q^2 lambda^2 / sigma^2. That lemma needs sigma >= 1,
@@ -10,10 +13,10 @@ or removing a record, while the paper defines neighbours by replacing one.
 
 The printed side conditions of the theorems, eta_t <= N / L^2 and eta_t > q^2 N / (256
 L^2), are not those of the lemma, because the proof drops a factor q^2 from sigma_t^2 =
-q^2 N / (eta_t L^2). The proof also leaves out the condition on the order, which here is
-2 log(1/delta) / epsilon. This module checks the conditions of the lemma. Where one of
-them is broken the step size may be unsafe, and in the paper's own examples it is. Under
-REPLACE_ONE it is unsafe even where all conditions hold.
+q^2 N / (eta_t L^2). The proof also leaves out the condition on the order lambda, which
+here is 2 log(1/delta) / epsilon. This module checks the conditions of the lemma. If one
+of them is broken the step size may be unsafe, and in the paper's own examples it is.
+Under REPLACE_ONE it is unsafe even if all conditions hold.
 
 References: Li, Chen, Liu and Carin 2019, section 3.1 and appendices A and D; Wang,
 Fienberg and Smola 2015, Theorem 2.
@@ -33,10 +36,11 @@ class PublishedStepSize(NamedTuple):
     """A claimed bound on the step size.
 
     step_size
-        eta of the claim; of the first step if step sizes decrease.
+        The largest eta that the paper claims to be private. If step sizes decrease, it
+        is that of the first step.
     broken_conditions
-        Conditions that the proof needs and that do not hold at that step size; empty if
-        the claim stands.
+        Conditions that the proof needs and that do not hold at this step size, as text.
+        It is empty if all of them hold.
     """
 
     step_size: float
@@ -46,23 +50,27 @@ class PublishedStepSize(NamedTuple):
 def li_theorem_3(
     num_steps: int, *, l2_clip_norm: float, constant: float = 6.0, **setting
 ) -> PublishedStepSize:
-    """eta of steps eta t^(-1/3): epsilon^2 N / (c^2 L^2 T^(2/3) log(1/delta)).
+    """Theorem 3 of Li et al., for step sizes eta t^(-1/3) that decrease.
+
+    It claims eta = epsilon^2 N / (c^2 L^2 T^(2/3) log(1/delta)).
 
     Parameters
     ----------
     num_steps, l2_clip_norm
         As in `step_size.max_step_size`.
     constant
-        c^2. The proof gives 6. The paper's example of .103 has .908, which is below the
-        smallest that any accountant can give, 1.24, and unsafe throughout.
+        c^2. The proof gives 6. The step size .103 of the paper's example belongs to
+        c^2 = .908. No accountant can give less than 1.24, so this step size is unsafe
+        in every setting.
     **setting
         `num_records`, `sampling_prob`, `epsilon` and `delta`, as in
         `step_size.max_step_size`.
 
     Notes
     -----
-    At N = 50000, T = 10000, L = 1, delta = 1e-5 it exceeds what is sound under
-    ADD_OR_REMOVE_ONE from epsilon = .5 at q = .001 and from 1.7 at q = N^(-1/2).
+    Let N = 50000, T = 10000, L = 1 and delta = 1e-5. Under ADD_OR_REMOVE_ONE the step
+    size is larger than a sound one from epsilon = .5 on at q = .001, and from
+    epsilon = 1.7 on at q = N^(-1/2).
     """
     scale = constant * l2_clip_norm**2 * num_steps ** (2 / 3)
     factors = np.array([1.0, num_steps ** (-1 / 3)])
@@ -72,14 +80,16 @@ def li_theorem_3(
 def li_theorem_4(
     num_steps: int, *, l2_clip_norm: float, constant: float = 4.0, **setting
 ) -> PublishedStepSize:
-    """eta of a fixed step size: epsilon^2 N / (c^2 L^2 T log(1/delta)).
+    """Theorem 4 of Li et al., for a constant step size.
 
-    Parameters as in `li_theorem_3`; the proof gives c^2 = 4.
+    It claims eta = epsilon^2 N / (c^2 L^2 T log(1/delta)). The parameters are those of
+    `li_theorem_3`; here the proof gives c^2 = 4.
 
     Notes
     -----
-    In the same setting it exceeds what is sound under ADD_OR_REMOVE_ONE from epsilon =
-    1 at q = .001; under REPLACE_ONE from .5 at q = N^(-1/2).
+    In the setting of the notes of `li_theorem_3`, the step size is larger than a sound
+    one from epsilon = 1 on under ADD_OR_REMOVE_ONE at q = .001, and from epsilon = .5
+    on under REPLACE_ONE at q = N^(-1/2).
     """
     scale = constant * l2_clip_norm**2 * num_steps
     return _li(scale, np.ones(1), l2_clip_norm=l2_clip_norm, **setting)
@@ -93,11 +103,17 @@ def wang(
     epsilon: float,
     delta: float,
 ) -> PublishedStepSize:
-    """epsilon^2 N / (128 L^2 T log(2.5 T / delta) log(2 / delta)), for a fixed step.
+    """Theorem 2 of Wang et al., for a constant step size.
 
-    Advanced composition: the step size is sound, and some thousand times smaller than
-    it needs to be. The 1.54e-6 that Li et al. compare with has log(T / delta) in place
-    of log(2.5 T / delta).
+    It claims eta = epsilon^2 N / (128 L^2 T log(2.5 T / delta) log(2 / delta)). The
+    proof is by advanced composition. The step size is sound, and some thousand times
+    smaller than it needs to be. Li et al. compare their step sizes with 1.54e-6, which
+    has log(T / delta) in place of log(2.5 T / delta).
+
+    Parameters
+    ----------
+    num_steps, num_records, l2_clip_norm, epsilon, delta
+        As in `step_size.max_step_size`.
     """
     logs = math.log(2.5 * num_steps / delta) * math.log(2 / delta)
     step_size = epsilon**2 * num_records / (128 * l2_clip_norm**2 * num_steps * logs)
@@ -105,7 +121,11 @@ def wang(
 
 
 def _li(scale, factors, *, num_records, sampling_prob, l2_clip_norm, epsilon, delta):
-    """The step size, and the lemma's conditions at step sizes times `factors`."""
+    """The step size epsilon^2 N / (scale log(1/delta)), and its broken conditions.
+
+    `factors` times the step size are those of the first and the last step, between
+    which the conditions of the lemma are checked.
+    """
     step_size = epsilon**2 * num_records / (scale * math.log(1 / delta))
     noise = langevin_noise(
         step_size * factors,

@@ -1,10 +1,10 @@
 """TunaMH: exact Metropolis-Hastings on minibatches of Poisson size. Not private.
 
-With H the bound on one record's log ratio, a step draws lambda + n H records on
-average, estimates the log ratio l from them as `dpjax.release.poisson_log_ratios` says,
-and accepts with probability min(1, e^l). The posterior is kept exactly, whatever lambda
-is; a larger lambda makes the estimate less noisy and acceptance more likely.
-`dpjax.fast_mh` does the same with Barker's acceptance, and is private.
+Let H be the bound on one record's log ratio. A step draws lambda + n H records on
+average, estimates the log ratio l from them (`dpjax.release.poisson_log_ratios`), and
+accepts with probability min(1, e^l). The posterior is kept exactly for every lambda; a
+larger lambda makes the estimate less noisy and acceptance more likely. `dpjax.fast_mh`
+does the same with Barker's acceptance function, and is private.
 
 Reference: Zhang, Cooper and De Sa 2020.
 """
@@ -41,14 +41,15 @@ def as_top_level_api(
     Raises
     ------
     ValueError
-        If a parameter is out of range, or the minibatch would be too large; by
-        `privacy`, if the cost of a step has no bound.
+        If a parameter is out of range, or the minibatch would be too large; from
+        ``privacy``, if the cost of a step has no bound.
 
     Notes
     -----
-    *Formal guarantees.* Next to none. The accept bit has no finite Renyi divergence,
-    because a rejection can be impossible on one data set and possible on another.
-    `privacy` charges the bit's total variation, which adds up over the steps.
+    *Formal guarantees.* A step releases one accept bit, which is hardly private. The
+    bit has no finite Renyi divergence, because a rejection can be impossible on one
+    data set and possible on a neighbouring one. ``privacy`` charges the bit's total
+    variation, which adds up over the steps.
     """
     return poisson_step.algorithm(
         posterior,

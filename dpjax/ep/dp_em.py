@@ -1,29 +1,32 @@
-"""DP-EM for Gaussian mixtures: noisy sufficient statistics, and a MAP step of them.
+"""DP-EM for Gaussian mixtures: noisy sufficient statistics, followed by a MAP step.
 
-With r_j(x) the chance that x belongs to component j at the public parameters, a step
-releases, in one vector with noise,
+Let r_j(x) be the probability that record x belongs to component j at the public
+parameters. A step releases, in one vector with noise,
 
     (N_j, S_j / R, Q_j / R^2) = sum over records of (r_j, r_j x / R, r_j x x^T / R^2),
 
-j = 1, ..., J. The norm of what a record adds is at most sqrt 3 if |x| <= R, because r
-is on the simplex; x x^T is in the coordinates of `gaussians`, whose norm is
-Frobenius's. The inner product of what two records x and y add is
+j = 1, ..., J. The vector that a record adds to this sum has a norm of at most sqrt 3 if
+|x| <= R, because r is on the simplex. The matrix x x^T is stored in the coordinates of
+`gaussians`, in which its Euclidean norm is the Frobenius norm. The inner product of the
+vectors that two records x and y add is
 
     sum_j r_j(x) r_j(y) (1 + t + t^2),    t = x^T y / R^2,
 
-which is not negative. So a substitution moves the sum by sqrt 6 at most, up to the
-truncation of the vectors to a grid. In units of R the three kinds of statistics share
-the noise alike. Without them the counts would get the noise of Q_j, whose norm is R^2.
-Counts below one are raised to one. The prior adds kappa records to every component,
-with mean zero and the covariance C_0 of the start:
+which is not negative. So a substitution moves the sum by at most sqrt 6, up to the
+truncation of the vectors to a grid. Because records are in units of R, the noise is
+shared alike by the three kinds of statistics. In other units the counts would get the
+noise of Q_j, whose norm is R^2.
+
+The MAP step reads no data. Counts below one are raised to one. The prior adds kappa
+records to every component, with mean zero and the covariance C_0 of the start:
 
     pi_j ~ N_j + kappa,    m_j = S_j / (N_j + kappa),
-    C_j = (Q_j + kappa C_0) / (N_j + kappa) - m_j m_j^T,
+    C_j = (Q_j + kappa C_0) / (N_j + kappa) - m_j m_j^T.
 
-with the eigenvalues of C_j raised to a hundredth of C_0's. This step reads no data.
+The eigenvalues of C_j are then raised to at least a hundredth of those of C_0.
 
-Reference: Park, Foulds, Chaudhuri and Welling 2017, DP-EM, which has no prior and
-records of norm one.
+Reference: Park, Foulds, Chaudhuri and Welling 2017, DP-EM. Their algorithm has no
+prior, and records of norm one.
 """
 
 import functools
@@ -54,7 +57,11 @@ __all__ = [
 
 
 class Mixture(NamedTuple):
-    """Parameters of a mixture of J Gaussians: ``(J,)``, ``(J, d)``, ``(J, d, d)``."""
+    """A mixture of J Gaussians.
+
+    Its fields are the weights ``(J,)``, means ``(J, d)`` and covariances
+    ``(J, d, d)``.
+    """
 
     weights: jax.Array
     means: jax.Array
@@ -62,13 +69,13 @@ class Mixture(NamedTuple):
 
 
 class DPEMState(NamedTuple):
-    """Public: the mixture as `position`."""
+    """State of a chain: `position` is the mixture. It is public."""
 
     position: Mixture
 
 
 class DPEMInfo(NamedTuple):
-    """What a step leaves: the mixture as `parameters`."""
+    """Info of a step: `parameters` is the mixture after it. It is public."""
 
     parameters: Mixture
 
@@ -80,7 +87,11 @@ def init(
     component_sd: float,
     rng_key: jax.Array | None = None,
 ) -> DPEMState:
-    """Equal weights about the public means `position` ``(J, d)``; no data are read."""
+    """The state at the start; it reads no data.
+
+    All components have the same weight. Their means are the public `position`,
+    ``(J, d)``, and their covariances are component_sd^2 I.
+    """
     means = jnp.asarray(position)
     num_components, dim = means.shape
     weights = jnp.full(num_components, 1 / num_components, means.dtype)
@@ -104,33 +115,35 @@ def as_top_level_api(
     Parameters
     ----------
     posterior
-        The data, records x ``(d,)``; its densities are not used.
+        The data, whose records x are ``(d,)``. The log densities of the posterior are
+        not used.
     family
-        `Full` of the shape of the means, ``(J, d)``.
+        `Full` with the shape of the means, ``(J, d)``.
     component_sd
-        Sd of the components at the start and in the prior.
+        Sd of the components at the start and in the prior: C_0 is component_sd^2 I.
     record_norm
-        R, a public bound on the norm of a record; the statistics of longer ones shrink.
+        R, a public bound on the norm of a record. The statistics of longer records are
+        clipped.
     noise_multiplier
         Sd of the noise on the statistics over their clip norm, which is sqrt 3. Zero is
         not private.
     prior_strength
-        kappa, in records.
+        kappa, a number of records.
     nominal_num_records
-        n of `sample`, which takes pi_j n for N_j: a public number. None is the number
-        of records, which is public if records are substituted; if they are added or
-        removed, `privacy` asks for a guess such as a rounded number.
+        The n of the algorithm's `sample`, which takes pi_j n for N_j: a public number.
+        None is the number of records.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range; later, if an n that is not public is to be
-        accounted for.
+        If a parameter is out of range. The algorithm's `privacy` raises it if
+        neighbours differ in their number of records (ADD_OR_REMOVE_ONE).
 
     Notes
     -----
-    *Formal guarantees.* A step releases one noisy sum of clipped vectors over all
-    records, a Gaussian release. State and info follow from it and are public.
+    *Formal guarantees.* A step releases one sum over all records of vectors clipped to
+    norm sqrt 3, with Gaussian noise. If a record is substituted, the sum moves by about
+    sqrt 6 at most. State and info are functions of the released sums and are public.
     """
     check_positive(component_sd=component_sd, record_norm=record_norm)
     check_positive(prior_strength=prior_strength)
@@ -139,8 +152,9 @@ def as_top_level_api(
     num_components, dim = family.shape
     size = num_components + family.size
     num_records = nominal_size(posterior, nominal_num_records)
-    # Truncation takes at most the sum of their absolute values, in cells, off the inner
-    # product of two vectors. The other half of the excess covers rounding in float32.
+    # Truncation to the grid lowers the inner product of two vectors by at most the sum
+    # of the absolute values of their entries, times the size of a grid cell. This takes
+    # half of the excess over 2; the other half covers rounding in float32.
     diameter = math.sqrt(2 + 8 * math.sqrt(size) / GRID)
     release = GaussianSum(math.sqrt(3), noise_multiplier, diameter=diameter)
 
@@ -171,7 +185,10 @@ def as_top_level_api(
         return DPEMState(mixture), DPEMInfo(mixture), memory
 
     def sample(rng_key, mixture, num_samples):
-        """Means of the components, with the covariance C_j / (N_j + kappa)."""
+        """Draws ``(num_samples, J, d)`` of the means of the components.
+
+        A mean is normal about m_j with the covariance C_j / (N_j + kappa).
+        """
         counts = mixture.weights * num_records + prior_strength
         covariances = mixture.covariances / counts[:, None, None]
         natural = family.natural(Moments(mixture.means, covariances))

@@ -1,14 +1,15 @@
-"""Families of Gaussians in natural parameters, where multiplying densities is adding.
+"""Families of Gaussians in natural parameters.
 
-A density proportional to exp(h^T w - w^T L w / 2) has the precision L and the linear
-parameter h = L m, where m is its mean. Both are kept in one vector theta = (h,
-vech(L)), in which an entry of L off the diagonal appears once, times sqrt 2. So the
-Euclidean norm of theta is that of its parts, |theta|^2 = |h|^2 + |L|_F^2. A factor of a
-Gaussian may have an L that is not positive definite.
+If densities are multiplied, their natural parameters are added. A density proportional
+to exp(h^T w - w^T L w / 2) has the precision L and the linear parameter h = L m, where
+m is its mean. Both are kept in one vector theta = (h, vech(L)), in which an entry of L
+off the diagonal appears once, times sqrt 2. So the Euclidean norm of theta is
+|theta|^2 = |h|^2 + |L|_F^2. A factor of a Gaussian may have an L that is not positive
+definite.
 
-A family is made of an array shape for w. `Diagonal` takes all entries of w as
-independent. `Full` has a dense L for the last axis of w; entries that differ in the
-other axes are independent.
+A family is defined by the shape of the array w. In `Diagonal` all entries of w are
+independent. In `Full` the entries along the last axis of w have a dense L; entries that
+differ in the other axes are independent.
 """
 
 import functools
@@ -35,8 +36,8 @@ class Moments(NamedTuple):
     mean
         Array of the family's shape.
     covariance
-        Covariances ``(..., d, d)`` of the last axis for `Full`, variances of the shape
-        of the mean for `Diagonal`.
+        For `Full`, covariances along the last axis, ``(..., d, d)``. For `Diagonal`,
+        variances, of the shape of the mean.
     """
 
     mean: jax.Array
@@ -45,9 +46,9 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Family(ABC):
-    """What the families share.
+    """Base class of the families.
 
-    Below, `linear` is h, `precision` is L, and `natural` is theta.
+    The argument `linear` is h, `precision` is L, and `natural` is theta.
 
     Parameters
     ----------
@@ -93,11 +94,11 @@ class Family(ABC):
 
     @abstractmethod
     def smallest_precision(self, natural) -> float:
-        """The smallest eigenvalue of L; theta must not be traced."""
+        """The smallest eigenvalue of L, a Python float; theta must not be traced."""
 
     @abstractmethod
     def inverse(self, matrix) -> jax.Array:
-        """Inverse of a precision or a covariance."""
+        """The inverse of a precision or a covariance, in the same form."""
 
     @abstractmethod
     def product(self, matrix, vector) -> jax.Array:
@@ -109,7 +110,7 @@ class Family(ABC):
 
     @abstractmethod
     def hessian(self, function, point) -> jax.Array:
-        """Second derivatives, of those pairs of entries that L has."""
+        """Second derivatives of `function` at `point`, in the form of L."""
 
     def natural(self, moments: Moments) -> jax.Array:
         """Natural parameters ``(size,)`` of the Gaussian with these moments."""
@@ -133,17 +134,18 @@ class Family(ABC):
         return jax.vmap(lambda normal: mean + self.product(root, normal))(normals)
 
     def prior(self, logprior_fn: Callable) -> np.ndarray:
-        """Natural parameters of a Gaussian, from its log density up to a constant.
+        """Natural parameters ``(size,)`` of a Gaussian prior, from its log density.
 
         Parameters
         ----------
         logprior_fn
-            Log density of positions of the family's shape. It must not read the data.
+            Log density, up to a constant, of positions of the family's shape. It must
+            not read the data.
 
         Raises
         ------
         ValueError
-            If it is not the log of a proper Gaussian density of this family.
+            If `logprior_fn` is not the log of a proper Gaussian density of this family.
         """
         with jax.ensure_compile_time_eval():
             origin = jnp.zeros(self.shape)
@@ -151,8 +153,8 @@ class Family(ABC):
             precision = -self.hessian(logprior_fn, origin)
             linear = slope(origin)
             natural = np.asarray(self.pack(linear, precision))
-            # The gradient of a Gaussian of this family is h - L w everywhere. It is
-            # compared at one more point, which is in no special position.
+            # The gradient of the log density of a Gaussian of this family is h - L w
+            # everywhere. It is compared at a second point, in general position.
             point = jnp.cos(jnp.arange(1.0, self.dim + 1)).reshape(self.shape)
             expected = np.asarray(linear - self.product(precision, point))
             is_gaussian = np.allclose(slope(point), expected, rtol=1e-4, atol=1e-6)
@@ -195,12 +197,16 @@ class Diagonal(Family):
         return jnp.sqrt(covariance)
 
     def hessian(self, function, point) -> jax.Array:
-        # The sums of the rows, which are the diagonal if components are independent.
+        # The sums of the rows of the Hessian. They are its diagonal if components are
+        # independent.
         return jax.jvp(jax.grad(function), (point,), (jnp.ones_like(point),))[1]
 
 
 class Full(Family):
-    """Dense covariances along the last axis of w: L has the shape ``(*shape, d)``."""
+    """Dense covariances along the last axis of w, of length d.
+
+    h has the shape of w, and L has the shape ``(*shape, d)``.
+    """
 
     @property
     def size(self) -> int:
@@ -208,7 +214,7 @@ class Full(Family):
         return self.dim + self.dim // d * (d * (d + 1) // 2)
 
     def _triangle(self, dtype):
-        """Rows and columns of the entries of L in theta, and their weights there."""
+        """Rows and columns of the entries of L that theta holds, and their factors."""
         rows, columns = np.triu_indices(self.shape[-1])
         weights = np.where(rows == columns, 1.0, math.sqrt(2)).astype(dtype)
         return rows, columns, np.broadcast_to(weights, (*self.shape[:-1], rows.size))

@@ -8,12 +8,14 @@ the differences d_i = site_i - theta_f and is
 
     theta_f <- theta_f + rho mean d_i,    that is    theta <- theta + rho n mean d_i.
 
-The precision of the cavity is (n - 1)/n L + L_0/n, where L is that of q and L_0 that of
-the prior. It is positive definite if L is, so a floor on the eigenvalues of L makes
-every step well defined. By default the floor is half of the prior's smallest
-eigenvalue. Raising L to the floor adds a precision to q. This added precision is
-centred at zero, as if the prior were narrower, and then it shrinks means. Or it is
-centred at the mean before the step, and then it only slows the mean down.
+The precision of the cavity is (n - 1)/n L + L_0/n, where L is the precision of q and
+L_0 that of the prior. It is positive definite if L is, so a floor on the eigenvalues of
+L makes every step well defined. By default the floor is half of the smallest eigenvalue
+of L_0.
+
+Raising L to the floor adds a precision to q. By default the added precision is centred
+at zero. It then acts like a narrower prior and shrinks means. It may also be centred at
+the mean before the step. It then only slows the mean down.
 
 Reference: Li, Hernandez-Lobato and Turner 2015 (SEP).
 """
@@ -33,10 +35,10 @@ __all__ = ["SharedSite", "SharedSiteInfo", "SharedSiteState", "init", "passes", 
 
 
 class SharedSiteState(NamedTuple):
-    """State of a run. It is public if the steps are private.
+    """State of a chain. It is public if the steps are private.
 
     position
-        theta, the natural parameters of q.
+        theta, the natural parameters of q, ``(size,)``.
     num_steps
         Number of steps made so far.
     """
@@ -46,10 +48,10 @@ class SharedSiteState(NamedTuple):
 
 
 class SharedSiteInfo(NamedTuple):
-    """What a step leaves. A run draws from q at the mean of the infos that it keeps.
+    """Info of a step. A run draws from q at the mean of the infos that it keeps.
 
     parameters
-        theta after the step.
+        theta after the step, ``(size,)``.
     """
 
     parameters: jax.Array
@@ -61,13 +63,13 @@ class SharedSite:
     Parameters
     ----------
     posterior
-        What is approximated. Its data are not read.
+        The posterior that is approximated. Its data are not read.
     family
-        Family of the Gaussians, from `dpjax.ep.gaussians`.
+        Family of q, from `dpjax.ep.gaussians`.
     match
         ``(record, mean, covariance) -> (linear, precision)``, as in `dpjax.ep.sites`.
     least_precision
-        Floor on the eigenvalues of L. None is half of the prior's smallest one.
+        Floor on the eigenvalues of L. None is half of the smallest eigenvalue of L_0.
     recentre
         Whether the precision that the floor adds is centred at the mean before the
         step, and not at zero.
@@ -85,7 +87,7 @@ class SharedSite:
     ------
     ValueError
         If the prior is not Gaussian, the likelihood is tempered, or `least_precision`
-        is below half of the prior's smallest precision.
+        is infinite or below half of the smallest eigenvalue of L_0.
     """
 
     def __init__(
@@ -117,21 +119,24 @@ class SharedSite:
         self.least_precision = least_precision
 
     def factor(self, theta: jax.Array) -> jax.Array:
-        """theta_f."""
+        """theta_f, the natural parameters of the site, ``(size,)``."""
         return (theta - self.prior) / self.num_records
 
     def site_fn(self, theta: jax.Array) -> Callable[[Any], jax.Array]:
-        """``record -> site`` ``(size,)`` at the cavity of theta."""
+        """A function ``record -> site``, ``(size,)``, at the cavity of theta."""
         mean, covariance = self.family.moments(theta - self.factor(theta))
         return lambda record: self.family.pack(*self.match(record, mean, covariance))
 
     def difference_fn(self, theta: jax.Array) -> Callable[[Any], jax.Array]:
-        """``record -> d_i`` ``(size,)`` at the cavity of theta."""
+        """A function ``record -> d_i``, ``(size,)``, at the cavity of theta."""
         site, factor = self.site_fn(theta), self.factor(theta)
         return lambda record: site(record) - factor
 
     def step(self, theta: jax.Array, mean_difference, rate) -> jax.Array:
-        """theta after a step of the size rho = `rate`, raised to the floor."""
+        """theta after a step of size rho = `rate`, with L raised to the floor.
+
+        `mean_difference` is the mean of d_i, or an estimate of it, ``(size,)``.
+        """
         moved = theta + rate * self.num_records * mean_difference
         floored = self.family.floor(moved, self.least_precision)
         if self.recentre:
@@ -171,7 +176,10 @@ def init(
     init_scale: float = 1.0,
     rng_key: jax.Array | None = None,
 ) -> SharedSiteState:
-    """A Gaussian whose mean is the public `position`; it reads no data and no key."""
+    """The state whose q has the public `position` as its mean: see `start`.
+
+    It reads no data and no key.
+    """
     theta = start(family, family.prior(posterior.logprior_fn), position, init_scale)
     return SharedSiteState(theta, jnp.zeros((), jnp.int32))
 
@@ -179,16 +187,20 @@ def init(
 def passes(
     rng_key: jax.Array, num_epochs, num_records: int, visit, carry, batch_size: int = 1
 ):
-    """The carry after passes over the records, each in a fresh order.
+    """The carry after `num_epochs` passes over the records, each in a fresh order.
 
-    A pass leaves out the last records if their number is not a multiple of the batch
-    size.
+    A pass leaves out the last records of its order if `num_records` is not a multiple
+    of `batch_size`.
 
     Parameters
     ----------
+    rng_key
+        Key for the orders of the records.
     visit
-        ``(carry, batch) -> (carry, None)``, where a batch holds the numbers of
+        ``(carry, batch) -> (carry, None)``, where `batch` holds the indices of
         `batch_size` records.
+    carry
+        The carry before the first pass, a pytree.
     """
 
     def epoch(i, carry):

@@ -1,4 +1,7 @@
-"""How far draws are from the truth. Not private: for synthetic data."""
+"""Measures of how far draws are from the true posterior or the true parameters.
+
+They are not private, so they are for synthetic or public data.
+"""
 
 from dpjax.evaluation.mmd import median_bandwidth, mmd, mmd_squared, reference_bandwidth
 from dpjax.evaluation.symmetric_kl import histogram, symmetric_kl

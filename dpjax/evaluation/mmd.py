@@ -18,10 +18,10 @@ __all__ = ["median_bandwidth", "mmd", "mmd_squared", "reference_bandwidth"]
 
 
 def mmd(samples, reference, bandwidth) -> jax.Array:
-    """sqrt(|MMD^2|), with the unbiased estimate of MMD^2, as the thesis reports it.
+    """sqrt(|MMD^2|) of the unbiased estimate of MMD^2, as the thesis reports it.
 
-    Parameters and errors are those of `mmd_squared`. Samples of the same law score
-    about .02 against 1000 reference draws.
+    Parameters and errors are those of `mmd_squared`. With 1000 reference draws, a
+    sample of the same law has a score of about .02.
     """
     return jnp.sqrt(jnp.abs(mmd_squared(samples, reference, bandwidth)))
 
@@ -39,8 +39,8 @@ def mmd_squared(samples, reference, bandwidth, *, block_size=256) -> jax.Array:
     bandwidth
         sigma, a scalar in the units of the draws.
     block_size
-        Rows handled at a time. The memory is ``block_size * max(num_draws,
-        num_reference)`` numbers.
+        Number of rows that are compared with all others at a time. The memory is
+        ``block_size * max(num_draws, num_reference)`` numbers.
 
     Returns
     -------
@@ -56,7 +56,8 @@ def mmd_squared(samples, reference, bandwidth, *, block_size=256) -> jax.Array:
     _check_samples(samples, reference)
     if block_size < 1:
         raise ValueError(f"block_size must be positive, got {block_size}")
-    # Centring first keeps float32 differences exact for targets far from the origin.
+    # If the target is far from the origin, dividing by the bandwidth first would round
+    # away small differences in float32.
     centre = jnp.mean(reference, axis=0)[None]
     samples = (samples - centre) / bandwidth
     reference = (reference - centre) / bandwidth
@@ -70,9 +71,10 @@ def mmd_squared(samples, reference, bandwidth, *, block_size=256) -> jax.Array:
 def median_bandwidth(rng_key, samples, reference, num_pairs=500) -> jax.Array:
     """The thesis's bandwidth: the median distance of random pairs across samples.
 
-    Rows are drawn with replacement. The result depends on `samples`, so a chain far
-    from the reference is also measured with a wider kernel. `reference_bandwidth` does
-    not, so its scores can be compared between chains.
+    Each pair has a row of `samples` and a row of `reference`, drawn with replacement.
+    The result depends on `samples`, so a chain far from the reference is measured with
+    a wider kernel. `reference_bandwidth` does not depend on them, so scores with that
+    bandwidth can be compared between chains.
 
     Parameters
     ----------
@@ -98,8 +100,8 @@ def median_bandwidth(rng_key, samples, reference, num_pairs=500) -> jax.Array:
 def reference_bandwidth(reference) -> jax.Array:
     """A fixed bandwidth: the median distance of disjoint pairs of the reference.
 
-    Row i is paired with row i + m // 2, so nothing is random, and neighbours in a
-    reference made by a Markov chain are not paired.
+    Row i is paired with row i + m // 2. So nothing is random, and successive states of
+    a Markov chain are not paired.
 
     Parameters
     ----------

@@ -12,7 +12,7 @@ __all__ = ["histogram", "symmetric_kl"]
 
 
 def histogram(draws, low, high, num_bins=99) -> np.ndarray:
-    """Shares of the draws in the bins of a box; all together are at most 1.
+    """Share of the draws in each bin of a box; the sum over bins is at most 1.
 
     Parameters
     ----------
@@ -43,16 +43,16 @@ def histogram(draws, low, high, num_bins=99) -> np.ndarray:
 def symmetric_kl(shares, reference, floor=1e-13) -> float:
     """KL(p, q) + KL(q, p) = sum (p - q) log(p / q), with p and q at least `floor`.
 
-    An empty bin where the reference has mass m adds about m log(m / floor). The
-    divergence therefore falls as the number of draws grows, even if the draws are
-    exact: compare it with the divergence of as many independent exact draws.
+    If a bin is empty in which the reference has the mass m, it adds about
+    m log(m / floor). So the divergence of exact draws falls as their number grows.
+    Compare the divergence of draws with that of as many independent exact draws.
 
     Parameters
     ----------
     shares, reference
         Probabilities of the same bins, any shape.
     floor
-        Positive; smaller probabilities are raised to it.
+        Positive number to which smaller probabilities are raised.
 
     Raises
     ------

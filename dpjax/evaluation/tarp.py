@@ -1,15 +1,16 @@
 """TARP: whether a posterior approximation covers the truth as often as it says.
 
-Truth, data and posterior samples are drawn many times. For draw i, f_i is the share of
-the samples that are closer to a random reference point than the truth is. If the
-samples come from the posterior, f is uniform for any reference point, and the expected
-coverage
+A *draw* is a triple of true parameters, data that are simulated at these parameters,
+and samples from the approximate posterior given these data. Many draws are made. For
+draw i, f_i is the share of the samples that are closer to a random reference point than
+the true parameters are. If the samples come from the posterior, f is uniform for any
+reference point, and the expected coverage
 
     C(l) = mean_i [f_i < l]
 
-is l at every credibility level l. The root mean square of C(l) - l over 21 levels
-summarises the error. Exact posteriors score `noise_floor`; a coverage of zero at every
-level, or of one, scores .5844.
+is l at every credibility level l. The error is summarised by the root mean square of
+C(l) - l over 21 levels. For exact posteriors it is distributed as `noise_floor`. It is
+.5844 if the coverage is zero at every level, or one at every level.
 
 References
 ----------
@@ -39,26 +40,27 @@ def shares(rng, samples, truth, center, num_repeats: int = 20) -> np.ndarray:
     Parameters
     ----------
     rng
-        `numpy.random.Generator` of the reference points. Each of their components is
-        uniform within 4 standard deviations of the samples around `center`.
+        `numpy.random.Generator` for the reference points. Each component of a reference
+        point is uniform within 4 standard deviations of the samples around `center`.
     samples
         Posterior samples of every draw, ``(num_draws, num_samples, dim)``.
     truth
-        ``(num_draws, dim)``.
+        True parameters of every draw, ``(num_draws, dim)``.
     center
-        ``(num_draws, dim)``; may depend on the data but not on the truth.
+        Centre of the reference points of every draw, ``(num_draws, dim)``. It may
+        depend on the data but not on the truth.
     num_repeats
-        How often the reference points are drawn.
+        Number of reference points for each draw.
 
     Returns
     -------
     Array
-        ``(num_repeats, num_draws)``.
+        f for each reference point and draw, ``(num_repeats, num_draws)``.
 
     Raises
     ------
     ValueError
-        If the shapes do not fit or a number is not finite.
+        If the shapes do not agree or a number is not finite.
     """
     samples, truth, center = _checked(samples, truth, center)
     spread = 4 * samples.std(axis=1)
@@ -82,39 +84,44 @@ def shares_marginal(rng, samples, truth, center) -> np.ndarray:
 
 
 def coverage(shares) -> np.ndarray:
-    """C at `LEVELS`, ``(..., 21)``, from f of the draws, ``(..., num_draws)``."""
+    """The coverage C at `LEVELS`, ``(..., 21)``.
+
+    `shares` are f of the draws, ``(..., num_draws)``.
+    """
     below = np.asarray(shares)[..., None] < LEVELS
     return below.mean(axis=-2)
 
 
 def coverage_rmse(coverage) -> np.ndarray:
-    """Root mean square over the levels of coverage minus level.
+    """Root mean square of coverage minus level, over the levels.
 
     Parameters
     ----------
     coverage
-        ``(..., 21)``, from `coverage`.
+        From the function `coverage`, ``(..., 21)``.
 
     Returns
     -------
     Array
-        ``(...)``. Over repeats it varies with the reference points alone; `noise_floor`
-        also varies with the draws.
+        ``(...)``. If the leading axis is that of the repeats of `shares`, its entries
+        differ in the reference points alone. The entries of `noise_floor` differ in the
+        draws as well.
     """
     return np.sqrt(np.mean((np.asarray(coverage) - LEVELS) ** 2, axis=-1))
 
 
 def noise_floor(rng, num_draws: int, num_repeats: int = 1000) -> np.ndarray:
-    """`coverage_rmse` of exact posteriors, for which f is uniform, ``(num_repeats,)``.
+    """Simulated values of `coverage_rmse` for exact posteriors, ``(num_repeats,)``.
 
-    For 500 draws it is .016 on average, and below .030 in 95 % of the cases.
+    For an exact posterior f is uniform. With 500 draws the values are .016 on average,
+    and 95 % of them are below .030.
     """
     uniform = rng.random((num_repeats, num_draws))
     return coverage_rmse(np.stack([coverage(row) for row in uniform]))
 
 
 def rmse_with_error(rng, shares, num_resamples: int = 200) -> tuple[float, float]:
-    """`coverage_rmse` and its sd, which includes that of the draws.
+    """`coverage_rmse` and its standard deviation over draws.
 
     Parameters
     ----------
@@ -122,14 +129,16 @@ def rmse_with_error(rng, shares, num_resamples: int = 200) -> tuple[float, float
         `numpy.random.Generator` that resamples the draws with replacement.
     shares
         f, ``(num_repeats, num_draws)``.
+    num_resamples
+        Number of bootstrap samples of the draws.
 
     Returns
     -------
     rmse
-        Mean over the repeats.
+        `coverage_rmse`, averaged over the repeats.
     sd
-        Standard deviation of that mean over resampled draws. Near the `noise_floor`,
-        resampled draws score higher on average than the draws themselves.
+        Standard deviation of `rmse` over the bootstrap samples. Near the `noise_floor`,
+        the bootstrap samples have a larger `rmse` on average than the draws themselves.
     """
     shares = np.asarray(shares)
     num_draws = shares.shape[1]

@@ -1,4 +1,9 @@
-"""What a fit asks: noisy sums over the records, and expectations of the model."""
+"""What a fit by scores asks for: noisy sums over records, and expectations of the model.
+
+`ScoreModel` is what a fit needs to know of a model. `Inquiry` puts the model together
+with the data and with the random words of one fit. Positions are flat vectors z, and
+scores are in the units of a `dpjax.fit.frame.Frame`.
+"""
 
 import math
 from collections.abc import Callable
@@ -19,32 +24,36 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = ["KEY_WORDS", "MAX_MOVE", "MAX_STEP", "Inquiry", "ScoreModel", "Units"]
 
 KEY_WORDS = 2
-"""Random words of the key from which the records get keys of their own."""
+"""Number of words of a release that make the JAX key from which the records get theirs."""
 
 MAX_STEP, MAX_MOVE = 0.25, 0.3
-"""The longest step, in standard deviations of the posterior given one record; and the
-farthest that a step moves a component, in standard deviations of the prior."""
+"""The longest step, in standard deviations that the posterior would have if there were
+only one record; and the farthest that a step moves a component, in standard deviations
+of the prior."""
 
 
 @dataclass(frozen=True)
 class ScoreModel:
-    """What a fit asks of a model. All of it is public but the scores.
+    """What a fit needs of a model. Only the scores of the records are not public.
 
     scores_fn
         ``(position, record, rng_key) -> Scores``; see `dpjax.fit.scores`.
     search_scores_fn
-        As `scores_fn`, for the search: of fewer nodes if they are drawn, or the same.
+        As `scores_fn`, for the search. If the nodes are drawn, there are fewer of them;
+        otherwise the scores are the same.
     expected
-        ``expected(function, has_pairs=False)`` is ``(position, columns) -> means`` over
-        public covariates of the matrices that ``function(scores)`` returns for one
-        record, whose directions are multiplied by `columns`, ``(d, d)``. `has_pairs`
-        says that it makes numbers of every pair of nodes. None if the nodes are drawn.
+        ``expected(function, has_pairs=False)`` returns a function ``(position, columns)
+        -> means``. The means are taken over public covariates, of the list of matrices
+        that ``function(scores)`` returns for one record. Before that, the directions of
+        the scores are multiplied by `columns`, ``(d, d)``. `has_pairs` says that
+        `function` makes numbers of every pair of nodes. None if the nodes are drawn.
     information
-        ``position -> (d, d)``: the expected Fisher information of all records, as
-        `dpjax.fisher.fisher_information` gives it.
+        ``position -> (d, d)``: the expected Fisher information of all records, like the
+        result of `dpjax.fisher.fisher_information`.
     prior_mean, prior_precision
-        Of the normal law that stands for the prior of the flattened position, ``(d,)``
-        and ``(d, d)``. It only decides where the records are asked, and in what units.
+        Mean and precision of a normal law that stands for the prior of the flattened
+        position, ``(d,)`` and ``(d, d)``. They only decide where the records are asked,
+        and in what units.
     """
 
     scores_fn: Callable
@@ -56,14 +65,14 @@ class ScoreModel:
 
 
 class Units(NamedTuple):
-    """In which records' scores are clipped.
+    """The coordinates and the clip norms of records' scores.
 
     axes
-        Scores are taken in the measured directions of this frame.
+        The frame in whose measured directions scores are taken.
     unit
-        The clip norm of a record's score there.
+        The clip norm of a record's score in this frame.
     bound
-        The clip norm of its expected slope, over the square of `unit`.
+        The clip norm of a record's expected slope, divided by the square of `unit`.
     """
 
     axes: Frame
@@ -79,15 +88,15 @@ class Inquiry:
     posterior
         The prior and the data.
     model
-        How records are drawn.
+        The scores of a record, and what the model expects of them.
     num_records
-        n.
+        n, the public number of records.
     words
-        Random words of all releases, which `take` deals out in turn.
+        Uniform uint32 words for all releases. `take` deals them out in turn.
     position
-        Where the fit begins, a pytree.
+        The position where the fit begins, a pytree.
     norm
-        In which scores are clipped; None is the Euclidean one.
+        The norm in which scores are clipped; None is the Euclidean one.
     """
 
     def __init__(
@@ -101,13 +110,13 @@ class Inquiry:
     ):
         self.posterior, self.model, self.words = posterior, model, words
         self.norm = norm
-        # How much longer a record's score is in this norm than in the Euclidean one.
+        # The length of a record's score in this norm over its Euclidean length.
         self.ratio = norm.ratio if norm else 1.0
         self.start, self.unravel = ravel_pytree(position)
         self.dim, self.dtype = self.start.size, self.start.dtype
         self.tempering = posterior.tempering
         self.is_wide = is_wide()
-        # As many records tell as much without tempering.
+        # So many records without tempering would tell as much.
         self.effective = posterior.tempering * num_records
         # Functions of the model are traced once, wherever they are called.
         self.scores_fn = jax.jit(model.scores_fn)
@@ -117,13 +126,19 @@ class Inquiry:
         self.prior_sd = np.sqrt(np.diag(covariance))
 
     def take(self, release, size: int, count: int = 1) -> jax.Array:
-        """The words of the next `count` releases, ``(count, words)``."""
+        """The words of the next `count` releases, each of `size` numbers.
+
+        The result has shape ``(count, words of one release)``.
+        """
         length = KEY_WORDS + release.num_words(size, self.posterior.num_records)
         taken, self.words = jnp.split(self.words, [count * length])
         return taken.reshape(count, length)
 
     def ask(self, release, words, noise, contribution_fn) -> jax.Array:
-        """Release the noisy sum of what each record contributes."""
+        """Release the noisy sum of ``contribution_fn(record, rng_key)`` over the records.
+
+        `noise` is the noise multiplier, and `words` are a row of what `take` returned.
+        """
         key = jax.random.wrap_key_data(words[:KEY_WORDS], impl="threefry2x32")
         return release(
             words[KEY_WORDS:],
@@ -134,12 +149,16 @@ class Inquiry:
         )
 
     def matrix(self, release, words, noise, contribution_fn, axes: Frame) -> jax.Array:
-        """The noisy sum of symmetric matrices that come turned and `packed`."""
+        """Release the noisy sum of symmetric matrices, in the directions of the frame.
+
+        A record contributes ``contrast.packed(Q^T M Q)``, with Q the turn of the frame,
+        and the result is the sum of the M, ``(d, d)``.
+        """
         found = self.ask(release, words, noise, contribution_fn)
         return axes.turn @ contrast.unpacked(found, self.dim) @ axes.turn.T
 
     def precision(self):
-        """The context in which functions of the model are called: the user's own."""
+        """The context for calls of the model's functions, with the user's x64 setting."""
         return jax.enable_x64(self.is_wide)
 
     def _information(self, z):
@@ -148,9 +167,10 @@ class Inquiry:
         return information.astype(jnp.float64)
 
     def expected(self, function: Callable, *options) -> Callable | None:
-        """``(z, columns) -> `` means over public covariates, float64; traced once.
+        """`ScoreModel.expected`, of flat positions, with float64 means.
 
-        See `ScoreModel.expected`. It is None where that is.
+        The result is a function ``(z, columns) -> means``, which is traced once. It is
+        None if that of the model is None.
         """
         if self.model.expected is None:
             return None
@@ -171,12 +191,16 @@ class Inquiry:
         return jnp.sqrt(axes.effective_dim / self.effective)
 
     def columns(self, axes: Frame, unit) -> jax.Array:
-        """The measured directions of the frame, turned, over `unit`, ``(d, d)``."""
+        """Directions in which scores are released, in units of `unit`, ``(d, d)``.
+
+        The columns of T that are not measured are set to zero, and the matrix is then
+        multiplied by the turn Q of the frame and divided by `unit`.
+        """
         columns = jnp.where(axes.is_measured, axes.stretch / unit, 0) @ axes.turn
         return columns.astype(self.dtype)
 
     def scores_at(self, z, axes: Frame, unit, scores_fn=None) -> Callable:
-        """``(record, key) -> Scores`` in the measured directions, over `unit`."""
+        """A function ``(record, rng_key) -> Scores``, in the directions of `columns`."""
         scores_fn = scores_fn or self.scores_fn
         position, columns = self.unravel(z), self.columns(axes, unit)
 
@@ -189,19 +213,22 @@ class Inquiry:
         return scores
 
     def contrasts_at(self, z, units: Units) -> Callable:
-        """``(record, key) -> Contrast`` at z."""
+        """A function ``(record, rng_key) -> Contrast``, at z and in these units."""
         scores = self.scores_at(z, units.axes, units.unit)
         bound = units.bound.astype(self.dtype)
         return lambda *record: contrast.contrast(scores(*record), bound, self.norm)
 
     def prior_score(self, z, axes: Frame) -> jax.Array:
+        """The score at z of the normal law that stands for the prior, in the frame."""
         below = jnp.asarray(self.model.prior_mean) - z
         return axes.stretch.T @ (jnp.asarray(self.model.prior_precision) @ below)
 
     def moved(self, z, axes: Frame, step, reach=1.0) -> tuple[jax.Array, jax.Array]:
-        """z after `reach` times a step in units of the frame, within a step's limits.
+        """z after `reach` times a step in units of the frame, limited in length.
 
-        Also the step over the longest one.
+        The step is shortened to `MAX_STEP`, and no component moves by more than
+        `MAX_MOVE`. The second result is the length of the step before that, divided by
+        the longest that a step may have.
         """
         size = jnp.linalg.norm(step) / (MAX_STEP * math.sqrt(self.effective))
         jump = reach * axes.stretch @ (step / jnp.maximum(1.0, size))

@@ -1,25 +1,31 @@
 """A posterior from a few released scores and one released slope.
 
-The model says how a record's observations are drawn given its covariates. The law of
-the covariates is unknown. Every release is a noisy sum (`dpjax.release`) of what
-`dpjax.fit.contrast` makes of a record's scores, in the units of a `dpjax.fit.frame`.
-The noise is Gaussian; that of the last score may be K-norm noise.
+The model says how a record's observations are drawn given its covariates. It says
+nothing of the law of the covariates. Every release is a noisy sum (`dpjax.release`)
+over the records of a bounded function of their scores (`dpjax.fit.contrast`), in the
+units of a `dpjax.fit.frame`. The noise is Gaussian, but that of the last score may be
+K-norm noise. The releases follow one another in this order.
 
-1. *Search* from the centre of the prior to the bulk of the posterior, and for the frame
-   there (`dpjax.fit.search`).
-2. *Clip norm* from a histogram of the lengths of scores (`dpjax.fit.clip_choice`).
-3. *Slope* J, the sum of the records' expected slopes, at z_1, where the search ended.
-4. *Scores* at z_1 to z_4 (`dpjax.fit.newton_scores`). With the slope, all of them count
-   where the last step leads. The slope changes on the way there
-   (`dpjax.fit.slope_changes`), so each z is moved to where its score would be the same
-   with the slope of the end.
-5. *Fit check* where these scores lead: by how much the squared lengths of the records'
-   clipped scores exceed what the model expects of them. A robust fit also releases V
-   there, the sum of psi psi^T over the records' clipped scores psi, and how much of
-   their slope is lost as the model clips another share of them than the data do.
+1. *Search*: many scores, each with much noise, lead from the centre of the prior to the
+   bulk of the posterior, and releases of the curvature correct the frame there
+   (`dpjax.fit.search`). The search ends at a position z_1.
+2. *Clip norm*: it is chosen from a histogram of the lengths of scores
+   (`dpjax.fit.clip_choice`).
+3. *Slope*: J, the sum of the records' expected slopes, is released at z_1.
+4. *Scores*: they are released at z_1 to z_4, which follow one another by Newton's
+   method (`dpjax.fit.newton_scores`). The last step leads to the final position. A
+   score s_k at z_k stands for the score s_k + J T^-1 (z_k - z) at the final position z,
+   with T the stretch of the frame, so all of them are used there. The slope changes
+   between the z_k and z (`dpjax.fit.slope_changes`). So each z_k is replaced by the
+   position that would have the same score if the slope were everywhere that at z.
+5. *Fit check*: the amount by which the squared lengths of the records' clipped scores
+   exceed their means under the model is released at the final position. A robust fit
+   also releases V there, the sum of psi psi^T over the records' clipped scores psi. It
+   also releases by how much the slope of the clipped scores falls short of J, because
+   another share of them is clipped than the model expects.
 
-`dpjax.fit.released.Released` is what is released; `dpjax.fit.score_draws` draws from
-what it implies.
+`dpjax.fit.released.Released` lists what is released, and `dpjax.fit.score_draws` draws
+from the posterior that it implies.
 """
 
 import math
@@ -50,7 +56,11 @@ __all__ = ["FitState", "score_fit"]
 
 
 class FitState(NamedTuple):
-    """Public: the position."""
+    """Where the fit begins, or where it has ended. Public.
+
+    position
+        A pytree, like a draw of the prior.
+    """
 
     position: Any
 
@@ -71,32 +81,37 @@ def score_fit(
     posterior
         The prior and the data.
     model
-        How records are drawn, and the scale of the prior.
+        The scores of a record and what the model expects of them, and a normal law that
+        stands for the prior.
     noise_multiplier
-        Sd over clip norm of a Gaussian release that would spend the whole budget.
+        Standard deviation of the noise, divided by the clip norm, of a Gaussian release
+        that would spend the whole budget.
     last
-        How the last score is released, with clip norm one, in place of a Gaussian sum
-        of the share that is left: see `dpjax.release.quietest_sum`. Its norm is that in
-        which scores are clipped.
+        How the last score is released, with clip norm one: see
+        `dpjax.release.quietest_sum`. All scores that are released after the search are
+        clipped in its norm. None is a Gaussian sum that spends the share of the budget
+        that the other releases leave.
     robust
-        Whether to release V, and what is lost of the slope, for draws that are as wide
-        as the records show and not as the model says: with J^-1 V J^-1 as their
-        covariance (Mueller, Econometrica 81, 2013).
+        Whether to release V and the part of the slope that is lost. The draws are then
+        as wide as the scores of the records show, not as the model says: their
+        covariance is J^-1 V J^-1 (Mueller, Econometrica 81, 2013).
     nominal_num_records
         As in `dpjax.sgld`.
 
     Returns
     -------
     Algorithm
-        Of one step, from the centre of the prior. Its info is what it `Released`.
+        An algorithm of one step, which starts at the position of the state, such as the
+        centre of the prior. Its info is a `Released`.
 
     Notes
     -----
     *Formal guarantees.* The step releases sums over all records of vectors whose norms
-    are bounded by one, with Gaussian noise, but for the last score that of `last`, and
-    functions of these sums. Their number and their
-    noise are fixed. Each vector depends on one record, on earlier releases and on
-    random numbers that do not depend on the data.
+    are at most one, and functions of these sums. The noise of each sum is Gaussian,
+    except that the last score has the noise of `last`. The number of sums and their
+    noise multipliers are fixed before the data are read. The vector of a record depends
+    on this record, on earlier releases and on random numbers that do not depend on the
+    data.
     """
     num_records = nominal_size(posterior, nominal_num_records)
     dim = len(model.prior_mean)
@@ -157,7 +172,7 @@ def score_fit(
 
 
 class _Kinds(NamedTuple):
-    """How vectors, the histogram and the last score are released."""
+    """How the last score, the histogram, and vectors other than these are released."""
 
     vector: GaussianSum
     histogram: GaussianSum
@@ -165,7 +180,7 @@ class _Kinds(NamedTuple):
 
 
 def _slope(inquiry: Inquiry, release, noise, z, units: Units):
-    """J in units of the frame, and the noise's sd on its diagonal."""
+    """J as released, in units of the frame, and the sd of the noise on its diagonal."""
     axes, unit, bound = units
     contrasts = inquiry.contrasts_at(z, units)
 
@@ -180,7 +195,7 @@ def _slope(inquiry: Inquiry, release, noise, z, units: Units):
 
 
 def _scalar(inquiry: Inquiry, release, noise, scalar_fn, z, units: Units):
-    """The noisy sum of a number of the records' contrasts at z."""
+    """The noisy sum of ``scalar_fn(contrast)`` over the records' contrasts at z."""
     contrasts = inquiry.contrasts_at(z, units)
 
     def contribution(*record):
@@ -190,7 +205,7 @@ def _scalar(inquiry: Inquiry, release, noise, scalar_fn, z, units: Units):
 
 
 def _variance(inquiry: Inquiry, release, noise, z, units: Units):
-    """V at z over the tempering, and the noise's sd on its diagonal."""
+    """V at z, divided by the tempering, and the sd of the noise on its diagonal."""
     contrasts = inquiry.contrasts_at(z, units)
 
     def contribution(*record):
@@ -204,11 +219,13 @@ def _variance(inquiry: Inquiry, release, noise, z, units: Units):
 
 
 def _released(inquiry: Inquiry, kinds: _Kinds, noises: Noises, z, axes: Frame):
-    """All releases but those of the search, from where it has ended."""
+    """Make all releases that follow the search, which ended at z with this frame."""
     if inquiry.norm is not None:
         axes = axes._replace(turn=sparse_turn(axes.stretch, inquiry.norm))
     choice = clip_choice(inquiry, kinds.histogram, noises, z, axes)
-    # A tempered posterior is that of fewer records, but clipping loses as much.
+    # The score is T times a sum over n records. The part of it that is linear in the
+    # exact scores counts with variance T n, as in the tempered posterior. The rest,
+    # which clipping adds, has variance T^2 n, as tempering does not change clipping.
     tempering = inquiry.tempering
     of_records = 0.0 if noises.variance else tempering * choice.variance
     inefficiency = (1 - tempering) * choice.kept + of_records

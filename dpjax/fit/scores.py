@@ -1,4 +1,8 @@
-"""Gradients of a record's log-likelihood, as observed and as it might have been."""
+"""Scores of a record: gradients of its log-likelihood with respect to the parameters.
+
+Besides the score of the record as observed, there are those that it would have had with
+other observations and the same covariates.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -16,32 +20,36 @@ __all__ = [
 ]
 
 NUM_REDRAWS = 64
-"""K, of observations that are drawn anew for a record. They leave K / (K + 1) of what
-it tells, so that the centre of the draws is off by about K^(-1/2) posterior sds: .25
-for 16, and .12 for 64, which take up to twice the time."""
+"""K, the number of observations that are drawn anew for a record. Comparing the record
+with them leaves K / (K + 1) of its information, so that the centre of the posterior
+draws is off by about K^(-1/2) posterior standard deviations: .25 for 16 redraws, and
+.12 for 64, which take up to twice the time."""
 
 NUM_SEARCH_REDRAWS = 8
-"""K in the search, whose steps are most of the passes over the records. It only has to
-end near the posterior."""
+"""K in the search (`dpjax.fit.search`). The search makes most of the passes over the
+records, and it only has to end near the posterior."""
 
 
 class Scores(NamedTuple):
-    """What one record says of a position, and what it could have said.
+    """The score of a record at a position, and the scores it could have had there.
 
-    Under the model, given the record's covariates, the weighted mean of `nodes` is
-    zero, or the observed score is one of `nodes` and exchangeable with the others.
+    The possible scores are called nodes. Let the model hold, and the covariates of the
+    record be given. Then either the weighted mean of the nodes is zero, or the observed
+    score is one of the nodes and exchangeable with the others.
 
-    Gradients of log-likelihoods over the flattened position are combinations of p
-    directions, such as one direction for each parameter of the record's law.
+    A score is a vector of d numbers, one for each component of the flattened position.
+    All scores of a record are linear combinations of the same p directions. There may
+    be one direction for each parameter of the distribution of the observations, for
+    instance. The scores are ``observed @ directions`` and ``nodes @ directions``.
 
     observed
-        Coefficients of the gradient of the record as observed, ``(p,)``.
+        Coefficients of the score of the record as observed, ``(p,)``.
     nodes
-        Those of the gradients with other observations, ``(K, p)``.
+        Coefficients of the scores with other observations, ``(K, p)``.
     weights
         Probabilities of the nodes, ``(K,)``. They sum to one.
     directions
-        ``(p, d)``: the gradients are ``observed @ directions``, ``nodes @ directions``.
+        The directions, ``(p, d)``.
     """
 
     observed: jax.Array
@@ -50,26 +58,29 @@ class Scores(NamedTuple):
     directions: jax.Array
 
     def gradients(self) -> tuple[jax.Array, jax.Array]:
-        """The gradients ``(d,)`` as observed and ``(K, d)`` at the nodes."""
+        """The score as observed, ``(d,)``, and those of the nodes, ``(K, d)``."""
         return self.observed @ self.directions, self.nodes @ self.directions
 
 
 def scores_of(
     loglikelihood_fn: Callable, position, record, others, weights=None
 ) -> Scores:
-    """Scores of a record whose observations could have been those of `others`.
+    """`Scores` of a record whose observations could have been those of `others`.
+
+    The directions are the d axes.
 
     Parameters
     ----------
     loglikelihood_fn
         ``(position, record) -> scalar``.
     position, record
-        Where the gradients are taken, and the record as observed.
+        The position where the gradients are taken, and the record as observed.
     others
         Pytree like `record`, with K records along the leading axis.
     weights
-        Probabilities of the others, ``(K,)``. None if they were drawn from the model;
-        then the record is one more node, and all have the same weight.
+        Probabilities of the others, ``(K,)``. None if the others were drawn from the
+        model. The record itself is then one more node, and all nodes have the same
+        weight.
     """
     flat, unravel = ravel_pytree(position)
 
@@ -92,22 +103,23 @@ def redrawn_scores(
     loglikelihood_fn: Callable[[Any, Any], jax.Array],
     simulate_fn: Callable[[jax.Array, Any, Any], Any],
 ) -> Callable[..., Scores]:
-    """Scores of any model whose observations can be drawn.
+    """A function that computes `Scores` of any model whose observations can be drawn.
 
     Parameters
     ----------
     loglikelihood_fn
         ``(position, record) -> scalar``.
     simulate_fn
-        ``(rng_key, position, record) -> record``: the record with its observations
-        drawn from the model at the position, and its covariates as they are.
+        ``(rng_key, position, record) -> record``: the record with the same covariates
+        and with new observations, drawn from the model at the position.
 
     Returns
     -------
     Callable
         ``(position, record, rng_key, num_redraws=NUM_REDRAWS) -> Scores``. The nodes
-        are the record as observed and the others: under the model they are
-        exchangeable, so their mean is zero however many they are.
+        are the record as observed and `num_redraws` redrawn ones. Under the model they
+        are exchangeable. So the mean of the observed score less the mean of the nodes
+        is zero, however many nodes there are.
 
     Notes
     -----

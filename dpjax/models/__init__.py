@@ -1,4 +1,4 @@
-"""The models of the papers, with their exact posteriors, and regressions."""
+"""Models: those of the papers, some with exact posterior draws, and regressions."""
 
 from dpjax.models.banana import banana
 from dpjax.models.circle import circle

@@ -3,7 +3,7 @@
 A record x in R^d has independent components x1 ~ N(t1, 20), x2 ~ N(u, 2.5) with
 u = t2 + a t1^2, and x_j ~ N(t_j, 1) for j >= 3; the second argument of N is a variance.
 The prior is N(0, 1/tau0) on each of t1, u, t3, ..., td. With a = 0 the model is the
-high-dimensional Gauss of the thesis.
+high-dimensional Gauss of the thesis. A position is (t1, ..., td).
 
 References
 ----------
@@ -89,7 +89,7 @@ class FisherInformation:
 
     With respect to (t1, u, t3, ...) it is diagonal and constant, with the entries
     T n tau_j + tau0. The change of variables to (t1, t2, t3, ...) mixes the first two
-    through the slope 2 a t1 of u.
+    components, because u has the derivative 2 a t1 with respect to t1.
     """
 
     num_records: int
@@ -111,7 +111,7 @@ class FisherInformation:
 def simulate(rng_key, num_records, dim) -> jax.Array:
     """Records of shape ``(num_records, dim)`` at theta = (0, 3, 0, ..., 0).
 
-    As t1 = 0, their law is the same for every curvature.
+    As t1 = 0 there, the distribution of the records is the same for every curvature.
     """
     mean = jnp.zeros(dim).at[1].set(3)
     normal = _normal(rng_key, num_records, dim, float)
@@ -123,9 +123,9 @@ def exact_sample(
 ) -> jax.Array:
     """Independent draws of the posterior, ``(num_samples, d)``; not private.
 
-    Given the data, t1, u, t3, ..., td are independent and Gaussian. The j-th has the
-    precision T n tau_j + tau0 and the mean T n tau_j xbar_j over that precision, with
-    xbar the mean of the records (theorem 5.2).
+    Given the data, t1, u, t3, ..., td are independent and Gaussian. The j-th of them
+    has the precision T n tau_j + tau0, and its mean is T n tau_j xbar_j divided by that
+    precision, where xbar is the mean of the records (theorem 5.2).
     """
     num_records, dim = data.shape
     record_precision = tempering * num_records * _sd(dim, data.dtype) ** -2

@@ -19,7 +19,7 @@ from dpjax.posterior import Posterior
 __all__ = ["CIRCLE", "FisherInformation", "circle", "exact_sample", "simulate"]
 
 SD_ALONG_RING = 0.7
-"""Distance along the ring that counts as one standard deviation."""
+"""Distance along the ring that `FisherInformation` takes for one standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ def circle(data, *, sharpness=1e-5, tempering=1.0) -> Posterior:
 
 @dataclass(frozen=True)
 class FisherInformation:
-    """``position -> (2, 2)``: 8 a T n t t' + I / s^2 at t, with s = `SD_ALONG_RING`.
+    """``position -> (2, 2)``, which is 8 a T n t t' + I / s^2 at a position t.
 
     On the ring the first term is minus the Hessian of the log density. It has rank one,
-    because the posterior is flat along the ring; the second term makes the sum
-    invertible.
+    because the posterior is flat along the ring. The second term, with
+    s = `SD_ALONG_RING`, makes the sum invertible.
     """
 
     num_records: int

@@ -25,8 +25,9 @@ def _loglikelihood(position, record):
     features, label = record
     # Without "highest", XLA may round the factors to fewer bits than float32 on a GPU.
     logit = jnp.dot(position, features, precision="highest")
-    # As jax.nn.softplus, whose derivative takes two exponentials and a logarithm, and
-    # without log1p, which takes longer. The tail is exact to one rounding of one.
+    # The softplus of the logit. The derivative of `jax.nn.softplus` takes two
+    # exponentials and a logarithm, and log1p takes longer than log. The error of the
+    # tail is at most one rounding of the number one.
     is_positive = logit > 0
     tail = jnp.log(1 + jnp.exp(jnp.where(is_positive, -logit, logit)))
     return label * logit - (jnp.where(is_positive, logit, 0) + tail)
@@ -40,18 +41,18 @@ def logistic_regression(
     A record is a pair (x, y). Its log-likelihood l(b) = y x.b - log(1 + e^(x.b)) obeys
     ``|l(b) - l(b')| <= ||x|| ||b - b'||`` and ``||grad l(b)|| <= ||x||``. So a clip
     bound of ``||b - b'||`` on log ratios clips no record whose features have norm at
-    most 1. If `radius` is finite, `dpjax.bounds.LogisticRegression` is a tighter bound.
+    most 1. If `radius` is finite, `dpjax.bounds.LogisticRegression` has tighter bounds.
 
     Parameters
     ----------
     features
-        x, shape ``(n, d)``. The model adds no intercept: a column of ones does.
+        x, shape ``(n, d)``. The model has no intercept unless a column is constant.
     labels
         y in {0, 1}, shape ``(n,)``, of any real dtype. Their values are not checked.
     prior_sd
         Standard deviation of each coefficient's N(0, prior_sd^2) prior.
     radius
-        The prior density is zero where ||b|| exceeds it.
+        Bound on ||b||; the prior density is zero beyond it.
     tempering
         The power T of the likelihood, in (0, 1].
 

@@ -1,4 +1,4 @@
-"""The two-component Gaussian mixture on a box: a bimodal posterior known on a grid.
+"""A mixture of two Gaussians, with a bimodal posterior that is computed on a grid.
 
 The likelihood is p(x | t) = (N(x; t1, V) + N(x; t1 + t2, V)) / 2 for x in [-X, X], and
 the prior is flat on the box |t_j| <= b. As both x and t are bounded, the log-likelihood
@@ -25,10 +25,10 @@ from dpjax.posterior import Posterior
 __all__ = ["MIXTURE", "exact_sample", "gaussian_mixture", "grid_posterior", "simulate"]
 
 GRID_CELLS = 300
-"""Cells along each side of the box from which `exact_sample` draws."""
+"""Number of cells along each side of the box in the grid of `exact_sample`."""
 
 POINTS_PER_CELL = 4
-"""Midpoints along each side of a cell, for its integral."""
+"""Number of points along each side of a cell at which its integral is evaluated."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,10 @@ def gaussian_mixture(
 
 
 def simulate(rng_key, num_records) -> jax.Array:
-    """Records of shape ``(num_records,)``, drawn from N(0, 2) / 2 + N(1, 2) / 2."""
+    """Records of shape ``(num_records,)``, drawn from the mixture at theta = (0, 1).
+
+    The variance of both components is 2. No record is clipped.
+    """
     noise_key, component_key = jax.random.split(rng_key)
     noise = jax.random.normal(noise_key, (num_records,))
     second = jax.random.bernoulli(component_key, shape=(num_records,))
@@ -103,7 +106,7 @@ def grid_posterior(
     data, half_width, truncation, variance, tempering
         As in `gaussian_mixture`.
     num_cells
-        Cells along each side of the box.
+        Number of cells along each side of the box.
 
     Returns
     -------
@@ -116,7 +119,7 @@ def grid_posterior(
     line. Its interpolation at m Chebyshev nodes on [-X, X] therefore has an error of
     the order r^-m, with s = pi V / (b X) and r = s + sqrt(1 + s^2). Interpolation turns
     the sum over records into a weighted sum over nodes, whose weights do not depend on
-    t. The number of nodes is chosen so that r^-m < 1e-17.
+    t. The number m of nodes is chosen so that r^-m < 1e-17.
     """
     slope = math.pi * variance / (half_width * truncation)
     size = math.ceil(40 / math.asinh(slope))

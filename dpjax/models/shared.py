@@ -1,4 +1,4 @@
-"""What several models share: how one is described, a prior, and checks of arguments."""
+"""Parts that several models share: `Family`, a normal prior, and a check of shapes."""
 
 import inspect
 from collections.abc import Callable
@@ -23,13 +23,14 @@ class Family(NamedTuple):
     build
         ``(data, **constants) -> Posterior``.
     simulate
-        ``(rng_key, num_records, **settings) -> data``; the settings are ``dim`` or
-        constants of the model, or there are none.
+        ``(rng_key, num_records, **settings) -> data``. The settings, if there are any,
+        are ``dim`` or constants of the model.
     exact_sample
         ``(rng_key, data, num_samples, **constants) -> draws``; not private.
     fisher_information
-        Class whose instances ``FisherInformation(num_records, **constants)`` are
-        functions ``position -> (d, d)``; None if the model has none.
+        ``(num_records, **constants) -> function``, where the function maps a position
+        to the expected information ``(d, d)`` of all records. None if the model has no
+        such function.
     """
 
     build: Callable[..., Posterior]
@@ -38,7 +39,7 @@ class Family(NamedTuple):
     fisher_information: Callable[..., Callable[[Any], jax.Array]] | None = None
 
     def generate(self, rng_key, num_records: int, **settings) -> jax.Array:
-        """What `simulate` returns with those of the settings that it takes."""
+        """Data from `simulate`, which gets those of the settings that it takes."""
         taken = inspect.signature(self.simulate).parameters
         settings = {key: settings[key] for key in settings if key in taken}
         return self.simulate(rng_key, num_records, **settings)
@@ -46,7 +47,7 @@ class Family(NamedTuple):
 
 @dataclass(frozen=True)
 class NormalPrior:
-    """Log density of N(0, sd^2 I), without its constant."""
+    """Log density of N(0, sd^2 I), without its normalising constant."""
 
     sd: float
 
@@ -55,7 +56,13 @@ class NormalPrior:
 
 
 def check_pairs(features, targets) -> None:
-    """Refuse data that are not pairs of a vector and a number."""
+    """Refuse features and targets that are not ``(n, d)`` and ``(n,)``.
+
+    Raises
+    ------
+    ValueError
+        If the shapes are others.
+    """
     if features.ndim != 2 or targets.shape != features.shape[:1]:
         raise ValueError(
             "features must have shape (n, d) and labels or targets (n,), got "

@@ -1,9 +1,9 @@
 """The eight models of the thesis's experiments: constants, data, starts, references.
 
-Data, starts and reference draws are those of the thesis's code. It drew them in float64
-with JAX's original threefry, which is not the default since JAX 0.5. Both are set here
-while numbers are drawn, whatever the caller's settings. The numbers are therefore the
-same with x64 on and off, up to the rounding of the result.
+Data, starts and reference draws are those of the thesis's code. That code drew them in
+float64, with JAX's original threefry, which JAX 0.5 and later do not use by default.
+While numbers are drawn here, both are set, whatever the caller's settings. So the
+numbers are the same with x64 on and off, up to the rounding of the result.
 
 References
 ----------
@@ -46,10 +46,10 @@ class ThesisModel:
     tempering
         T, the power of the likelihood: 1, or 1000 / n in the tempered models.
     true_theta
-        The parameter at which the data were drawn. The circle has none; the origin
-        stands for it.
+        The parameter at which the data were drawn, ``(dim,)``. The circle has no such
+        parameter; the origin stands for it.
     start_centre
-        Centre of the starting points.
+        Centre of the starting points, ``(dim,)``.
     """
 
     key: str
@@ -88,7 +88,7 @@ class ThesisModel:
         )
 
     def posterior(self, data=None) -> Posterior:
-        """The posterior given `data`, by default the thesis's."""
+        """The posterior given `data`, or given the thesis's data if None."""
         data = self.simulate() if data is None else data
         return self._family.build(data, **self._constants)
 
@@ -105,7 +105,8 @@ class ThesisModel:
     def reference(self) -> jax.Array:
         """The thesis's reference sample, ``(1000, d)``; not private.
 
-        The thesis has none for the circle: that one is from the exact sampler here.
+        The thesis has no reference sample for the circle. The one returned is drawn by
+        the exact sampler of `dpjax.models.circle`.
         """
         with jax.enable_x64(True), jax.threefry_partitionable(False):
             rng_key = jax.random.key(self._reference_seed)
@@ -116,13 +117,14 @@ class ThesisModel:
     def starts(self, reference, num_chains=20) -> jax.Array:
         """Starting points ``(num_chains, d)`` around `start_centre`; not private.
 
-        Their standard deviation in every component is the mean over components of that
-        of `reference`, or 1 for the circle.
+        The starting points have the same standard deviation in every component. It is
+        the standard deviation of `reference`, averaged over components, or 1 for the
+        circle.
 
         Parameters
         ----------
         reference
-            Posterior draws, ``(m, d)``, whose dtype the starts have.
+            Posterior draws, ``(m, d)``. The starting points have their dtype.
         """
         spread = 1.0
         if self.key != "circle":
@@ -135,7 +137,7 @@ class ThesisModel:
 
 
 def thesis_model(key: str) -> ThesisModel:
-    """The model of that key.
+    """The model that the thesis's code calls `key`.
 
     Raises
     ------
@@ -177,4 +179,4 @@ THESIS_MODELS = {
         _circle("circle", "Circle", 2, 100_000, theta=(0.0, 0.0), centre=(0.0, 1.0)),
     )
 }
-"""The models by key, in the order of table 5.1."""
+"""The models by `ThesisModel.key`, in the order of table 5.1."""

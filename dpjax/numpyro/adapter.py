@@ -80,8 +80,8 @@ def posterior(
         generate, such as regressors, are the public design of
         `dpjax.numpyro.fisher_information`, so every group and level of the data should
         occur in them. Arrays that are not given are made up: floats are uniform in
-        [0, 1), integers and booleans are zeros and ones, and all arrays are zeros and
-        ones if the density is not finite otherwise. The default is 16 records.
+        [0, 1), integers and booleans are zeros and ones. If the density is not finite
+        then, the floats are zeros and ones too. The default is 16 records.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
     simulate_fn

@@ -1,9 +1,9 @@
 """Clip bounds from records that the model draws itself. Nothing here reads data.
 
-What clipping does to the posterior is not seen in what is released. In one logistic
+Released values do not show how much clipping changes the posterior. In one logistic
 regression on 50,000 records, a norm that clipped the gradients of 9 % of the records
-moved the fit of `dpjax.dpvi` by 15 posterior standard deviations. So these bounds clip
-one record in a thousand, if records are as the model says.
+moved the fit of `dpjax.dpvi` by 15 posterior standard deviations. The bounds here clip
+one record in a thousand if the records follow the model.
 """
 
 from collections.abc import Callable
@@ -19,13 +19,14 @@ from dpjax.posterior import Posterior
 __all__ = ["clip_per_step", "l2_clip_norm"]
 
 QUANTILE, NUM_SIMULATED = 0.999, 20_000
-"""The share of made-up records that are not clipped, and their number."""
+"""Share of made-up records that a bound does not clip, and number of these records."""
 
 
 def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
-    """Clip bound of log ratios in nats, per unit of step length.
+    """Clip bound of a record's log ratio, in nats, per unit of step length.
 
-    For kernels like `dpjax.barker`: take `step_size` times this for their `clip_bound`.
+    For kernels like `dpjax.barker`, `clip_bound` is `step_size` times this number. The
+    log ratio is taken to first order in the step, in a random direction.
 
     Parameters
     ----------
@@ -35,7 +36,8 @@ def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
     position
         Public position at which records are simulated.
     inverse_mass_matrix
-        Metric in which step lengths are measured, ``(d, d)``.
+        Metric in which step lengths are measured, ``(d, d)``, such as the covariance of
+        the posterior.
 
     Notes
     -----
@@ -53,16 +55,16 @@ def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
 
 
 def l2_clip_norm(posterior: Posterior, position) -> float:
-    """Clip norm of gradients, in nats per unit of the unconstrained parameters.
+    """Clip norm of a record's gradient, in nats per unit of the unconstrained latents.
 
-    For kernels that release gradients, such as `dpjax.dpvi`, `dpjax.sgld` and
+    It is for kernels that release gradients, such as `dpjax.dpvi`, `dpjax.sgld` and
     `dpjax.hmc`.
 
     Parameters
     ----------
     posterior, position
-        As in `clip_per_step`. Where gradients far from this position are larger, more
-        of them are clipped on the way.
+        As in `clip_per_step`. If gradients are larger far from this position, a chain
+        that starts there clips more of them on its way.
 
     Notes
     -----
@@ -72,7 +74,11 @@ def l2_clip_norm(posterior: Posterior, position) -> float:
 
 
 def _quantile(posterior: Posterior, position, size_of: Callable) -> float:
-    """Of the sizes of the scores of records that are simulated at the position."""
+    """The quantile `QUANTILE` of the sizes of simulated records' scores.
+
+    The model draws the records at `position`, and a score is the gradient of a record's
+    log-likelihood there. Its size is ``|size_of(rng_key, score)|``.
+    """
     model = model_of(posterior)
     flat, unravel = ravel_pytree(position)
 

@@ -1,7 +1,7 @@
-"""Where chains on a NumPyro model start, and their metric: public, no data are read.
+"""Starts and metric of chains on a NumPyro model. They are public: no data are read.
 
-The information of the posterior at z, in unconstrained space, is the expected Fisher
-information of the records under the model (`dpjax.fisher`) plus the precision of the
+The information of the posterior at an unconstrained position z is the expected Fisher
+information of the records under the model (`dpjax.fisher`), plus the precision of the
 normal law that fits draws from the prior.
 """
 
@@ -30,10 +30,11 @@ __all__ = [
 ]
 
 TAILS = 0.01, 0.99
-"""Quantiles of each component of the prior beyond which its draws are cut."""
+"""Quantiles of each component at which draws are clipped before a normal law is fitted
+to them."""
 
 DRAWS_PER_START = 100
-"""Draws from the prior whose mean is one start."""
+"""Number of draws from the prior whose mean is one start."""
 
 
 def initial_position(
@@ -71,21 +72,22 @@ def fisher_information(
     Parameters
     ----------
     posterior
-        From `dpjax.numpyro.posterior`. What its model does not generate, such as
-        regressors, is drawn from the rows of ``example``: a public design.
+        From `dpjax.numpyro.posterior`. Arrays that its model does not generate, such as
+        regressors, are drawn from the rows of ``example``, a public design.
     num_simulated, seed, nominal_num_records
         As in `dpjax.fisher.fisher_information`.
 
     Returns
     -------
     Callable
-        ``position -> (d, d)`` over the flattened position, for
-        `dpjax.fisher.geodesic` and `dpjax.fisher.inverse_fisher_information`.
+        ``position -> information``, a matrix ``(d, d)`` over the flattened position,
+        for `dpjax.fisher.geodesic` and `dpjax.fisher.inverse_fisher_information`.
 
     Raises
     ------
     ValueError
-        If the observations cannot be simulated, or regressors have no public design.
+        If observations cannot be drawn from the model, or arrays that it does not
+        generate are not in ``example``.
 
     Notes
     -----
@@ -102,14 +104,21 @@ def fisher_information(
 
 
 def prior_law(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and precision of the normal law that fits draws of the prior, flattened."""
+    """Mean ``(d,)`` and precision ``(d, d)`` of the normal law that fits the prior.
+
+    It is the law of the flattened unconstrained position. See `law_of`.
+    """
     draws = jax.tree.leaves(model.prior_draws)
     flat = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in draws]
     return law_of(np.concatenate(flat, axis=1))
 
 
 def law_of(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and precision of the normal law that fits draws, ``(count, d)``."""
+    """Mean ``(d,)`` and precision ``(d, d)`` of the normal law that fits draws.
+
+    The draws are ``(count, d)``. Each component is first clipped at the quantiles
+    `TAILS`, so that the moments exist for laws with heavy tails, too.
+    """
     flat = np.asarray(draws, np.float64)
     flat = np.clip(flat, *np.quantile(flat, TAILS, axis=0))
     covariance = np.atleast_2d(np.cov(flat.T))
@@ -117,14 +126,14 @@ def law_of(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def prior_mean(model: Model) -> dict[str, jax.Array]:
-    """A position at the centre of the prior."""
+    """The mean of `prior_law`, as an unconstrained position."""
     first = jax.tree.map(lambda leaf: leaf[0], model.prior_draws)
     flat, unravel = ravel_pytree(first)
     return unravel(jnp.asarray(prior_law(model)[0], flat.dtype))
 
 
 def record_information(posterior: Posterior, **options):
-    """`fisher_information` without the prior's precision; the options are its own."""
+    """`fisher_information` without the prior's precision, with the same options."""
     model = model_of(posterior)
     check_drawable(model)
     if inputs := sorted(model.unspecified - generated(model)):

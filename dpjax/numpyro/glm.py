@@ -1,4 +1,4 @@
-"""Regressions from a formula, for those who write no NumPyro."""
+"""Regressions from a formula, for users who do not write a NumPyro model."""
 
 import re
 from collections.abc import Mapping
@@ -36,41 +36,43 @@ FAMILIES = {
     "negative_binomial": ("count",),
     "ordinal": ("category",),
 }
-"""The kinds of columns that the response of a family may be."""
+"""``{family: kinds of columns that its response may have}``."""
 
 OF_NUMBERS = "gaussian", "student_t"
 INTERCEPT = "Intercept_centred"
 
 
 class Regression:
-    """A NumPyro model from a formula, stated without the records.
+    """A NumPyro model from a formula and a public schema; no records are read.
 
     Parameters
     ----------
     formula
-        As in `dpjax.records.formula`: ``"visits ~ age + C(sex) + (1 | clinic)"``.
+        As in `dpjax.records.formula`, such as
+        ``"visits ~ age + C(sex) + (1 | clinic)"``.
     family
         The law of the response and the link: ``"gaussian"`` and ``"student_t"``
         (identity), ``"bernoulli"`` (logit), ``"poisson"`` and ``"negative_binomial"``
         (log), ``"ordinal"`` (cumulative logit).
     schema
-        What `dpjax.records.Schema` takes.
+        The argument of `dpjax.records.Schema`.
     priors
-        Laws in place of the default ones, by name, such as ``{"age": "Normal(0, 1)"}``:
-        a class of `numpyro.distributions` and its numbers.
+        Priors in place of the default ones, by parameter, such as
+        ``{"age": "Normal(0, 1)"}``: a class of `numpyro.distributions` and its numbers.
 
     Attributes
     ----------
     priors
-        All laws, by name. ``print`` shows them.
+        All priors, by parameter. ``print`` of the regression shows them.
     model, public, example
-        What `dpjax.numpyro.posterior` takes, with the plate ``"records"``.
+        Arguments of `dpjax.numpyro.posterior`. The plate is ``"records"``.
 
     Raises
     ------
     ValueError
-        As `dpjax.records.formula.Design` does; or if the response is not of the family,
-        or a prior is none.
+        As `dpjax.records.formula.Design` does; or if the family is unknown, the
+        response is not of the family, or a prior is for no parameter or is not of the
+        form above.
 
     Notes
     -----
@@ -78,9 +80,11 @@ class Regression:
     the sd of the response in made-up records of the schema where the link is the
     identity, and 1 otherwise, and m its mean or 0. Then
 
-    - ``Intercept_centred`` is Normal(m, 2.5 s): the predictor where all columns of the
-      matrix have their public means. ``Intercept`` is where they are zero.
-    - The coefficient of a column with the public sd t is Normal(0, 2.5 s / t).
+    - ``Intercept_centred`` is Normal(m, 2.5 s). It is the predictor where all columns
+      of the design matrix have their public means. ``Intercept``, which follows from
+      it, is the predictor where these columns are zero.
+    - The coefficient of a column with the public sd t is Normal(0, 2.5 s / t). Public
+      means and sds are those of the made-up records.
     - ``sigma`` and ``1|GROUP_sigma``, the sd of a group's intercepts, are exponential
       with mean s.
     - ``nu``, the degrees of freedom of Student's t, is Gamma(2, 0.1).
@@ -91,8 +95,9 @@ class Regression:
     With ``0 +`` in the formula there is no intercept, and nothing is centred; m is then
     added to the predictor where the link is the identity.
 
-    Fits and chains move in these parameters over public units, so that one is about
-    their sd a priori; draws are the parameters themselves.
+    The unconstrained positions of fits and chains are these parameters over public
+    units, so that prior sds are of the order of one. Draws are the parameters
+    themselves.
     """
 
     def __init__(
@@ -183,7 +188,7 @@ class Regression:
         Parameters
         ----------
         records
-            What `dpjax.records.Schema.read` takes.
+            As in `dpjax.records.Schema.read`.
 
         Returns
         -------
@@ -197,13 +202,13 @@ class Regression:
 
         Notes
         -----
-        *Formal guarantees.* A record enters as its own row of the design alone:
-        `dpjax.records.Schema.read`.
+        *Formal guarantees.* The row of a record in the design is a function of this
+        record and public values alone: see `dpjax.records.Schema.read`.
         """
         return self.of_arrays(self.read(records))
 
     def read(self, records) -> dict[str, np.ndarray]:
-        """The arrays of the model: `dpjax.records.formula.Design.read`."""
+        """Arrays for the model's arguments, as `dpjax.records.formula.Design.read`."""
         return self.design.read(records)
 
     def of_arrays(self, arrays) -> ModelPosterior:
@@ -234,19 +239,20 @@ def glm(
         A table of pandas, polars or pyarrow, a dict of arrays, or the path of a .csv,
         .csv.gz, .parquet or .npz file: see `dpjax.records.Schema.read`.
     budget
-        What all draws together may spend, and all earlier runs in the ledger.
+        Privacy budget of all draws together, and of all earlier runs in the ledger.
     verbose
         Whether to show the model with its priors, and the progress.
     options
-        Further arguments of `dpjax.numpyro.sample`. Models take different columns of a
-        table, so they share a ledger only if it is named for the table's file, as
-        ``ledger="people.csv.ledger.jsonl"`` is for ``people.csv``.
+        Further arguments of `dpjax.numpyro.sample`. Different models read different
+        columns of a table, so they share a ledger only if it is named for the table's
+        file, as ``ledger="people.csv.ledger.jsonl"`` is for ``people.csv``.
 
     Returns
     -------
     Run
-        As `dpjax.numpyro.sample` returns it. Draws have the names of the priors, those
-        of the groups' intercepts, such as ``1|clinic``, and ``Intercept``.
+        As `dpjax.numpyro.sample` returns it. Draws are of the parameters with priors,
+        by their names; of the groups' intercepts, such as ``1|clinic``; and of
+        ``Intercept``.
 
     Raises
     ------
@@ -259,11 +265,11 @@ def glm(
 
     Notes
     -----
-    *Formal guarantees.* Those of `dpjax.numpyro.sample`. The unit is one record, and
-    the number of records is public.
+    *Formal guarantees.* As for `dpjax.numpyro.sample`. The unit of privacy is one
+    record, and the number of records is public.
 
-    ``(1 | GROUP)`` asks for one parameter a level and wants more records than the other
-    terms: ask `dpjax.numpyro.plan` first.
+    ``(1 | GROUP)`` adds one parameter for each level, so it needs more records than the
+    other terms: see `dpjax.numpyro.plan` first.
 
     Examples
     --------
@@ -283,9 +289,11 @@ def glm(
 
 
 class _InUnits(constraints.Constraint):
-    """The real line or the positive numbers, over a unit and from a shift on.
+    """A support, `domain`, whose unconstrained positions are in public units.
 
-    Positions of fits and chains are in these units, as of any latent's support.
+    The domain is the real line or the positive numbers. The transform from the
+    unconstrained position z, which `biject_to` returns, is z -> shift + unit *
+    biject_to(domain)(z).
     """
 
     def __init__(self, domain, shift, unit):
@@ -306,7 +314,11 @@ def _in_units(support: _InUnits) -> Transform:
 
 
 class _Units(Transform):
-    """Leaves a parameter as it is, and says in which units it is moved."""
+    """The identity, which gives the law that it transforms the support `codomain`.
+
+    The law of the parameter does not change, but the units of its unconstrained
+    position do.
+    """
 
     codomain: Any = None
 
@@ -351,7 +363,11 @@ def _parsed(name: str, text: str) -> tuple[type, list[np.ndarray]]:
 
 
 def _model(family: str, names: tuple[str, ...], kinds: dict[str, type]):
-    """The NumPyro model; numbers reach it as public arguments."""
+    """The NumPyro model of a family, with coefficients `names`.
+
+    `kinds` are the classes of the priors, by parameter. The priors' numbers reach the
+    model as public arguments.
+    """
 
     def model(y, numbers, units, mean, levels, **others):
         def in_units(law, name, shift=0.0):
@@ -376,7 +392,7 @@ def _model(family: str, names: tuple[str, ...], kinds: dict[str, type]):
         if "offset" in others:
             predictor = predictor + others["offset"]
         for group, zeros in levels.items():
-            # Centred: a group holds many records.
+            # The parametrisation is centred, which suits groups of many records.
             law = dist.Normal(zeros, draw(_sd(group)))
             law = in_units(law, _sd(group)).to_event(1)
             effects: Any = numpyro.sample(f"1|{group}", law)

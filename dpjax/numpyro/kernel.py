@@ -1,4 +1,9 @@
-"""Kernels of dpjax inside `numpyro.infer.MCMC`."""
+"""Kernels of dpjax inside `numpyro.infer.MCMC`.
+
+The budget is counted on the host while NumPyro's program runs. A chain calls the host
+once for a block of steps, not for each step. A state carries the number of prepaid
+steps that are left of its block, and a seal that shows whether the state was changed.
+"""
 
 import collections
 import dataclasses
@@ -31,13 +36,13 @@ SEEDED = "the JAX key of MCMC.run: whoever knows it can undo the privacy"
 
 
 MAX_BLOCK = 1024
-"""Steps that a chain pays for at once."""
+"""The largest number of steps that a chain pays for at once."""
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class KernelState:
-    """State of a chain. All of it is public but the keys and the seal.
+    """State of a chain. All fields are public, except `rng_key` and `seal`.
 
     position
         The unconstrained position.
@@ -50,13 +55,14 @@ class KernelState:
     num_prepaid
         Number of further steps that are paid for.
     rng_key
-        The secret key that the prepaid steps draw from. No two blocks of steps that a
-        kernel paid for have the same one: noise that they share would show what they
-        differ by without noise.
+        The secret key from which the prepaid steps draw. Each block of steps that a
+        kernel pays for has a key of its own. If two blocks had the same key, their
+        noise would be the same, and the difference of their results would be free of
+        noise.
     seal
-        The words that the last step left in `kernel`, `num_steps`, `num_prepaid` and
-        `rng_key`, and a hash of the records. What is prepaid is void if these have
-        changed. It is secret.
+        The bits of `kernel`, `num_steps`, `num_prepaid` and `rng_key` as the last step
+        left them, after a hash of the program and the records, as uint32. If a step
+        finds other bits, the prepaid steps are void. The seal is secret.
     """
 
     position: Any
@@ -68,7 +74,10 @@ class KernelState:
     seal: jax.Array
 
     def _replace(self, **changes):
-        """A changed state, without prepaid steps: `MCMC.run` begins by calling this."""
+        """The state with `changes` and without prepaid steps.
+
+        `MCMC.run` calls this method when it begins.
+        """
         void = jnp.zeros_like(self.num_prepaid)
         return dataclasses.replace(self, **{"num_prepaid": void} | changes)
 
@@ -79,27 +88,28 @@ class MCMCKernel(mcmc.MCMCKernel):
     Parameters
     ----------
     posterior
-        What to sample, and the data. `MCMC.run` takes no arguments but a key.
+        The posterior to sample, with its data. `MCMC.run` takes no arguments but a key.
     algorithm_fn
         ``posterior -> Algorithm``, as `dpjax.run` takes it.
     budget
-        What everything drawn with this kernel may spend.
+        Privacy budget of everything that is drawn with this kernel, and of `spent`.
     num_chains
         Number of chains that share the budget.
     spent
-        ``[(event, count), ...]`` released before, as ``Algorithm.privacy`` states them.
-        This kernel may be chosen in view of what was released.
+        Privacy events of earlier releases from the same records,
+        ``[(event, count), ...]``, as ``Algorithm.privacy`` states them. This kernel may
+        be chosen in view of those releases.
 
     Raises
     ------
     privacy.BudgetError
         If the budget does not pay for one step. `MCMC.run` raises it if it begins more
-        chains than were paid for; to continue the chains that have begun, set
+        chains than `num_chains` in all; to continue the chains that have begun, set
         ``mcmc.post_warmup_state = mcmc.last_state``.
     ValueError
-        `MCMC.run` raises it if it is given data, or fewer warm-up steps than the
-        algorithm tunes for, or, like `dpjax.run`, if its program returns records other
-        than through a release.
+        `MCMC.run` raises it if it is given data; if it is given fewer warm-up steps
+        than the algorithm tunes for; or, like `dpjax.run`, if records reach the results
+        of its program other than through a release.
 
     Notes
     -----
@@ -110,19 +120,22 @@ class MCMCKernel(mcmc.MCMCKernel):
 
     *Formal guarantees.* Samples, and extra fields other than ``rng_key`` and ``seal``,
     are released at the cost that the attribute ``statement`` gives. The kernel counts
-    steps on the host, over all calls of `MCMC.run` and `MCMC.warmup`. A chain that has
-    made ``max_steps`` steps, or any chain once all of them are made, no longer moves
-    and releases nothing more.
+    steps on the host, over all calls of `MCMC.run` and `MCMC.warmup`. A chain stops
+    when it has made ``max_steps`` steps, and all chains stop when they have paid for
+    ``num_chains * max_steps`` steps together. A chain that has stopped keeps its
+    position and releases nothing more.
 
-    A chain pays for a block of steps before the first of them: a fiftieth of
-    ``max_steps``, at most 1024, as asking the host takes as long as several steps. A
-    block is void once anything in the state has changed, and whenever `MCMC.run` starts
-    from a state anew. So no step is made that was not paid for, and what a call leaves
-    of its last block is lost. A state that is passed to `sample` twice makes the same
-    step twice, as its block and its number of steps determine the randomness.
+    A chain pays for a block of steps before it makes the first of them. A block has
+    about a fiftieth of ``max_steps`` steps, at most 1024, because a call of the host
+    takes as long as several steps. A block is void once the state was changed, and
+    whenever `MCMC.run` starts from a state anew. So no step is made that was not paid
+    for, and the steps that a call leaves of its last block are lost. If a state is
+    passed to `sample` twice, the same step is made twice, because the key of the block
+    and the number of steps determine the randomness.
     """
 
-    # If a kernel has a model, ArviZ runs it to store observations and log-likelihoods.
+    # If a kernel had a model, ArviZ would run it, and store observations and
+    # log-likelihoods.
     model = None
 
     def __init__(
@@ -176,7 +189,8 @@ class MCMCKernel(mcmc.MCMCKernel):
                 f"as many, got {num_warmup}"
             )
         is_one = is_prng_key(rng_key)
-        # Mapped over devices or by jax.vmap, one call begins all chains.
+        # If NumPyro maps `init` over chains, by devices or by jax.vmap, the key is
+        # traced, and this one call begins all chains.
         mapped = isinstance(rng_key, Tracer)
         begun = self._num_chains if mapped else 1 if is_one else len(rng_key)
         first, self._num_begun = self._num_begun, self._num_begun + begun
@@ -201,7 +215,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         return begin(init_params, rng_key)
 
     def _identity(self, program: str) -> np.ndarray:
-        """Eight words that differ for kernels that differ, or their data."""
+        """A hash of the program, its privacy events and the data, ``(8,)`` uint32."""
         step = [[event.to_json(), count] for event, count in self._events]
         read = arrays_of(self._algorithm_fn), self._posterior.data
         return np.frombuffer(
@@ -219,7 +233,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         return KernelState(kernel.position, kernel, is_accepted, *rest, seal)
 
     def _words_of(self, *read) -> jax.Array:
-        """The bits of what the steps of a chain depend on, and of this kernel."""
+        """The hash of this kernel, followed by the bits of the arrays in `read`."""
         return jnp.concatenate([self._words, *map(_bits, jax.tree.leaves(read))])
 
     def sample(self, state, model_args, model_kwargs):
@@ -249,9 +263,11 @@ class MCMCKernel(mcmc.MCMCKernel):
         )
 
     def _renew_blocks(self, is_void, wanted, words, num_prepaid, rng_key):
-        """The number of prepaid steps and the key, new ones where `is_void`.
+        """The number of prepaid steps and the key of each chain.
 
-        All arguments have the leading axes of `is_void`, one for each map over chains.
+        They are new where `is_void`, and those that are passed elsewhere. All arguments
+        have the axes of `is_void` as their leading axes: one for each `jax.vmap` over
+        chains.
         """
         mix, choose = _folded, _choose
         for _ in is_void.shape:
@@ -260,8 +276,9 @@ class MCMCKernel(mcmc.MCMCKernel):
         def pay():
             mixed = mix(rng_key, words)
             count = jax.ShapeDtypeStruct(wanted.shape, wanted.dtype)
-            # A loop with an `io_callback` takes 3 us more a step. One call of a pure
-            # one may serve several equal chains; they make the same steps.
+            # With an `io_callback` in place of the pure one, a step of the loop takes
+            # 3 us more. XLA may merge pure calls with equal arguments. Chains with
+            # equal states are then served by one call, and make the same steps.
             num_paid, number = jax.pure_callback(
                 self._pay, (count, count), wanted, jax.random.key_data(mixed)
             )
@@ -272,8 +289,18 @@ class MCMCKernel(mcmc.MCMCKernel):
     def _pay(self, wanted, keys):
         """Pay for blocks of up to `wanted` steps, on the host.
 
-        Returns how many steps were paid for, and how many blocks of the same key
-        before. Both depend on no data.
+        Parameters
+        ----------
+        wanted
+            Number of steps that each chain asks for; zero if its block is not void.
+        keys
+            Words of each chain's key, with one more axis than `wanted`.
+
+        Returns
+        -------
+        The number of steps that were paid for, and the number of blocks that were paid
+        for under the same key before, each of the shape of `wanted`. Both depend on no
+        data.
         """
         wanted, keys = np.asarray(wanted), np.asarray(keys)
         num_paid, number = np.zeros_like(wanted), np.zeros_like(wanted)
@@ -300,7 +327,10 @@ class MCMCKernel(mcmc.MCMCKernel):
 
 
 def _choose(is_void, num_paid, mixed, number, num_prepaid, rng_key):
-    """One chain's number of prepaid steps and key."""
+    """One chain's number of prepaid steps and key: those of a new block if `is_void`.
+
+    The key of the new block is `mixed`, folded with the `number` of earlier blocks.
+    """
     key = jax.random.fold_in(mixed, number)
     return (
         jnp.where(is_void, num_paid, num_prepaid),
@@ -310,7 +340,8 @@ def _choose(is_void, num_paid, mixed, number, num_prepaid, rng_key):
 
 def _bits(leaf) -> jax.Array:
     """An array's contents as uint32, ``(words,)``."""
-    # To JAX's check of key reuse, a clone is another key.
+    # JAX's check of key reuse would take this for a second use of the key. It takes a
+    # clone for another key.
     if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         leaf = jax.random.key_data(jax.random.clone(leaf))
     is_float = jnp.issubdtype(leaf.dtype, jnp.floating)
@@ -319,9 +350,11 @@ def _bits(leaf) -> jax.Array:
 
 
 def _mapped_as_one(function: Callable) -> Callable:
-    """`function` of arrays, which under `jax.vmap` takes the arrays of all chains.
+    """Let `jax.vmap` call `function` once, with the arrays of all chains.
 
-    `jax.vmap` alone would make both branches of its `lax.cond` run at every step.
+    `function` takes arrays with any number of leading axes, and contains a `lax.cond`.
+    `jax.vmap` would otherwise turn this into a select, for which both branches run at
+    every step.
     """
     mapped = custom_vmap(function)
 
@@ -337,7 +370,7 @@ def _mapped_as_one(function: Callable) -> Callable:
 
 
 def _folded(key, words):
-    """A key that depends on all the words."""
+    """The key, folded with each of the words in turn."""
     key, _ = lax.scan(
         lambda key, word: (jax.random.fold_in(key, word), None), key, words
     )

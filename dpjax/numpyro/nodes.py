@@ -1,16 +1,23 @@
-"""Scores of a record with other observations, for any NumPyro observation site.
+"""Scores of a record as observed and with other observations, for NumPyro models.
 
-The parameters of a site's law are a predictor phi(z, covariates) of few numbers. Its
-Jacobian is taken once per record, and multiplies the scores d log p(y | phi) / d phi at
-all nodes y. What the nodes are depends on the sites of the model:
+A score is the gradient of a record's log-likelihood. A *node* is an observation y that
+the record could have had, given its covariates. `conditional_scores` computes the
+scores of a record at all of its nodes.
 
-- if there are few joint observations, all of them, weighted by their probabilities;
-- for one scalar observation, those of a quadrature rule (`dpjax.numpyro.quadrature`);
-- otherwise K observations that are drawn anew, and the record's own is one more node:
-  under the model they are exchangeable.
+The parameters of the observation sites' laws are a predictor phi(z, covariates) of few
+numbers. The Jacobian of phi is computed once per record. It multiplies the scores
+d log p(y | phi) / d phi at all nodes y. The nodes depend on the sites of the model:
 
-Where the law of one observation depends on another one, whole records are drawn anew.
-The same holds for models with a ``simulate_fn`` or ``score_nodes`` of the user.
+- If few joint observations are possible, all of them are nodes, weighted by their
+  probabilities.
+- If there is one scalar observation, the nodes are those of a quadrature rule
+  (`dpjax.numpyro.quadrature`).
+- Otherwise the nodes are K observations that are drawn anew, and the record's own
+  observation. Under the model these are exchangeable.
+
+If the law of one observation depends on another observation, or the user gives a
+``simulate_fn``, the nodes are whole records that are drawn anew, and the record itself.
+If the user gives ``score_nodes``, it returns the nodes.
 """
 
 import functools
@@ -40,14 +47,16 @@ __all__ = [
 ]
 
 MAX_SUPPORT = 64
-"""Largest number of joint observations that is enumerated."""
+"""Largest number of possible joint observations for which all of them are nodes."""
 
 MAX_MEAN, MAX_DEVIATION = 0.1, 6.0
-"""Largest mean of the scores under the model, over their root mean square and over its
-standard error. Both must be exceeded for a model to be refused."""
+"""Bounds on the mean of the scores under the model: over their root mean square, and,
+if the nodes are drawn anew, over about its standard error. A model is refused if both
+bounds are exceeded."""
 
 NUM_CHECKS, MAX_WEIGHT_ERROR = 4, 1e-3
-"""Positions at which the mean is taken, and the largest error of the weights' sum."""
+"""Number of positions over which the mean of the scores is taken, and the largest
+deviation of a record's sum of weights from one."""
 
 
 def conditional_scores(
@@ -60,20 +69,22 @@ def conditional_scores(
     model
         Of a posterior that `dpjax.numpyro.posterior` returned.
     num_redraws
-        Observations that are drawn anew, if the nodes are such.
+        K, the number of observations that are drawn anew, if the nodes are of this
+        kind.
 
     Returns
     -------
     Callable
-        `record` is a dict without the leading axis, `rng_key` the record's own. The
-        kind of the nodes depends on the sites of the model, never on a value.
+        `record` is a dict of arrays without the leading axis, and `rng_key` is a key
+        for this record alone. The kind of the nodes depends on the sites of the model,
+        never on a value.
 
     Raises
     ------
     ValueError
-        If observations cannot be drawn from the model: a site observes a function of
-        the data, is a factor, or reads what it observes; or if the scores of made-up
-        observations do not have mean zero.
+        If observations cannot be drawn from the model (`check_drawable`); or if, at
+        made-up positions and covariates, the weights of the nodes do not sum to one or
+        the scores do not have mean zero.
 
     Notes
     -----
@@ -89,7 +100,7 @@ def conditional_scores(
 def are_redrawn(model: Model) -> bool:
     """Whether the nodes of `conditional_scores` are observations drawn anew.
 
-    Then the record's own is the first of them.
+    Then the first node is the record's own observation.
     """
     return _checked_scores(model)[1]
 
@@ -97,15 +108,16 @@ def are_redrawn(model: Model) -> bool:
 def kept_information(model: Model) -> float:
     """Share of a record's information that its `conditional_scores` keep.
 
-    Of a score less the mean of itself and of K that are drawn anew, the variance and
-    the slope are K / (K + 1) of those of the score.
+    If K observations are drawn anew, the score is centred at the mean of itself and of
+    the K scores of these. The variance and the slope of the centred score are
+    K / (K + 1) of those of the score. Otherwise the share is 1.
     """
     return NUM_REDRAWS / (NUM_REDRAWS + 1) if are_redrawn(model) else 1.0
 
 
 @functools.lru_cache(maxsize=8)
 def _checked_scores(model: Model) -> tuple[Callable, bool]:
-    """The scores, and whether the observed one is their first node."""
+    """The checked function of `conditional_scores`, and the answer of `are_redrawn`."""
     scores_fn, is_exchangeable = _scores_fn(model)
     _check_centred(model, scores_fn, is_exchangeable)
     return scores_fn, is_exchangeable
@@ -149,14 +161,15 @@ def _given(model, position, record, rng_key) -> Scores:
 def _by_chain_rule(
     model, varied, nodes_fn, position, record, rng_key, num_redraws=NUM_REDRAWS
 ) -> Scores:
-    """Scores at the nodes of the laws of all sites.
+    """The scores of a record, by the chain rule through the parameters of its laws.
 
     varied
-        Which leaves of the laws are parameters that depend on a latent, in the order in
-        which they make up phi.
+        Indices of the leaves of the laws that depend on a latent, in the order in which
+        they are concatenated to phi.
     nodes_fn
-        ``(laws, rng_key, num_redraws) -> (values, weights)``, the values by site,
-        ``(K, ...)``.
+        ``(laws, rng_key, num_redraws) -> (values, weights)``. `values` are the K nodes,
+        arrays ``(K, ...)`` by site, and `weights` are ``(K,)``. If observations are
+        drawn anew, there is one more weight, for the record's own observation.
     """
     flat, unravel = ravel_pytree(position)
     rows = jax.tree.map(lambda leaf: leaf[None], record)
@@ -184,7 +197,7 @@ def _by_chain_rule(
 
     values, weights = nodes_fn(laws, rng_key, num_redraws)
     scores = jax.vmap(jax.grad(log_prob), (None, 0))(phi, _after_observed(laws, values))
-    # A node of chance zero may have a score that is not finite.
+    # The score at a node of probability zero may not be finite.
     usable = jnp.all(jnp.isfinite(scores), axis=1)
     scores = jnp.where(usable[:, None], scores, 0.0)
     if size > flat.size:
@@ -207,7 +220,7 @@ def _one_scalar(laws, rng_key, num_redraws):
 
 
 def _drawn(laws, rng_key, num_redraws):
-    """The observed node comes first."""
+    """Observations drawn anew, and equal weights for these and the observed one."""
     keys = jax.random.split(rng_key, len(laws))
     draws = {
         name: law.sample(key, (num_redraws,))
@@ -217,7 +230,10 @@ def _drawn(laws, rng_key, num_redraws):
 
 
 class _Law(NamedTuple):
-    """The law of one site, what it observes, and the factor of its log density."""
+    """The law of one site, the value it observes, and the factor of its log density.
+
+    The factor is that of the user's `numpyro.handlers.scale`.
+    """
 
     law: dist.Distribution
     value: jax.Array
@@ -238,10 +254,11 @@ def _laws(model: Model, position, rows) -> dict[str, _Law]:
 
 
 def _leaf_names(tree, name: str = "") -> list[str]:
-    """Names of `jax.tree.leaves`, among which are parameters of distributions.
+    """A name for each of `jax.tree.leaves`, which do not depend on the process.
 
-    NumPyro lists these in an order that differs between processes. The program of a fit
-    must not, or a run could not go on in another process.
+    NumPyro orders the parameters of a distribution differently in different processes.
+    Parameters that are sorted by these names have the same order in all processes, so
+    that the program of a fit is the same and a run can go on in another process.
     """
     if isinstance(tree, dist.Distribution):
         children, _ = jax.tree_util.default_registry.flatten_one_level(tree)
@@ -261,7 +278,7 @@ def _leaf_names(tree, name: str = "") -> list[str]:
 
 
 def _log_prob(laws, values, is_scaled=True):
-    """Log density of one joint observation."""
+    """Log density of one joint observation, `values` by site."""
     terms = [
         jnp.sum(law.log_prob(values[name]) * (scale if is_scaled else 1.0))
         for name, (law, _, scale) in laws.items()
@@ -270,7 +287,7 @@ def _log_prob(laws, values, is_scaled=True):
 
 
 def _after_observed(laws, values):
-    """What was observed, and then the other values."""
+    """The observed value of each site, and then the `values`, ``(1 + K, ...)``."""
     return {
         name: jnp.concatenate(
             [laws[name].value.reshape(x[:1].shape).astype(x.dtype), x]
@@ -284,7 +301,10 @@ def _origin(model: Model):
 
 
 def _reads(model: Model) -> dict[str, Any]:
-    """`_laws` with the names of the data that each leaf reads; "" is the latents."""
+    """`_laws`, where each leaf is replaced by the names of the data that it reads.
+
+    The name of the latents is "".
+    """
 
     def laws(**inputs):
         position = inputs.pop("")
@@ -294,19 +314,24 @@ def _reads(model: Model) -> dict[str, Any]:
 
 
 def _names(law: _Law) -> frozenset[str]:
-    """What the parameters and the factor of a law read, from `_reads`."""
+    """Names of the data that the parameters and the factor of a law read.
+
+    `law` is one of `_reads`.
+    """
     return frozenset().union(*jax.tree.leaves((law.law, law.scale)))
 
 
 @functools.lru_cache(maxsize=8)
 def check_drawable(model: Model) -> None:
-    """Refuse a model whose observations cannot be drawn, site by site.
+    """Refuse a model whose observations cannot be drawn site by site.
+
+    A model with a ``simulate_fn`` or ``score_nodes`` is not refused.
 
     Raises
     ------
     ValueError
-        If a site observes a function of the data, is a factor, or reads an observation
-        that is not that of an earlier site.
+        If a site observes a function of the data or is a factor; if its law reads its
+        own observation or that of a later site; or if two sites observe the same array.
     """
     if model.simulate_fn is not None or model.score_nodes is not None:
         return
@@ -345,12 +370,21 @@ def generated(model: Model) -> frozenset[str]:
 
 
 def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
-    """Refuse scores that do not have mean zero at made-up positions and covariates."""
+    """Refuse scores that do not have mean zero at made-up positions and covariates.
+
+    Under the model, the weighted mean of the scores at the nodes is zero. Of nodes that
+    are drawn anew, only those count that are not the record's own observation. Also
+    refused are weights that do not sum to one.
+    """
     rows = len(jax.tree.leaves(model.example)[0])
     rng = np.random.default_rng(2)
 
     def near_zero(draws):
-        """Positions, nearer where units are small, as those of covariates in years."""
+        """`NUM_CHECKS` normal positions about zero, with .3 of the prior's unit as sd.
+
+        Units above one count as one. A small unit is that of a coefficient of a
+        covariate in large numbers, such as years.
+        """
         unit = np.nan_to_num(np.minimum(center_and_unit(draws)[1], 1.0), nan=1.0)
         normal = rng.standard_normal((NUM_CHECKS, *unit.shape))
         return np.asarray(0.3 * unit * normal, draws.dtype)
@@ -399,10 +433,11 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
 
 
 def _everything(laws, reads):
-    """All joint observations, ``{site: (K, ...)}``, if there are few of them.
+    """All possible joint observations, ``{site: (K, ...)}``.
 
-    A support may depend on parameters that are read from the data, such as a number of
-    trials. Then it is not the same for all records.
+    They are None if there are more than `MAX_SUPPORT`, or if the support of a site is
+    not finite. They are also None if a parameter of a law reads data and no latent,
+    such as a number of trials, because the support may then differ between records.
     """
     supports = []
     for name, (law, _, _) in laws.items():
@@ -430,7 +465,7 @@ def _has_nodes(laws) -> bool:
         return False
     try:
         jax.eval_shape(functools.partial(spread, law), 0.5)
-    # NumPyro leaves some quantile functions to a library that it does not need.
+    # Some quantile functions of NumPyro need a library that may not be installed.
     except (NotImplementedError, ImportError):
         return False
     return True

@@ -1,7 +1,9 @@
 """Fits of NumPyro models whose observations read products of latents.
 
-Such a model is fitted in the coordinates zeta of `dpjax.fit.pinned`, and the draws are
-of all latents.
+Let theta be the flattened position of the model. Such a model is fitted in the
+coordinates zeta(theta) of `dpjax.fit.pinned`, which are the free components of a
+*pinned model*: the other components have fixed values there. Draws are of theta, all
+latents of the model.
 """
 
 import dataclasses
@@ -36,18 +38,19 @@ NO_WALK = (
     "along straight lines, which lead away from latents with the same product: use "
     'method="fit"'
 )
-"""Why such a model has no walk."""
+"""Message of the error if a walk is asked for and observations read products."""
 
 
 class PinnedFit(NamedTuple):
-    """A posterior of a NumPyro model, and its pinned model.
+    """A posterior of a NumPyro model, and its pinned model of r free components.
 
     posterior
         From `dpjax.numpyro.posterior`.
     pinned
         The pinned model.
     prior_mean, prior_precision
-        Of the normal law that fits zeta at draws of the prior, ``(r,)`` and ``(r, r)``.
+        Mean ``(r,)`` and precision ``(r, r)`` of the normal law that fits zeta(theta)
+        at draws of theta from the prior.
     """
 
     posterior: Posterior
@@ -66,28 +69,31 @@ class PinnedFit(NamedTuple):
 
     @property
     def start(self) -> jax.Array:
-        """The centre of the prior of zeta."""
+        """The mean of the prior of zeta, ``(r,)``, where the fit starts."""
         return jnp.asarray(self.prior_mean, self.pinned.center.dtype)
 
     @property
     def latents(self) -> Callable[[jax.Array], Any]:
-        """``zeta -> position`` of the NumPyro model; it holds no record."""
+        """``zeta -> position`` of the NumPyro model, a function that holds no record.
+
+        The pinned components of the position have their fixed values.
+        """
         start = prior_mean(model_of(self.posterior))
         dtype, (_, unravel) = self.start.dtype, ravel_pytree(start)
         theta = self.pinned.theta
         return lambda zeta: unravel(theta(zeta).astype(dtype))
 
     def zetas(self, positions) -> jax.Array:
-        """zeta of positions of the NumPyro model with a leading axis, ``(k, r)``."""
+        """zeta ``(k, r)`` of k positions of the NumPyro model, along a leading axis."""
         return _zetas(self.pinned, positions)
 
     def simulate(self, rng_key: jax.Array, zeta: jax.Array):
-        """A record from the pinned model."""
+        """A made-up record from the pinned model at zeta."""
         return model_of(self.posterior).simulate(rng_key, self.latents(zeta))
 
     @property
     def of_zeta(self) -> Posterior:
-        """The posterior of zeta with the pinned components at their values."""
+        """The posterior of zeta while the pinned components have their fixed values."""
         target, latents = self.posterior, self.latents
         logprior_fn, loglikelihood_fn = target.logprior_fn, target.loglikelihood_fn
         return dataclasses.replace(
@@ -103,12 +109,20 @@ class PinnedFit(NamedTuple):
     def algorithm(
         self, posterior: Posterior, *, nominal_num_records: int | None, **options
     ) -> Algorithm:
-        """`score_fit` of the pinned model; the options are its own."""
+        """`score_fit` of the pinned model.
+
+        Parameters
+        ----------
+        posterior
+            `of_zeta`.
+        nominal_num_records, options
+            As in `dpjax.fit.score_fit.score_fit`.
+        """
         whole = score_model(self.posterior, nominal_num_records)
         latents, kept = self.latents, self.pinned.kept
         columns_of = np.eye(len(self.pinned.center))[:, kept]
 
-        @functools.cache  # One function is traced once.
+        @functools.cache  # The same function is returned each time, and traced once.
         def of_zeta(scores_fn):
             def scores(zeta, record, rng_key):
                 found = scores_fn(latents(zeta), record, rng_key)
@@ -139,7 +153,10 @@ class PinnedFit(NamedTuple):
         )
 
     def norm(self, nominal_num_records: int | None) -> MixedNorm | None:
-        """In which scores may be clipped: `dpjax.numpyro.score_model.score_norm`."""
+        """The norm by which scores may be clipped, in place of the Euclidean one.
+
+        See `dpjax.numpyro.score_model.score_norm`.
+        """
         return score_norm(
             self.posterior,
             nominal_num_records,
@@ -156,7 +173,17 @@ class PinnedFit(NamedTuple):
         like,
         norm: MixedNorm | None = None,
     ):
-        """Draws of all latents, and what they know; see `dpjax.fit.pinned_draws`."""
+        """Draws of all latents, and their `Known`: see `dpjax.fit.pinned_draws.draws`.
+
+        Parameters
+        ----------
+        posterior
+            `of_zeta`.
+        released, rng_key, num_draws, like
+            As in `dpjax.runner.fit.fit`.
+        norm
+            The norm in which scores were clipped, or None.
+        """
         model = model_of(self.posterior)
         return pinned_draws.draws(
             self.posterior,
@@ -173,7 +200,10 @@ class PinnedFit(NamedTuple):
     def _lost(
         self, posterior: Posterior, norm: MixedNorm | None, released: Released
     ) -> float:
-        """How much variance clipping and redraws add, where the draws are."""
+        """How much variance clipping and redraws add to the draws, `MadeUp.lost`.
+
+        It is computed from records that the model makes up at the released position.
+        """
         (found,) = made_up(
             posterior.loglikelihood_fn,
             self.simulate,

@@ -1,4 +1,4 @@
-"""What `dpjax.numpyro.sample` would give for several budgets."""
+"""`plan` computes what `dpjax.numpyro.sample` would give for several budgets."""
 
 import dataclasses
 import functools
@@ -57,7 +57,7 @@ from dpjax.runner.trial import timed
 __all__ = ["plan"]
 
 NUM_TIMED = 2**13
-"""Made-up records whose releases are timed."""
+"""Number of made-up records in the passes that are timed."""
 
 
 def plan(
@@ -72,21 +72,22 @@ def plan(
     guess: Mapping[str, Any] | None = None,
     epsilons: Iterable[float] = EPSILONS,
 ) -> Plan:
-    """What `dpjax.numpyro.sample` would give for several budgets; no record is read.
+    """The accuracy that `dpjax.numpyro.sample` would have, for several budgets.
 
-    The model makes up records at the centre of its prior and at draws from it, and
-    what the fit would know of the parameters is computed from their scores: see
-    `dpjax.fit.foretold`.
+    No record is read. The model makes up records at the centre of its prior and at
+    draws from the prior. From the scores of these records follows how far noise and
+    clipping would move and widen the draws: see `dpjax.fit.foretold`.
 
     Parameters
     ----------
     posterior, budget, num_draws, num_chains, method, robust, nominal_num_records
         As in `dpjax.numpyro.sample`. Only the shapes of the data are used.
     guess
-        Where the latents may be, by name and in the units of the model, in place of the
-        prior: from earlier studies, not from the data.
+        A value of every latent, by name and in the units of the model, at which records
+        are made up in place of the prior's centre and draws. It must come from earlier
+        studies, not from the data.
     epsilons
-        Budgets to compare with that of the job, at its delta.
+        Epsilons to compare with that of `budget`, at the same delta.
 
     Returns
     -------
@@ -95,12 +96,14 @@ def plan(
         of the draws, and how wide the draws are, both in sds of the exact posterior;
         which budgets would be refused; and from which number of records or epsilon on
         the answer would be worth the budget. Parameters are unconstrained. The plan of
-        a walk is that of the fit it starts from, and says how far it gets from there.
+        a walk is that of the fit from which it starts. It also says how far the steps
+        of the walk take a chain from there.
 
     Raises
     ------
     TypeError, ValueError
-        As in `dpjax.numpyro.sample`; or if `guess` does not name the latents.
+        As in `dpjax.numpyro.sample`; or if `guess` does not name the latents, or has
+        values outside of the support of the prior.
     """
     check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
@@ -150,22 +153,26 @@ def plan(
 
 
 class _Asked(NamedTuple):
-    """What a fit asks records of: the latents, or the effects of products of these.
+    """A fit in its own coordinates.
+
+    The coordinates are those of the latents, or zeta of `dpjax.numpyro.pinned` if
+    observations read products of latents.
 
     posterior
-        Of what is asked.
+        The posterior in these coordinates.
     algorithm_fn
         ``(posterior, noise_multiplier=..., ...) -> Algorithm`` of the fit.
     simulate_fn
-        ``(rng_key, position) -> record``.
+        ``(rng_key, position) -> record``, a draw from the model.
     prior_precision
-        Of the flattened position, ``(d, d)``.
+        Precision of the normal law that fits the prior, ``(d, d)``.
     positions
-        Public ones, at which records are made up, with a leading axis.
+        The public positions at which records are made up, with a leading axis.
     names
-        Of the components of the flattened position.
+        Names of the d components of the flattened position.
     norm_fn
-        ``nominal_num_records -> `` the norm of `dpjax.fit.sparse`, or None.
+        ``nominal_num_records -> norm``, where the norm is that of
+        `dpjax.fit.sparse.sparse_norm`, or None.
     """
 
     posterior: Posterior
@@ -206,7 +213,7 @@ def _asked(posterior: Posterior, positions, pinned: Pinned | None) -> _Asked:
 def _cost(
     asked: _Asked, passes: Passes, robust: bool, is_walk: bool, nominal_num_records
 ) -> FitCost:
-    """Of a fit, which a walk gives a share of the budget."""
+    """What the fit does with a budget. If `is_walk`, it gets `FIT_SHARE` of epsilon."""
     posterior, dim = asked.posterior, len(asked.names)
     num_records = nominal_size(posterior, nominal_num_records)
     algorithm_fn = functools.partial(
@@ -270,7 +277,7 @@ def _cost(
 
 
 def _positions(posterior):
-    """The prior's centre, and draws from the prior."""
+    """The prior's centre, then draws from it: `NUM_POSITIONS` along a leading axis."""
     model = model_of(posterior)
     return jax.tree.map(
         lambda one, more: jnp.concatenate([one[None], more[: NUM_POSITIONS - 1]]),
@@ -280,7 +287,13 @@ def _positions(posterior):
 
 
 def _guessed(model: Model, guess: Mapping[str, Any]):
-    """The guess as a position, with a leading axis."""
+    """The guess as an unconstrained position, with a leading axis of length one.
+
+    Raises
+    ------
+    ValueError
+        If the guess does not name all latents, or is outside of the prior's support.
+    """
     sites, _, _ = model.trace(model.one_example, rng_key=jax.random.key(0))
     latents = {name: site for name, site in sites.items() if is_latent(site)}
     if guess.keys() != latents.keys():
@@ -299,10 +312,12 @@ def _guessed(model: Model, guess: Mapping[str, Any]):
 
 
 def _tried(posterior: Posterior, num_records: int, position, robust: bool) -> Passes:
-    """About what all passes of a fit over `num_records` records take.
+    """An estimate of time and memory for all passes of a fit over the records.
 
-    The search makes some that compare a record's scores with each other, and the other
-    releases some that clip and centre them. One of each is made here.
+    There are two kinds of passes. Those of the search compare a record's observed score
+    with its other scores; those of the other releases also clip and centre the scores.
+    One pass of each kind is made here over `NUM_TIMED` records of the example, and its
+    time is scaled to `num_records` records and to the number of passes.
     """
     model = model_of(posterior)
     records = jax.tree.map(
@@ -334,6 +349,7 @@ def _tried(posterior: Posterior, num_records: int, position, robust: bool) -> Pa
     num_rest = len(noises.curvatures) + len(noises.scores) + 3 + 2 * robust
     whole = num_search * of_search + num_rest * of_rest
     scale = num_records / NUM_TIMED
-    # What is computed on the way is that of one block of records.
+    # A release reads records by blocks, so its intermediate results do not grow with
+    # the number of records.
     num_bytes = scale * memory.argument_size_in_bytes + memory.temp_size_in_bytes
     return Passes(scale * whole, num_bytes)

@@ -1,15 +1,18 @@
-"""Values of a scalar observation and their weights: a quadrature rule for its law.
+"""Quadrature rules for the law of a scalar observation: nodes y and their weights.
 
-- A small finite support is enumerated (`support`).
-- Counts have the nodes floor(y(s)), with weights proportional to p(y) y'(s), where s is
-  0, ..., K - 1 plus U. Where the law is narrow, y' is one: its values are enumerated.
-- A law with a quantile function has the nodes icdf(Phi(t)), with weights proportional
-  to phi(t), where t is -5 + (k + U) 10 / K. Where that function has no closed form,
-  y(t) approximates it, and the weights are proportional to p(y) y'(t).
-- Mixtures and zero-inflated laws have the nodes of their parts.
+- If the support is small and finite, `support` lists it.
+- A law on counts has the nodes floor(y(s)) for an increasing function y, where s is a
+  start plus 0 + U, ..., K - 1 + U. The weights are proportional to p(y) y'(s). If the
+  law is narrow, y' is one, so that the nodes are successive counts.
+- A law on the reals has the nodes y(t), with weights proportional to p(y) y'(t), where
+  t = -5 + 10 (k + U) / K for k = 0, ..., K - 1, and y(t) is about the quantile at
+  Phi(t). For laws that are not in `QUANTILES`, y(t) is NumPyro's quantile icdf(Phi(t)),
+  and the weights are proportional to phi(t).
+- Mixtures and zero-inflated laws have the nodes of all of their parts.
 
-With U uniform on [0, 1), a weighted sum of any function is an unbiased estimate of its
-expectation, but for the normalisation of the weights and the tails beyond the nodes.
+U is uniform on [0, 1). Then a weighted sum of a function's values is an unbiased
+estimate of its expectation, except for the normalisation of the weights and for the
+tails beyond the nodes.
 """
 
 import functools
@@ -26,21 +29,22 @@ from numpyro.distributions.mixtures import MixtureGeneral, MixtureSameFamily
 __all__ = ["core", "spread", "support"]
 
 NUM_NODES, HALF_WIDTH = 16, 5.0
-"""Nodes of a continuous law, and the bound on |t|."""
+"""K, the number of nodes of a law on the reals, and the bound on |t|."""
 
 NUM_COUNTS, COUNTS_WIDTH, GROWTH = 32, 4.5, 0.4
-"""Nodes of a law on counts; the bound on the normal deviates that they cover; and the
-largest step over the count at which it is made."""
+"""Of a law on counts: K, the number of nodes; the range of the nodes, in standard
+deviations of the cube root of the count from its centre; and g, the largest step from a
+node to the next one, over the count at the node."""
 
 MIN_ROOT_STEP = 1e-6
-"""Step of the cube root of a count where all counts are nodes."""
+"""Step a of the cube root of a count if all counts in the range are nodes."""
 
 MIN_SHAPE = 4.0
-"""Least shape for which the cube root of a gamma variable is about normal."""
+"""Least shape of a gamma law whose cube root is taken to be normal."""
 
 
 def core(law) -> Any:
-    """The law without masks, repetitions and regrouped dimensions."""
+    """The law inside wrappers that mask it, expand it, or reinterpret its axes."""
     while isinstance(
         law, dist.MaskedDistribution | dist.ExpandedDistribution | dist.Independent
     ):
@@ -49,7 +53,7 @@ def core(law) -> Any:
 
 
 def support(law) -> np.ndarray | None:
-    """Values of one entry of a law with a small finite support."""
+    """The values that one entry of a law can have, sorted; None if not enumerable."""
     law = core(law)
     if isinstance(law, ZeroInflatedProbs | HurdleProbs):
         inner = support(law.base_dist)
@@ -65,7 +69,10 @@ def support(law) -> np.ndarray | None:
 
 
 def spread(law: Any, shift):
-    """Values ``(K, *batch_shape)`` of a scalar law and their weights."""
+    """Nodes of a scalar law and their weights, each ``(K, *batch_shape)``.
+
+    `shift` is U, in [0, 1).
+    """
     if isinstance(law, dist.ExpandedDistribution):
         values, weights = spread(law.base_dist, shift)
         return _expanded(values, law.batch_shape), _expanded(weights, law.batch_shape)
@@ -99,12 +106,12 @@ def spread(law: Any, shift):
 
 
 def _probs(mixture):
-    """Probabilities of the parts of a mixture, along the leading axis."""
+    """Probabilities of the parts of a mixture, which lie along the leading axis."""
     return jnp.moveaxis(jnp.asarray(mixture.mixing_distribution.probs), -1, 0)
 
 
 def _expanded(x, batch_shape):
-    """An array ``(K, ...)`` with the rest broadcast to `batch_shape`."""
+    """An array ``(K, ...)``, broadcast to ``(K, *batch_shape)``."""
     shape = len(x), *(1,) * (len(batch_shape) + 1 - x.ndim), *x.shape[1:]
     return jnp.broadcast_to(x.reshape(shape), (len(x), *batch_shape))
 
@@ -127,11 +134,12 @@ def _spread_reals(law, shift):
 
 
 def _log_gamma_quantile(shape, t):
-    """About the logarithm of the gamma law's quantile at Phi(t).
+    """About the logarithm of the quantile at Phi(t) of a gamma law with rate one.
 
-    Wilson and Hilferty (1931) for large shapes, else the quantile of the law with the
-    distribution function (1 - exp(-r y))^shape, whose lower tail is the gamma law's if
-    r = Gamma(shape + 1)^(-1 / shape) (Gupta and Kundu 1999).
+    For shapes from `MIN_SHAPE` on it is the approximation of Wilson and Hilferty
+    (1931). For smaller shapes it is the quantile of the law with the distribution
+    function (1 - exp(-r y))^shape (Gupta and Kundu 1999). With
+    r = Gamma(shape + 1)^(-1 / shape) its lower tail is that of the gamma law.
     """
     large = jnp.maximum(shape, MIN_SHAPE)
     root = 1 - 1 / (9 * large) + t / (3 * jnp.sqrt(large))
@@ -153,14 +161,20 @@ def _gamma(law, t):
 
 
 def _beta(law, t):
-    """A quotient of gamma quantiles; it spreads wider than the law."""
+    """x / (x + z), with gamma quantiles x at Phi(t) and z at Phi(-t).
+
+    Its values spread wider than the quantiles of the law.
+    """
     one = _log_gamma_quantile(law.concentration1, t)
     zero = _log_gamma_quantile(law.concentration0, -t)
     return jax.nn.sigmoid(one - zero)
 
 
 def _student(law, t):
-    """Wallace (1959), equation 1.2: a bounded number of sds from the quantile."""
+    """The approximation of Wallace (1959), equation 1.2.
+
+    Its error is bounded, in standard deviations.
+    """
     t = t * (8 * law.df + 3) / (8 * law.df + 1)
     square = jnp.maximum(t**2, 1e-12) / law.df
     return law.loc + law.scale * t * jnp.sqrt(jnp.expm1(square) / square)
@@ -177,15 +191,16 @@ QUANTILES = {
     dist.StudentT: _student,
     dist.Weibull: _weibull,
 }
-"""``{law: (law, t) -> y}``: about the quantile at Phi(t), increasing and smooth."""
+"""``{class of a law: y}``, where ``y(law, t)`` is about the quantile at Phi(t). It is
+smooth and increases with t."""
 
 
 def _spread_counts(law, shift):
     """Nodes floor(y(s)) with weights p(y) y'(s), y' = max(1, min(g y, 3 a y^(2/3))).
 
-    The cube root of a count is about normal (Wilson and Hilferty 1931), so steps of a
-    in cube roots suit the law. Near zero they may be too long for an overdispersed one,
-    hence g.
+    The cube root of a count is about normal (Wilson and Hilferty 1931), so equal steps
+    a of the cube root suit the law. Near zero these steps may be too long for an
+    overdispersed law, so no step is longer than g y.
     """
     mean, sd = law.mean, jnp.sqrt(law.variance)
     spread = sd / mean
@@ -198,7 +213,7 @@ def _spread_counts(law, shift):
     lower = jnp.floor(jnp.maximum(lower - jnp.maximum(spare, 0.0) / 2, 0.0))
     root_step = 2 * COUNTS_WIDTH / NUM_COUNTS * jnp.cbrt(mean) * spread / 3
     root_step = jnp.where(spare > 0, MIN_ROOT_STEP, root_step)
-    # Up to `first`, y' is one; up to `second`, it is y g.
+    # y' is one up to `first`, g y up to `second`, and 3 a y^(2/3) beyond.
     first = jnp.maximum(1 / GROWTH, (3 * root_step) ** -1.5)
     second = jnp.maximum(first, (3 * root_step / GROWTH) ** 3)
     end = first + jnp.log(second / first) / GROWTH

@@ -1,12 +1,13 @@
 """Refusals of NumPyro models that cannot be protected, without reading the data.
 
-A model is traced on made-up records that have the shapes of the data, so no refusal
-depends on a value of the data. Three kinds of evidence are used:
+The log density of a model must be a prior plus a sum over records. A model is traced
+and evaluated on made-up records that have the shapes of the data, so no refusal depends
+on a value of the data. There are three kinds of evidence:
 
-- the trace itself shows the sites and their kinds;
-- its jaxpr shows which site reads which array (`numpyro.ops.provenance`);
-- numbers show what tracing cannot: a record whose likelihood depends on other records,
-  or a prior that depends on the number of records.
+- NumPyro's trace shows the sites and their types.
+- The traced program shows which site reads which array (`numpyro.ops.provenance`).
+- Evaluated densities show a record whose likelihood depends on other records, and a
+  prior that depends on the number of records. Neither is seen in a trace.
 """
 
 import jax
@@ -32,8 +33,8 @@ __all__ = [
 ]
 
 MAX_RELATIVE_ERROR = 1e-3
-"""Bound on the rounding errors of float32 sums over records. A dependence between
-records changes sums by far more."""
+"""Bound on the rounding errors of float32 sums over records, relative to the sum of the
+absolute terms. If records depend on each other, sums differ by far more."""
 
 OVERFLOW = (
     "numbers overflow at the latents that are tried, which are about 0.3 from zero in "
@@ -41,7 +42,8 @@ OVERFLOW = (
     "an exponential. Divide them by a public constant, or standardise them by their "
     "public range, before the model is called"
 )
-"""What models in natural units are told of the checks, and how to help it."""
+"""End of the messages of checks that fail because a density overflows. Covariates in
+natural units, such as years, are often the reason."""
 
 REMEDIES = {
     "param": "sites of numpyro.param are not sampled; give them a prior with "
@@ -52,11 +54,17 @@ REMEDIES = {
     "prng_key": "the likelihood must not be random; remove numpyro.prng_key and "
     "dropout",
 }
-"""Types of sites that are refused, with the advice of the message."""
+"""``{type of a site that is refused: advice of the message}``."""
 
 
 def traced(function, *arguments):
-    """Evaluate `function` on abstract values; errors of the model say what to do."""
+    """Evaluate `function` abstractly, as `jax.eval_shape` does.
+
+    Raises
+    ------
+    ValueError
+        If the model raises an error; the message says what to do.
+    """
     try:
         return jax.eval_shape(function, *arguments)
     except (
@@ -85,7 +93,22 @@ def traced(function, *arguments):
 
 
 def check_sites(model: Model, sites: dict, rows: Rows) -> None:
-    """Refuse models without a density, or whose likelihood is no sum over records."""
+    """Refuse models by their sites, as one trace shows them.
+
+    Parameters
+    ----------
+    model
+        The model.
+    sites, rows
+        The sites and the handler that ``model.trace`` returned.
+
+    Raises
+    ------
+    ValueError
+        If the plate of the records is missing or has no sites; if there is no latent,
+        or one that is discrete or inside the plate; or if a site is of a type in
+        `REMEDIES`.
+    """
     plate = model.plate
     if plate not in rows.plates:
         others = f"only {sorted(set(rows.plates))}" if rows.plates else "nor any other"
@@ -121,11 +144,14 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
 
 
 def dependencies(model: Model, position):
-    """``{part of the model: {site: names of the data that it reads}}``.
+    """Names of the arrays of the data that each part of each site reads.
 
-    The parts are the log-likelihoods ``inside`` the plate, the log priors and factors
-    ``outside`` of it, the ``log_dets`` of the latents' transforms, the ``values`` of
-    all of them, and ``deterministics``.
+    Returns
+    -------
+    ``{part: {site: names}}``. The parts are ``inside``, the log-likelihoods inside the
+    plate; ``outside``, the log priors and factors outside of it; ``log_dets``, the
+    log-determinants of the latents' transforms; ``values``, the values of all of these
+    sites; and ``deterministics``, the values of the deterministic sites.
     """
 
     def parts(**records):
@@ -147,7 +173,15 @@ def dependencies(model: Model, position):
 
 
 def check_dependencies(model: Model, reads) -> None:
-    """Refuse sites outside the plate that read data, or inside that read none."""
+    """Refuse sites outside the plate that read data, and sites inside that read none.
+
+    `reads` is what `dependencies` returns.
+
+    Raises
+    ------
+    ValueError
+        If there are such sites.
+    """
     for name, names in (*reads["outside"].items(), *reads["log_dets"].items()):
         if names:
             raise ValueError(
@@ -172,7 +206,15 @@ def is_finite(model: Model, position) -> bool:
 
 
 def check_numbers(model: Model, position) -> None:
-    """Refuse records that depend on each other, and priors that count the records."""
+    """Refuse models whose densities, evaluated at `position`, are no sum over records.
+
+    Raises
+    ------
+    ValueError
+        If a site has several log-likelihoods for one record; if the log-likelihood of
+        all made-up records is not the sum of those of each; if the prior depends on the
+        number of records; or if a density is not finite.
+    """
     records, entries = model.example, {}
     rows = jax.tree.leaves(records)[0].shape[0]
 
@@ -228,7 +270,7 @@ def check_numbers(model: Model, position) -> None:
 
 
 def warn_of_captured(function) -> None:
-    """Warn of the values that the model captured, as they are treated as public."""
+    """Warn of values that `function`, of the user, captured: they count as public."""
     names = {name for name, value in captured(function) if not _is_obvious(value)}
     if names:
         caller.warn(
@@ -239,7 +281,7 @@ def warn_of_captured(function) -> None:
 
 
 def _is_obvious(value) -> bool:
-    """Whether a captured value is up to three flags or counts of at most two."""
+    """Whether a captured value is one to three booleans or integers from -2 to 2."""
     if not isinstance(value, int | np.ndarray) or np.size(value) > 3:
         return False
     numbers = np.asarray(value)

@@ -9,8 +9,8 @@ and draws from the posterior that these sums imply. There are three kinds of fit
   the likelihood to be normal, as a function of the latents, in the bulk of the
   posterior.
 - If observations read products of latents, as in mean + scale * z, `score_fit` takes
-  the likelihood to be normal in other coordinates, which are effects of the latents
-  on the observations (`dpjax.fit.pinned`).
+  the likelihood to be normal in other coordinates, in which the effects of the latents
+  on the observations are linear (`dpjax.fit.pinned`).
 
 ``method="walk"`` spends a share of the budget on a fit of the second kind. The rest of
 the budget pays for steps of lazy `dpjax.barker`, which leave the exact posterior

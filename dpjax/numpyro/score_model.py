@@ -1,9 +1,11 @@
-"""What a fit asks of a NumPyro model: scores of records, and what is expected of them.
+"""The `dpjax.fit.inquiry.ScoreModel` of a NumPyro model, and checks of where it begins.
 
-Expectations are over the observations that a record might have, given its covariates,
-and over the covariates of the example, which are public. They are exact where the nodes
-of the scores are known (`dpjax.numpyro.nodes`). Simulated records would miss what is
-rare, such as the cases of a rare disease.
+A `ScoreModel` holds the scores of a record, and their expectations. Expectations are
+over the observations that a record could have had, given its covariates, and over the
+covariates of the example, which are public. If the nodes of the scores are not drawn
+(`dpjax.numpyro.nodes`), expectations are weighted sums over the nodes, which include
+rare observations such as the cases of a rare disease. Otherwise only the expected
+information is computed, as a mean over simulated records.
 """
 
 import dataclasses
@@ -30,15 +32,17 @@ from dpjax.release.nominal import nominal_size
 __all__ = ["check_center", "score_model", "score_norm"]
 
 MAX_NUMBERS = 2**19
-"""Numbers, of all rows of the example together, from which a mean is taken."""
+"""Bound on the number of entries of the scores that are kept in memory at a time, for
+all rows of the example together. If there are more, some rows are left out."""
 
 MAX_INFORMATION, MIN_USABLE = 1e12, 0.5
-"""What a record may tell of a latent where a fit begins, in units of the prior; and the
-least share of the example's records that tell no more."""
+"""Where a fit begins: the largest information of one record about a component of the
+latents, in units of the prior's precision; and the least share of the example's records
+whose information is finite and below this."""
 
 
 def score_model(posterior: Posterior, nominal_num_records: int | None) -> ScoreModel:
-    """What `dpjax.fit.score_fit.score_fit` asks of the model of a posterior.
+    """The model that `dpjax.fit.score_fit.score_fit` takes, from a posterior.
 
     Parameters
     ----------
@@ -75,7 +79,7 @@ def score_model(posterior: Posterior, nominal_num_records: int | None) -> ScoreM
 
 
 def _information(scores: Scores) -> list[jax.Array]:
-    """The expected information of one record, ``(d, d)``."""
+    """The expected Fisher information of one record, ``(d, d)``, in a list."""
     squares = (scores.nodes * scores.weights[:, None]).T @ scores.nodes
     return [scores.directions.T @ squares @ scores.directions]
 
@@ -83,9 +87,10 @@ def _information(scores: Scores) -> list[jax.Array]:
 def _mean_over_rows(
     model: Model, function: Callable, has_pairs: bool = False
 ) -> Callable:
-    """`dpjax.fit.inquiry.ScoreModel.expected`, over the rows of the example.
+    """`dpjax.fit.inquiry.ScoreModel.expected`: a mean over the rows of the example.
 
-    If all rows together make more than `MAX_NUMBERS` numbers, some are left out.
+    If all rows together make more than `MAX_NUMBERS` numbers, only some of the rows,
+    evenly spaced, are in the mean. `function` and `has_pairs` are as there.
     """
     scores_fn = conditional_scores(model)
 
@@ -107,7 +112,8 @@ def _mean_over_rows(
             return function(found._replace(directions=directions))
 
         found = jax.vmap(one)(records)
-        # Records whose numbers overflow add nothing to the releases, either.
+        # A record whose numbers overflow adds nothing to a release, so it is left out
+        # of the mean, too.
         usable = [jnp.all(jnp.isfinite(leaf), axis=(1, 2)) for leaf in found]
         usable = functools.reduce(jnp.logical_and, usable)
         kept = [jnp.where(usable[:, None, None], leaf, 0) for leaf in found]
@@ -122,16 +128,20 @@ def score_norm(
     prior_precision: np.ndarray,
     kept: np.ndarray | None = None,
 ) -> MixedNorm | None:
-    """`dpjax.fit.sparse.sparse_norm` of what records of the example could have said.
+    """The norm of `dpjax.fit.sparse.sparse_norm` for the scores of the model, or None.
+
+    It is computed from the scores of the example's records at all of their nodes, at
+    the centre of the prior.
 
     Parameters
     ----------
     posterior, nominal_num_records
         As in `score_model`.
     prior_precision
-        Of the components that are asked of, ``(d, d)``.
+        Precision of the prior of the d components that the fit estimates, ``(d, d)``.
     kept
-        Which components are, if not all.
+        Indices of these components in the flattened position, ``(d,)``; None if they
+        are all components.
     """
     scores, weights, is_usable, _ = _center_scores(model_of(posterior))
     scores, weights = scores[is_usable], weights[is_usable]
@@ -148,14 +158,16 @@ def score_norm(
 def check_center(model: Model) -> None:
     """Refuse a model whose numbers overflow at the centre of its prior, or a step away.
 
-    A fit begins there. Half of the example's records may overflow, as the most extreme
-    covariates do in models that are fitted well.
+    A fit begins at the centre. A step is `dpjax.fit.inquiry.MAX_MOVE` prior standard
+    deviations of every component.
 
     Raises
     ------
     ValueError
-        If what more of them could have said is not finite there, or tells so much of a
-        latent, beside its prior, that steps of the search would lead nowhere.
+        If more than half of the example's records, at one of these positions, have
+        scores that are not finite, or so much information about a latent, compared with
+        the prior, that the search would not move. Half of the records may have, because
+        extreme covariates overflow in models that are fitted well, too.
     """
     *_, usable = _center_scores(model)
     if np.any(usable < MIN_USABLE):
@@ -169,19 +181,20 @@ def check_center(model: Model) -> None:
 
 
 def _center_scores(model: Model):
-    """What records of the example could have said about the centre of the prior.
+    """Scores of the example's records, at all of their nodes, near the prior's centre.
 
     Returns
     -------
     scores, weights
-        There, of m records with K nodes, ``(m, K, d)`` and ``(m, K)``, float64. If
-        these are more than `MAX_NUMBERS`, some records are left out.
+        The scores at the centre and the weights of the nodes, ``(m, K, d)`` and
+        ``(m, K)``, float64, of m records with K nodes. If all records have more than
+        `MAX_NUMBERS` numbers, some are left out.
     is_usable
-        Whether a record tells a finite number of each latent, `MAX_INFORMATION` at
-        most, ``(m,)``.
+        Whether the information of a record about each component is finite and at most
+        `MAX_INFORMATION` at the centre, ``(m,)``.
     usable
-        The share of all records that do, a step before the centre, there, and a step
-        behind it, ``(3,)``.
+        The share of all records for which this holds, at three positions, ``(3,)``:
+        one step below the centre in every component, at the centre, and one step above.
     """
     scores_fn = conditional_scores(model)
     center, unravel = ravel_pytree(prior_mean(model))

@@ -1,11 +1,14 @@
-"""What a model's records tell of its latents, before the data are read.
+"""Checks, before the data are read, of how a model's records depend on its latents.
 
-A fit takes the scores of the records to be linear in what it asks them of. In latents
-they never are, however many records there are, where many values of the latents give
-the same law of the observations, along a curve (`dpjax.fit.effects`). Such a model is
-fitted in other coordinates (`dpjax.fit.pinned`), and refused if there are none. All
-numbers here are public: the records are those of the example. Observations that it
-leaves out are drawn from the model, so that all of their levels occur.
+A fit takes the scores of the records to be linear in the parameters that it estimates.
+They are not linear in the latents, however many records there are, if many values of
+the latents, along a curve, give the same law of the observations, as those with the
+same product scale * z do (`dpjax.fit.effects`). Such a model is fitted in other
+coordinates (`dpjax.fit.pinned`), and refused if there are none.
+
+All numbers here are public: the records are those of the example. Observations for
+which the user gave no example are drawn from the model, so that all of their levels
+occur.
 """
 
 import functools
@@ -27,26 +30,28 @@ from dpjax.numpyro.refusals import listed
 __all__ = ["check_latents", "pinned_model"]
 
 NUM_POSITIONS, NUM_ROWS, SPREAD = 4, 256, 0.5
-"""Positions at which the effects of a model are compared, records of which they are the
-effects, besides one for each latent, and how far the positions are apart, in units of
-the prior. Near its centre little saturates that tells of the latents elsewhere."""
+"""How the effects of a model are compared: at how many positions; for how many records,
+besides one for each component of the latents; and the sd of the positions about the
+prior's centre, in units of the prior. So near the centre, functions such as a sigmoid
+seldom saturate, and effects still change with the latents."""
 
 MAX_NUMBERS = 2**26
-"""Derivatives that are compared, at all positions. Long records are fewer."""
+"""Bound on the number of derivatives that are compared, at all positions together. If
+records have many effects, fewer records are compared."""
 
 MAX_NAMED = 6
-"""Components that a warning names."""
+"""Largest number of components that a warning names."""
 
 
 def pinned_model(model: Model) -> Pinned | None:
-    """The pinned model of one whose observations read products of its latents.
+    """The pinned model of a model whose observations read products of its latents.
 
-    It is None if there are no products, and the model itself is fitted.
+    It is None if observations read no products. Then the model itself is fitted.
 
     Raises
     ------
     ValueError
-        If there are products, and no pinned model has their effects.
+        If observations read products, and no pinned model has the same effects.
     """
     flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))
     positions, units = _positions(model)
@@ -80,13 +85,14 @@ def pinned_model(model: Model) -> Pinned | None:
 
 
 def check_latents(model: Model) -> None:
-    """Warn of latents of which no record of the example tells, while some do of others.
+    """Warn if no record of the example depends on some component of a latent.
 
     Warns
     -----
     UserWarning
-        If no record of the example tells of a component of a latent, while some tell of
-        others, as where a group has no records.
+        If no record's log-likelihood depends on a component of a latent, while some
+        depend on other components of this latent. This is so if the latent has a
+        component for each group, and a group has no record in the example.
     """
     flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))
     positions, _ = _positions(model)
@@ -110,7 +116,10 @@ def check_latents(model: Model) -> None:
 def _positions(
     model: Model, count: int = NUM_POSITIONS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions ``(k, d)`` about the centre of the prior, and its units ``(d,)``."""
+    """`count` positions ``(count, d)`` near the prior's centre, and the units ``(d,)``.
+
+    The units are those of `dpjax.numpyro.model.center_and_unit`.
+    """
     draws = jax.vmap(_flat)(model.prior_draws)
     centre, units = center_and_unit(draws)
     normal = np.random.default_rng(3).standard_normal((count, model.dim))
@@ -118,7 +127,10 @@ def _positions(
 
 
 def _slopes(model: Model, unravel, positions) -> np.ndarray:
-    """Derivatives of the effects of records at positions, ``(k, effects, d)``."""
+    """Derivatives of the effects of all chosen records at k positions, ``(k, m, d)``.
+
+    m is the number of effects of one record times the number of records.
+    """
 
     effects_fn = functools.partial(effects, _loglikelihood(model, unravel))
     first = jax.tree.map(lambda leaf: leaf[0], _parted(model, np.arange(1)))
@@ -137,7 +149,10 @@ def _slopes(model: Model, unravel, positions) -> np.ndarray:
 
 
 def _loglikelihood(model: Model, unravel) -> Callable:
-    """``(position, covariates, observations) -> scalar``, of a flattened position."""
+    """``(flat, covariates, observations) -> scalar``, for one record.
+
+    `flat` is the flattened position, ``(d,)``.
+    """
 
     def loglikelihood(flat, covariates, observations):
         return model.loglikelihood(unravel(flat), covariates | observations)
@@ -146,7 +161,7 @@ def _loglikelihood(model: Model, unravel) -> Callable:
 
 
 def _parted(model: Model, chosen) -> tuple[dict, dict]:
-    """Covariates and observations of some records of the example."""
+    """Covariates and observations of the records with indices `chosen`."""
     records = {name: np.asarray(leaf)[chosen] for name, leaf in _records(model).items()}
     observed = generated(model)
     covariates = {name: records[name] for name in records if name not in observed}
@@ -158,7 +173,11 @@ def _flat(position) -> jax.Array:
 
 
 def _are_seen(model: Model, unravel, position) -> np.ndarray:
-    """Of which components some record of the example tells, ``(d,)``."""
+    """Whether a record of the example depends on each component, booleans ``(d,)``.
+
+    A record depends on a component if the derivative of its log-likelihood, at the
+    flattened `position`, is not zero.
+    """
 
     def seen(position, records):
         def one(record):
@@ -172,9 +191,10 @@ def _are_seen(model: Model, unravel, position) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def _records(model: Model) -> dict:
-    """The example, in which observations that it leaves out are drawn from the model.
+    """The example, with observations from the model where the user gave none.
 
-    Each record has latents of its own, spread as those of `_positions`.
+    For each record, the observations are drawn at a position of its own, from
+    `_positions`. Numbers that are not finite remain those of the example.
     """
     lacking = generated(model) & model.unspecified
     if not lacking:
