@@ -156,7 +156,7 @@ class Acceptance:
             case "barker":
                 return -_log1p_exp(log_ratio)
             case "penalty":
-                # Where x > 0, 1 - a = phi(x) (M(x) - M(x + s)) with Mills' ratio M.
+                # For x > 0, 1 - a = phi(x) (M(x) - M(x + s)), where M is Mills' ratio.
                 s = self.noise_sd
                 x = log_ratio / s - s / 2
                 y = np.maximum(x, 0.0) / np.sqrt(2)
@@ -176,8 +176,8 @@ def _log1p_exp(x: np.ndarray) -> np.ndarray:
 def barker(laziness: float = 1.0) -> Acceptance:
     """Barker's acceptance function 1 / (1 + e^-l).
 
-    Its bit is purely private: (D, 0)-differentially private if neighbouring data move l
-    by at most D.
+    The ideal bit is purely private: it is (D, 0)-differentially private if neighbouring
+    data move l by at most D.
     """
     return Acceptance("barker", laziness=laziness)
 
@@ -260,7 +260,7 @@ def _penalty(log_ratio, noise_sd):
     because the product of e^l and Phi(-y) would lose their last digits.
     """
     # x may be a small difference of l/s and s/2, so s^2 is needed with all its digits.
-    # s = high + low, and high^2 is exact.
+    # It is computed from s = high + low, where high^2 is exact.
     high = lax.reduce_precision(jnp.asarray(noise_sd, jnp.float64), 11, 23)
     low = noise_sd - high
     x = ((log_ratio - high**2 / 2) - low * (high + noise_sd) / 2) / noise_sd

@@ -83,11 +83,12 @@ class LogisticRegression:
     def half_range(self) -> float:
         """Bound on the half range of v per unit of distance; between B / 2 and B.
 
-        Let theta = p d/||d|| + q e, with e a unit vector orthogonal to d and q >= 0.
-        The largest value of s(-z . theta) z . d, and that of its negative, are B ||d||
-        times the maxima of cos(f) s(B (q sin(f) -+ p cos(f))) over angles f in
-        [0, pi/2]. Half of the sum of the two is even in p and grows with q. So with the
-        radius r it is enough to look at p in [0, r] with q^2 = r^2 - p^2.
+        Let theta = p d/||d|| + q e, where e is a unit vector orthogonal to d and
+        q >= 0. The largest value of s(-z . theta) z . d, and that of its negative, are
+        B ||d|| times the maxima of cos(f) s(B (q sin(f) -+ p cos(f))) over angles f in
+        [0, pi/2]. Half of the sum of the two maxima is even in p and grows with q. So
+        for positions within the radius r, its supremum is found among p in [0, r] with
+        q^2 = r^2 - p^2.
         """
         if math.isinf(self.radius):
             return self.lipschitz
@@ -99,10 +100,10 @@ class LogisticRegression:
     def __call__(self, position, proposed) -> tuple[jax.Array, jax.Array]:
         """Range of v over all records, ``(low, high)`` in nats, float64 scalars.
 
-        Given a = z . d > 0, v falls with c = z . (theta + theta') / 2. So the largest v
-        lies on the arc z = B (cos(f) d/||d|| - sin(f) e), f in [0, pi/2], on which c is
-        smallest; e is the direction of the part of theta that is orthogonal to d. On
-        the arc v = log(1 + (e^a - 1) s(-c - a/2)).
+        For a given a = z . d > 0, v decreases with c = z . (theta + theta') / 2. Let e
+        be the direction of the part of theta that is orthogonal to d. On the arc
+        z = B (cos(f) d/||d|| - sin(f) e), f in [0, pi/2], c is smallest for its a, so
+        the largest v lies on this arc. There, v = log(1 + (e^a - 1) s(-c - a/2)).
 
         The grid needs a bound on the second derivative of v with respect to f. Here v
         is the integral of s(-w) a over the segment, where w = z . theta. The following

@@ -68,7 +68,8 @@ class Posterior:
 
     def __post_init__(self):
         leaves = jax.tree_util.tree_leaves_with_path(self.data)
-        # JAX rebuilds dataclasses with booleans and placeholders, too.
+        # JAX rebuilds dataclasses with booleans or placeholders in the place of arrays,
+        # so these are not refused.
         wrong = int, float, complex, str, bytes
         if any(type(leaf) in wrong or isinstance(leaf, PathLike) for _, leaf in leaves):
             raise ValueError(
@@ -135,10 +136,10 @@ class Posterior:
         return jax.tree.map(np.asarray, draws)
 
     def prior_draws(self) -> Any:
-        """Draws from the prior as `constrain` returns them, in one chain.
+        """Draws from the prior in the form that `constrain` returns, or None.
 
-        This class knows the prior's log density alone and returns None. A subclass that
-        can draw from the prior overrides the method.
+        This class has only the prior's log density, so it returns None. A subclass that
+        can draw from the prior returns leaves ``(1, draws, ...)``, that is one chain.
         """
         return None
 

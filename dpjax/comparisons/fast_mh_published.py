@@ -85,7 +85,7 @@ def as_top_level_api(
     delta: float,
     proposal: Proposal = proposals.gaussian,
 ) -> Algorithm:
-    """DP-Fast MH (Zhang and Zhang 2023), which is less private than it claims.
+    """DP-Fast MH (Zhang and Zhang 2023), which is less private than the paper claims.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def as_top_level_api(
             "epsilon must be positive and finite and delta in (0, 1), got "
             f"{epsilon} and {delta}"
         )
-    # A smaller K would leave the minibatch test without its noise.
+    # This K keeps d' below 1. With d' = 1.25 the minibatch test would have no noise.
     least = delta * num_records / 2
     if not least < max_batch_size < math.inf:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Jobs from TOML files: what to sample, how, for what budget."""
+"""Jobs from TOML files: what to sample, how, and for which budget."""
 
 from dpjax.config.job import Job, load, read
 from dpjax.config.keys import ConfigError

@@ -19,11 +19,20 @@ KEYS["is_mass_matrix_diagonal"] = KEYS["is_mass_matrix_diagonal"]._replace(
 )
 
 INITIAL = ("step_size", "inverse_mass_matrix")
-"""Arguments of the sampler at which tuning begins."""
+"""Arguments of the sampler that give the values at which tuning begins."""
 
 
 def read(table, sampler, options: dict):
-    """``posterior -> Algorithm``: the sampler with these options, adapted.
+    """``posterior -> Algorithm``: the adapted sampler.
+
+    Parameters
+    ----------
+    table
+        The table.
+    sampler
+        A sampler of dpjax.
+    options
+        The keyword arguments of the sampler from ``[algorithm]``.
 
     Raises
     ------

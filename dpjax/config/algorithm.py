@@ -1,4 +1,8 @@
-"""The table ``[algorithm]`` of Metropolis-Hastings samplers."""
+"""The table ``[algorithm]``: for Metropolis-Hastings samplers, and a way to others.
+
+`read` hands the tables of other samplers to `dpjax.config.sgmcmc` and
+`dpjax.config.vi`.
+"""
 
 import numpy as np
 
@@ -36,7 +40,7 @@ ADAPTABLE = {
 """Samplers with accept bits, for which there may be an ``[adaptation]``."""
 
 BY_GRADIENTS = {"dpvi": vi, **dict.fromkeys(sgmcmc.SAMPLERS, sgmcmc)}
-"""The modules that read the tables of the other samplers."""
+"""The other algorithms, with the modules that read their tables."""
 
 PROPOSALS = ("fixed_length", "gaussian", "one_component", "guided_walk")
 
@@ -64,7 +68,7 @@ METRIC = Key(
 
 
 def keys(name: str) -> dict[str, Key]:
-    """The keys beside ``name``."""
+    """The keys of ``[algorithm]`` for the sampler `name`, except ``name`` itself."""
     function = ADAPTABLE[name].as_top_level_api
     found = keys_of(function, KINDS)
     if "proposal" in found:
@@ -122,7 +126,7 @@ def read(table, model: Model, run: Run, budget: Budget) -> tuple[Sampler, dict]:
 
 
 def _public_bound(name, table, bounds):
-    """The model's own bound that ``clip_bound`` names."""
+    """The bound of `dpjax.bounds` that the text in ``clip_bound`` names."""
     kinds = ["lipschitz"]
     if "expected_batch_size" in table:
         kinds.append("range")

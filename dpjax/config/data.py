@@ -26,13 +26,13 @@ __all__ = ["ADULT", "GENERATED", "MNIST", "Records", "generated", "labelled"]
 
 ADULT_RECORDS, ADULT_DIMS = 32_561, {"compact": 9, "all": 108}
 MNIST_RECORDS = 5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949
-"""Training images of the digits 0 to 9."""
+"""Number of training images of each digit from 0 to 9."""
 
 MNIST_DIM = 50
-"""Features of an image."""
+"""Number of features of an image."""
 
 MAX_GENERATED = 10**9
-"""Numbers in generated records, 8 GB."""
+"""The most numbers in all generated records together. They fill 8 GB."""
 
 
 def _are_digits(value) -> bool:
@@ -66,12 +66,12 @@ class Records(NamedTuple):
     outline
         Made-up records of the same shapes, as a tuple of arrays.
     load
-        Reads the records; returns them as such a tuple, the names of the model's
-        parameters, and a held-out test set or None.
+        ``() -> (records, names, test)``: reads the records, a tuple of arrays. `names`
+        are those of the model's parameters. `test` is a held-out test set, or None.
     dim
-        Number of parameters.
+        Number of parameters of the model.
     has_unit_rows
-        Whether no row of features has a norm above 1.
+        Whether every row of features has a norm of at most 1.
     """
 
     outline: tuple[Any, ...]
@@ -81,7 +81,15 @@ class Records(NamedTuple):
 
 
 def generated(source, family: Family, constants: dict, is_vector: bool) -> Records:
-    """Records that `family` simulates with its `constants`: vectors, or numbers."""
+    """Records that `family` simulates with its `constants`.
+
+    `source` is the table. The records are vectors if `is_vector`, otherwise numbers.
+
+    Raises
+    ------
+    ConfigError
+        If there are unknown or invalid keys, or too many numbers to generate.
+    """
     _, source = named(source, "source", ("generated",), "[data]")
     keys = GENERATED if is_vector else without(GENERATED, "dim")
     check_keys(source, "[data]", keys)
@@ -102,7 +110,15 @@ def generated(source, family: Family, constants: dict, is_vector: bool) -> Recor
 
 
 def labelled(source) -> Records:
-    """Pairs of features and labels, from Adult or MNIST."""
+    """Records that are pairs of features and labels, from Adult or MNIST.
+
+    `source` is the table.
+
+    Raises
+    ------
+    ConfigError
+        If there are unknown or invalid keys.
+    """
     kinds = {"adult": _adult, "mnist": _mnist}
     kind, options = named(source, "source", tuple(kinds), "[data]")
     return kinds[kind](options)
@@ -152,5 +168,5 @@ def _numbered(dim):
 
 
 def _zeros(*shape):
-    """Zeros that take no memory."""
+    """An array of zeros that takes no memory."""
     return np.broadcast_to(0.0, shape)

@@ -1,8 +1,8 @@
 """Jobs from TOML files: what to sample, how, and for which budget.
 
-The page docs/configuration.md lists the tables of a file and their keys. It is printed
-by `dpjax.config.reference` from the schema that files are checked with. An unknown key
-is an error.
+The page docs/configuration.md lists the tables of a file and their keys.
+`dpjax.config.reference` prints that page from the schema that files are checked with.
+An unknown key is an error.
 """
 
 import functools
@@ -53,21 +53,26 @@ class Job:
     algorithm_fn
         ``posterior -> Algorithm``, or None if `sample_fn` draws.
     budget
-        What the run may spend.
+        The budget that the run may spend.
     run
-        Keyword arguments for `dpjax.run`. Their ledger is None if the file names none
-        and its data are not the user's own file.
+        Keyword arguments for `dpjax.run`, or for `sample_fn` if there is no
+        `algorithm_fn`. The ledger among them is None if the configuration names no
+        ledger and the data are not a file of the user's own.
     outline
-        The posterior with made-up records, which is all that accounting needs.
+        The posterior with made-up records of the shapes of the data. Accounting needs
+        no more.
     load
-        Reads the data; returns the posterior, the parameters' names (None if they have
-        names of their own), and a held-out test set of records or None.
+        ``() -> (posterior, names, test)``: reads the data. `names` are those of the
+        parameters, or None if the leaves of a position have names of their own. `test`
+        is a held-out test set of records, or None.
     sample_fn
-        Stands in for `dpjax.run` if there is no `algorithm_fn`; otherwise None.
+        Function to call in place of `dpjax.run` if there is no `algorithm_fn`;
+        otherwise None.
     plan_fn
-        Says what `sample_fn` would give, as `dpjax.numpyro.plan`.
+        Function that plans a call of `sample_fn`, as `dpjax.numpyro.plan`; None if
+        there is no `sample_fn`.
     tables
-        What the file says, without the seed, which would undo the privacy.
+        The tables of the file, without the seed, which would undo the privacy.
     """
 
     name: str
@@ -82,12 +87,13 @@ class Job:
 
 
 def load(path) -> Job:
-    """Read and check a configuration; no data are read.
+    """Read and check the configuration file `path`; no data are read.
 
     Raises
     ------
     ConfigError
-        If the file is missing, is not TOML, or holds unknown or invalid keys.
+        If the file is missing, cannot be read, is not TOML, or holds unknown or invalid
+        keys.
     """
     path = Path(path)
     try:
@@ -105,7 +111,16 @@ def load(path) -> Job:
 
 
 def read(tables, name: str, folder: Path = Path()) -> Job:
-    """The job that the tables of a file in `folder` describe; no data are read.
+    """The job that the tables of a configuration describe; no data are read.
+
+    Parameters
+    ----------
+    tables
+        The tables of the file, as `tomllib` returns them.
+    name
+        Name of the job.
+    folder
+        The folder in which files that the configuration names are looked up.
 
     Raises
     ------
@@ -152,7 +167,11 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
 
 
 def _algorithm_fn(tables, model, run, budget):
-    """``posterior -> Algorithm``, tried on the outline of the model."""
+    """``posterior -> Algorithm``.
+
+    It is tried on the outline of the model, so that invalid options raise an error
+    before data are read.
+    """
     sampler, options = algorithm.read(tables["algorithm"], model, run, budget)
     algorithm_fn = functools.partial(sampler, **options)
     if "adaptation" in tables:

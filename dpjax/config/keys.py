@@ -1,8 +1,9 @@
 """The schema of configuration files: which keys a table has, and what they may hold.
 
-The schema of a table is a dict of `Key` by name. Most of them describe the arguments of
-a function, and `keys_of` reads them off its signature and its docstring. A table is
-checked where it is read, and `dpjax.config.reference` prints all schemata.
+The schema of a table is a dict from the names of its keys to a `Key` each. Most keys
+stand for the arguments of a function, and `keys_of` takes them from its signature and
+its docstring. Each table is checked by the module that reads it.
+`dpjax.config.reference` prints all schemata.
 """
 
 import inspect
@@ -37,10 +38,11 @@ __all__ = [
 ]
 
 REQUIRED = inspect.Parameter.empty
-"""Default of a key that has none."""
+"""The `Key.default` of a key that must be given."""
 
 TINY, HUGE = 1e-30, 1e30
-"""Sizes of the numbers that float32 holds, with room for squares of what is usual."""
+"""Smallest and largest absolute value of a number other than zero. Float32 holds these
+numbers, and the squares of numbers of ordinary size."""
 
 
 class ConfigError(ValueError):
@@ -48,12 +50,12 @@ class ConfigError(ValueError):
 
 
 class Kind(NamedTuple):
-    """What the value of a key may be.
+    """A set of values that a key may have.
 
     words
-        As in "must be a number".
+        What the error message says after "must be", such as "a number".
     accepts
-        ``value -> bool`` for any value that TOML can hold.
+        ``value -> bool``, for any value that TOML can hold.
     """
 
     words: str
@@ -64,12 +66,12 @@ class Key(NamedTuple):
     """A key of a table.
 
     kind
-        What its value may be.
+        The values that the key may have.
     meaning
-        For the reference, in Markdown.
+        Text for the reference, in Markdown.
     default
-        What holds if the key is left out: `REQUIRED` if it may not be, and None if the
-        meaning says what happens.
+        The value that holds if the key is left out. It is `REQUIRED` if the key must be
+        given, and None if the meaning says what holds.
     """
 
     kind: Kind
@@ -78,7 +80,7 @@ class Key(NamedTuple):
 
 
 def count_to(most: int) -> Kind:
-    """Integers from 1 to `most`."""
+    """The kind of integers from 1 to `most`."""
     return Kind(
         f"a whole number between 1 and {most:,}",
         lambda value: type(value) is int and 1 <= value <= most,
@@ -86,7 +88,7 @@ def count_to(most: int) -> Kind:
 
 
 def one_of(names: Collection[str]) -> Kind:
-    """Texts that are among the names."""
+    """The kind of texts that are among `names`."""
     return Kind(
         f"one of {', '.join(names)}",
         lambda value: isinstance(value, str) and value in names,
@@ -94,7 +96,7 @@ def one_of(names: Collection[str]) -> Kind:
 
 
 def either(first: Kind, second: Kind) -> Kind:
-    """What is of one of two kinds."""
+    """The kind of values that are of one of two kinds."""
     return Kind(
         f"{first.words}, or {second.words}",
         lambda value: first.accepts(value) or second.accepts(value),
@@ -143,12 +145,22 @@ OF_TYPES = {
 
 
 def check_keys(table, where: str, keys: dict[str, Key]) -> None:
-    """Refuse a table that does not have these keys and no others.
+    """Refuse a table that does not fit its schema.
+
+    Parameters
+    ----------
+    table
+        The table.
+    where
+        The name of the table in an error message.
+    keys
+        The schema.
 
     Raises
     ------
     ConfigError
-        If a key is not known, lacks, or has a value of another kind.
+        If it is not a table, a key is not in the schema, a required key is missing, or
+        a value is of another kind.
     """
     if not isinstance(table, dict):
         raise ConfigError(f"{where} must be a table, got {_shown(table)}")
@@ -165,13 +177,25 @@ def check_keys(table, where: str, keys: dict[str, Key]) -> None:
 
 
 def named(table, key: str, allowed, where: str) -> tuple[Any, dict]:
-    """The value of `key`, if it is one of those allowed, and the rest of the table."""
+    """The value of `key`, which must be one of those allowed, and the other keys.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a table, or the value is missing or another.
+    """
     _check(table, TABLE, where)
     return choice(table.get(key), allowed, f"{where} {key}"), without(table, key)
 
 
 def choice(value, allowed: Collection[str], where: str) -> Any:
-    """`value`, if it is one of those allowed."""
+    """`value`, which must be one of those allowed.
+
+    Raises
+    ------
+    ConfigError
+        If it is not; the message calls it `where`.
+    """
     _check(value, one_of(allowed), where)
     return value
 
@@ -182,7 +206,7 @@ def _check(value, kind: Kind, where: str) -> None:
 
 
 def _shown(value) -> str:
-    """As in an error message: short, and in one line."""
+    """A value as an error message shows it: short, and in one line."""
     if value is None:
         return "nothing"
     try:
@@ -192,7 +216,7 @@ def _shown(value) -> str:
 
 
 def without(table: dict, *keys: str) -> dict:
-    """The table without these keys."""
+    """A copy of the table without these keys."""
     return {key: value for key, value in table.items() if key not in keys}
 
 
@@ -203,14 +227,19 @@ def keys_of(
 ) -> dict[str, Key]:
     """Keys for arguments of a function.
 
+    The kind of a key is that of the argument's annotation or default, its meaning is
+    that of the docstring, and its default is that of the argument.
+
     Parameters
     ----------
     function
-        With a docstring in the style of numpydoc.
+        A function or class with a docstring in the style of numpydoc.
     kinds
-        Kinds of arguments whose annotations or defaults do not tell.
+        Kinds by the name of the argument, for arguments whose annotations and defaults
+        do not determine the kind.
     names
-        Names of the arguments; by default the keyword-only ones, and those of `kinds`.
+        Names of the arguments. By default they are the keyword-only ones, and those in
+        `kinds`.
     """
     arguments = inspect.signature(function).parameters
     if names is None:
@@ -231,7 +260,10 @@ def keys_of(
 
 
 def _kind(argument: inspect.Parameter) -> Kind:
-    """What the annotation says, less None, or the type of the default."""
+    """The kind of an argument's annotation, in which None is ignored.
+
+    Without an annotation it is the kind of the default.
+    """
     annotation = argument.annotation
     if annotation is REQUIRED:
         annotation = type(argument.default)
@@ -240,7 +272,10 @@ def _kind(argument: inspect.Parameter) -> Kind:
 
 
 def _meanings(function) -> dict[str, str]:
-    """What the docstring says of each parameter; a class inherits from its bases."""
+    """The descriptions of the parameters in a docstring, by name.
+
+    For a class, those of its bases are included.
+    """
     found = {}
     for source in reversed(getattr(function, "__mro__", [function])):
         text = inspect.cleandoc(source.__doc__ or "")

@@ -27,38 +27,42 @@ FAMILIES = {
     "gaussian_mixture": MIXTURE,
 }
 OF_VECTORS = ("banana", "correlated_gaussian")
-"""Families whose records are vectors; those of the others are numbers."""
+"""Families whose records are vectors. The records of other families are numbers."""
 
 BUILDERS = {
     **{name: family.build for name, family in FAMILIES.items()},
     "logistic_regression": logistic_regression,
 }
 KEYS = {name: keys_of(build, {"covariance": ROWS}) for name, build in BUILDERS.items()}
-"""By model, the keys beside ``name``."""
+"""For each model, the keys of ``[model]`` except ``name``."""
 
 
 class Model(NamedTuple):
     """A posterior whose data are not read yet.
 
     outline
-        The posterior with made-up records.
+        The posterior with made-up records of the shapes of the data.
     load
-        Reads the data; returns the posterior, the parameters' names (None if they have
-        names of their own), and a held-out test set of records or None.
+        ``() -> (posterior, names, test)``: reads the data. `names` are those of the
+        parameters, or None if the leaves of a position have names of their own. `test`
+        is a held-out test set of records, or None.
     fisher_information
         ``position -> (d, d)`` as in `dpjax.fisher`, or None.
     dim
         Number of parameters, d.
     bounds
-        One of `dpjax.bounds`, or None.
+        An object of `dpjax.bounds`, or None.
     initial_position_fn
-        ``num_chains -> position`` where chains start; None if ``[run]`` says where.
+        ``num_chains -> positions`` where chains start, a pytree with leaves
+        ``(chains, ...)``. None if ``[run]`` gives the start.
     sample_fn
-        What draws without an ``[algorithm]``, as `dpjax.numpyro.sample`, or None.
+        Function that draws without an ``[algorithm]``, as `dpjax.numpyro.sample`, or
+        None.
     plan_fn
-        What says what these draws would be, as `dpjax.numpyro.plan`, or None.
+        Function that plans a call of `sample_fn`, as `dpjax.numpyro.plan`, or None.
     ledger
-        What all runs on the user's own file share by default; None for other data.
+        The ledger that all runs on the user's own file share by default. None for other
+        data.
     """
 
     outline: Posterior

@@ -1,4 +1,4 @@
-"""The tables ``[model]`` and ``[data]`` of a NumPyro model, or of a formula."""
+"""The tables ``[model]`` and ``[data]`` for a NumPyro model, or for a formula."""
 
 import dataclasses
 import functools
@@ -80,13 +80,13 @@ TEXTS = Kind(
 )
 
 MAKERS = ("simulate_fn", "score_nodes")
-"""Functions that make observations up."""
+"""Keys that name functions which make up observations."""
 
 PUBLIC = Kind("a table of numbers, texts, and lists or rows of numbers", _is_public)
 
 
 def keys() -> dict[str, Key]:
-    """The keys of ``[model]``."""
+    """The keys of ``[model]`` for a NumPyro model."""
     from dpjax.numpyro import posterior
 
     function = Key(TEXT, 'The model, as in ``"my_model.py:model"``.')
@@ -96,7 +96,7 @@ def keys() -> dict[str, Key]:
 
 
 def formula_keys() -> dict[str, Key]:
-    """The keys of ``[model]`` with a formula."""
+    """The keys of ``[model]`` for a formula."""
     from dpjax.numpyro import Regression
     from dpjax.numpyro.glm import FAMILIES
 
@@ -105,17 +105,24 @@ def formula_keys() -> dict[str, Key]:
 
 
 def read(model, source, folder: Path) -> Model:
-    """The model that the two tables describe; files are looked up in `folder`.
+    """The model that the tables ``[model]`` and ``[data]`` describe.
 
-    The model's file is run, and the function in it that makes up records. No data are
-    read.
+    Python files that the tables name are executed, and so is the function that makes up
+    records. No data are read.
+
+    Parameters
+    ----------
+    model, source
+        The tables ``[model]`` and ``[data]``.
+    folder
+        The folder in which files that the tables name are looked up.
 
     Raises
     ------
     ConfigError
         If there are unknown or invalid keys.
     """
-    # NumPyro is not imported by jobs that do not need it.
+    # NumPyro is imported here, so that jobs without it do not import it.
     from dpjax.numpyro import fisher_information, initial_position, plan, sample
 
     of_tables = _of_formula if "formula" in model else _of_function
@@ -124,7 +131,7 @@ def read(model, source, folder: Path) -> Model:
 
     @functools.cache
     def information():
-        # A proposal asks for it while a program is traced.
+        # A proposal calls this while a program is traced.
         with jax.ensure_compile_time_eval():
             return jax.jit(fisher_information(made_up))
 
@@ -154,7 +161,17 @@ def read(model, source, folder: Path) -> Model:
 
 
 def _of_function(model, source, folder: Path):
-    """A posterior with made-up records, their outline, and what reads the records."""
+    """The posterior of a NumPyro model, before its records are read.
+
+    Returns
+    -------
+    made_up
+        The posterior with made-up records.
+    outline
+        These records, a dict of arrays of the shapes of the data.
+    read_records
+        ``() -> records``: reads the data, a dict of arrays.
+    """
     from dpjax.numpyro import complete_cases, posterior
 
     known = keys()
@@ -180,7 +197,7 @@ def _of_function(model, source, folder: Path):
 
 
 def _of_formula(model, source, folder: Path):
-    """As `_of_function`, for a formula."""
+    """The posterior of a formula; it returns what `_of_function` returns."""
     from dpjax.numpyro import Regression
 
     check_keys(model, "[model]", formula_keys())
@@ -197,7 +214,17 @@ def _schema(source, folder: Path) -> Schema:
 
 
 def _source(source, folder: Path):
-    """A function that reads the records, records of their shapes, and a design."""
+    """The records that ``[data]`` describes, before they are read.
+
+    Returns
+    -------
+    read
+        ``() -> records``: reads the data, a dict of arrays.
+    outline
+        Made-up records of the shapes of the data, a dict of arrays.
+    example
+        A few made-up records, for the `example` of `dpjax.numpyro.posterior`.
+    """
     known = FILE if "file" in source else FUNCTION
     check_keys(source, "[data] (of a file or a function)", known)
     num_records = source["num_records"]
@@ -224,7 +251,7 @@ def _source(source, folder: Path):
 
 
 def _outline(example: dict, num_records: int) -> dict:
-    """So many records of the shapes of the example, which take no memory."""
+    """`num_records` copies of the first record of `example`, which take no memory."""
     return {
         name: np.broadcast_to(value[:1], (num_records, *value.shape[1:]))
         for name, value in example.items()
@@ -232,7 +259,13 @@ def _outline(example: dict, num_records: int) -> dict:
 
 
 def _function(text, folder: Path, where: str) -> Callable:
-    """The function that ``"file.py:name"`` names."""
+    """The function that ``"file.py:name"`` names; the file in `folder` is executed.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such file or function. The message calls the text `where`.
+    """
     file, _, name = str(text).partition(":")
     path = folder / file
     if not (name and path.suffix == ".py" and path.is_file()):

@@ -33,7 +33,9 @@ KEYS = {
 
 
 def read(table, folder: Path) -> tuple[Budget, Path | None]:
-    """The budget, and the ledger, looked up in `folder`, or None.
+    """The budget that the table describes, and the path of its ledger or None.
+
+    `folder` is that of the configuration, beside which the ledger is.
 
     Raises
     ------

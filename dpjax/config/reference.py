@@ -31,7 +31,7 @@ that a configuration names lie beside it. This page is printed by
 
 
 def markdown() -> str:
-    """The page docs/configuration.md."""
+    """The text of the page docs/configuration.md."""
     parts = [START, *_section("The file", job.TABLES)]
     for name, keys in model.KEYS.items():
         parts += _section(f'[model] with name = "{name}"', keys)

@@ -61,19 +61,27 @@ START = {
 
 
 class Run(NamedTuple):
-    """What ``[run]`` says.
+    """The content of ``[run]``.
 
     options
         Keyword arguments of `dpjax.run`, or of the model's `sample_fn`.
     start
-        The initial position without jitter, or None if `sample_fn` finds it.
+        The initial position, a pytree without an axis for chains: the given ``start``,
+        or the first chain's position on a NumPyro model. None if `sample_fn` finds it.
     """
 
     options: dict[str, Any]
     start: Any = None
 
     def released(self, algorithm: Algorithm, budget: Budget, missing: str) -> list:
-        """``[(event, count), ...]`` of all steps of all chains, to calibrate `missing`.
+        """``[(event, count), ...]`` of all steps of all chains.
+
+        It is used to calibrate a key of ``[algorithm]`` that is left out.
+
+        Parameters
+        ----------
+        missing
+            The name of that key, for the error message.
 
         Raises
         ------
@@ -91,7 +99,10 @@ class Run(NamedTuple):
 
 
 def calibrated(events_fn, budget: Budget, bracket: tuple[float, float]) -> float:
-    """The value in `bracket` at which `events_fn` spends the budget."""
+    """The value in `bracket` with which the events of a run spend the budget.
+
+    `events_fn` maps the value to ``[(event, count), ...]`` of the whole run.
+    """
     epsilon, delta = budget.epsilon, budget.delta
     return privacy.calibrate(
         events_fn, num_steps=1, epsilon=epsilon, delta=delta, bracket=bracket
@@ -99,7 +110,7 @@ def calibrated(events_fn, budget: Budget, bracket: tuple[float, float]) -> float
 
 
 def read(table, model: Model) -> Run:
-    """The run of an ``[algorithm]``.
+    """The run described by ``[run]``, for a job with an ``[algorithm]``.
 
     Raises
     ------
@@ -125,7 +136,7 @@ def read(table, model: Model) -> Run:
 
 
 def read_without_algorithm(table) -> Run:
-    """The run of a model's `sample_fn`.
+    """The run described by ``[run]``, for a job that calls the model's `sample_fn`.
 
     Raises
     ------
@@ -139,7 +150,7 @@ def read_without_algorithm(table) -> Run:
 
 
 def keys_without_algorithm() -> dict[str, Key]:
-    """The keys of ``[run]`` where there is no ``[algorithm]``."""
+    """The keys of ``[run]`` in a job without an ``[algorithm]``."""
     # NumPyro is not imported by jobs that do not need it.
     from dpjax.numpyro.sample import METHODS, sample
 
@@ -149,7 +160,7 @@ def keys_without_algorithm() -> dict[str, Key]:
 
 
 def _options(table) -> dict[str, Any]:
-    """The arguments, with the key that an ``unsafe_seed`` stands for."""
+    """The keyword arguments in the table; ``unsafe_seed`` becomes ``unsafe_key``."""
     options = without(table, "unsafe_seed")
     if "unsafe_seed" in table:
         options["unsafe_key"] = jax.random.key(table["unsafe_seed"])

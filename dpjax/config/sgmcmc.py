@@ -1,4 +1,4 @@
-"""The table ``[algorithm]`` of stochastic gradient MCMC."""
+"""The table ``[algorithm]`` for stochastic gradient MCMC."""
 
 import functools
 
@@ -50,17 +50,19 @@ SCHEDULES = {
         ),
     },
 }
-"""By schedule, the keys of ``step_size`` beside ``schedule``."""
+"""For each schedule, the keys of the table ``step_size`` except ``schedule``."""
 
 
 def keys(name: str) -> dict[str, Key]:
-    """The keys beside ``name``."""
+    """The keys of ``[algorithm]`` for the sampler `name`, except ``name`` itself."""
     found = keys_of(SAMPLERS[name].as_top_level_api)
     return {"step_size": STEP_SIZE, **without(found, "dim")}
 
 
 def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
     """The sampler and its keyword arguments; no data are read.
+
+    If no size of the first step is given, it is set to spend the budget.
 
     Raises
     ------
@@ -78,7 +80,11 @@ def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
 
 
 def _step_size_fn(value):
-    """What the key says, or a partial that lacks the size of the first step."""
+    """The step size, a number or a schedule, that the key ``step_size`` describes.
+
+    If the key gives no size of the first step, a `functools.partial` is returned that
+    makes the step size from it.
+    """
     if not isinstance(value, dict):
         return value
     if not value:
@@ -93,7 +99,10 @@ def _step_size_fn(value):
 
 
 def _first_step_size(sampler, options, step_size_fn, model, run, budget) -> float:
-    """The size of the first step that spends the budget on the steps of all chains."""
+    """The size of the first step with which all chains together spend the budget.
+
+    `step_size_fn` makes the step size from it.
+    """
 
     def events(size):
         given = {**options, "step_size": step_size_fn(size)}

@@ -1,4 +1,4 @@
-"""The table ``[algorithm]`` of variational inference."""
+"""The table ``[algorithm]`` for variational inference."""
 
 import optax
 
@@ -33,11 +33,11 @@ GUIDE_KEYS = {
     "full_rank": keys_of(FullRank, names=["init_scale"]),
 }
 BRACKET = 0.1, 1e4
-"""Range in which a noise multiplier that spends the budget is searched."""
+"""Range in which the noise multiplier that spends the budget is searched for."""
 
 
 def keys(name: str) -> dict[str, Key]:
-    """The keys beside ``name``."""
+    """The keys of ``[algorithm]`` for the algorithm `name`, except ``name`` itself."""
     found = keys_of(dpvi.as_top_level_api, {"guide": TABLE, "preconditioner": TREE})
     found["noise_multiplier"] = Key(
         NUMBER,
@@ -51,6 +51,8 @@ def keys(name: str) -> dict[str, Key]:
 
 def read(name: str, table, model: Model, run: Run, budget: privacy.Budget):
     """`dpvi` and its keyword arguments; no data are read.
+
+    If no noise multiplier is given, it is set to spend the budget.
 
     Raises
     ------
@@ -87,7 +89,7 @@ def _optimizer(table, run):
 
 
 def _noise_multiplier(options, model, run, budget) -> float:
-    """The noise that spends the budget on the steps of all chains."""
+    """The noise multiplier with which all chains together spend the budget."""
 
     def events(noise_multiplier):
         algorithm = dpvi(model.outline, **options, noise_multiplier=noise_multiplier)

@@ -1,8 +1,8 @@
-"""The Adult data set: found or downloaded, and encoded record by record.
+"""The Adult data set: read from a local file or downloaded, and encoded.
 
-The encoding is part of the privacy argument. Every constant below is public, nothing is
-fitted to the data, and the encoding of a record depends on that record alone. So
-replacing one record replaces one row of features, whose norm is at most 1.
+Privacy depends on the encoding. Every constant below is public, nothing is fitted to
+the data, and the encoding of a record depends on that record alone. So replacing one
+record replaces one row of features, whose norm is at most 1.
 
 References
 ----------
@@ -22,7 +22,7 @@ from dpjax.datasets import files
 __all__ = ["adult_features", "load_adult"]
 
 _URL = "https://archive.ics.uci.edu/static/public/2/adult.zip"
-# Of the tables as they are stored, uncompressed.
+# SHA-256 of the stored tables, before they are compressed.
 _SHA256 = {
     "train": "f2c62076f19504d99a38b22badf445a7f42530ade6b827acf78dd143fbce38bb",
     "test": "f6b1801c5d231515ea5ff04d4444997bacd57e04876e94710cb9b9bd5549c033",
@@ -66,8 +66,8 @@ def load_adult() -> dict[str, dict[str, np.ndarray]]:
     """The two files of Adult as raw columns.
 
     The function looks for ``adult_train.csv.gz`` and ``adult_test.csv.gz`` in
-    ``$DPJAX_DATA`` and then in the user's cache. What it does not find it makes from
-    the originals at UCI, and stores it in the cache.
+    ``$DPJAX_DATA`` and then in the user's cache. If it does not find a file, it
+    downloads the original from UCI, converts it, and stores the file in the cache.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def load_adult() -> dict[str, dict[str, np.ndarray]]:
     Raises
     ------
     FileNotFoundError
-        If a file is nowhere and cannot be downloaded.
+        If a file is not found and cannot be downloaded.
     RuntimeError
         If a file found or downloaded is not the published one.
     """
@@ -92,24 +92,24 @@ def adult_features(columns_of_split, columns="all"):
     Every row is divided by ``max(c, its norm)`` with c = 3 (``"all"``) or 2
     (``"compact"``), so its norm is at most 1. ``fnlwgt``, a survey weight computed from
     other people's records, is not used. Values outside the public ranges are clipped to
-    them; a missing or unknown category is all zeros.
+    them. In a one-hot encoding, a missing or unknown category is all zeros.
 
     Parameters
     ----------
     columns_of_split
         One of the values of `load_adult`.
     columns
-        ``"compact"``: nine features, for samplers whose cost grows with dimension:
-        intercept; age and its square; years of education; weekly hours; capital gain
-        above 5000 and capital loss above 1500 US dollars; married or not (1, -1);
-        occupation in three ranks (1, 0, -1). ``"all"``: 108 features, the numbers of
-        ``"compact"``, the logarithms of capital gain and loss, and every category
-        one-hot.
+        ``"compact"`` gives nine features, for samplers whose cost grows with the
+        dimension: intercept; age and its square; years of education; weekly hours;
+        capital gain above 5000 and capital loss above 1500 US dollars; married or not
+        (1, -1); occupation in three ranks (1, 0, -1). ``"all"`` gives 108 features: the
+        first seven of ``"compact"``, the logarithms of capital gain and loss, and all
+        categories one-hot.
 
     Returns
     -------
     features : ndarray
-        float32, shape ``(n, d)``, the intercept first.
+        float32, shape ``(n, d)``. The first column is the intercept.
     labels : ndarray
         float32 in {0, 1}, shape ``(n,)``: 1 for an income above 50,000 US dollars.
     names : list of str
@@ -126,7 +126,7 @@ def adult_features(columns_of_split, columns="all"):
     named = _numbers(columns_of_split) | encode(columns_of_split)
     features = np.column_stack([*named.values()]).astype(np.float64)
     norms = np.linalg.norm(features, axis=1, keepdims=True)
-    # The last factor is larger than the rounding to float32, so norms stay at most 1.
+    # The last factor exceeds the error of rounding to float32, so norms stay at most 1.
     features /= np.maximum(min_divisor, norms) * (1 + 2.0**-22)
     labels = columns_of_split["income"] == ">50K"
     return features.astype(np.float32), labels.astype(np.float32), list(named)
@@ -194,5 +194,6 @@ def _log_scaled(values, largest):
     return np.log1p(np.clip(values, 0, largest)) / np.log1p(largest)
 
 
-# The features beyond the numbers, and the least number that rows are divided by.
+# For each value of `columns`: the function that makes the features beyond those of
+# `_numbers`, and the least number that rows are divided by.
 _ENCODINGS = {"all": (_all, 3.0), "compact": (_compact, 2.0)}

@@ -1,4 +1,4 @@
-"""Files of public data sets: found on this machine, or downloaded once."""
+"""Files of public data sets, which are downloaded once if this machine has none."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ __all__ = ["arrays", "check", "load", "readable", "user_cache"]
 
 
 def user_cache() -> Path:
-    """``$XDG_CACHE_HOME/dpjax`` or ``~/.cache/dpjax``."""
+    """The folder ``$XDG_CACHE_HOME/dpjax``, or ``~/.cache/dpjax`` if that is unset."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpjax"
 
 
@@ -35,19 +35,24 @@ def load(
     name
         Name of the file.
     url
-        Where the original is published; None if `convert` cannot read it.
+        Where the original is published; None if the file cannot be made from it here.
     parse
-        ``(content, source) -> parsed``. It raises RuntimeError, which names the source,
-        if the content is not the published one; such a download is not stored.
+        ``(content, source) -> parsed``. If the content is not the published one, it
+        raises a RuntimeError that names the source. Such a download is not stored.
     convert
-        From the original to the content of the file.
+        ``original -> content``: makes the content of the file from the original.
+
+    Returns
+    -------
+    The value of `parse`.
 
     Raises
     ------
     FileNotFoundError
-        If the file is nowhere and cannot be downloaded, or the cache not be written to.
+        If the file is not found and cannot be downloaded, or if the cache cannot be
+        written to.
     RuntimeError
-        If what is found or downloaded is not the published content.
+        If the content that is found or downloaded is not the published one.
     """
     given = os.environ.get("DPJAX_DATA")
     cache = user_cache()
@@ -75,15 +80,15 @@ def load(
 
 
 def readable(source, read: Callable[[], Any]):
-    """What `read` returns; of an error that it raises, only the class is told.
+    """The value of `read`, whose errors are raised again without their messages.
 
-    Parsers quote what they cannot read, which may be a record. The error is not chained
-    either: a traceback would print it.
+    A parser quotes the text that it cannot read, which may be a record. The original
+    error is not chained either, because a traceback would print it.
 
     Raises
     ------
     RuntimeError
-        If `read` fails; the message names `source`.
+        If `read` fails. The message names `source` and the class of the original error.
     """
     try:
         return read()
@@ -101,7 +106,8 @@ def arrays(content: bytes, source, names: Sequence[str], sha256: str | None = No
     Raises
     ------
     RuntimeError
-        If the file cannot be read, lacks an array, or does not hold the published ones.
+        If the file cannot be read, lacks an array, or holds other arrays than the
+        published ones.
     """
 
     def read():
@@ -120,7 +126,7 @@ def check(content: bytes, sha256: str, source) -> None:
     Raises
     ------
     RuntimeError
-        If the SHA-256 differs.
+        If the SHA-256 of `content` differs from `sha256`. The message names `source`.
     """
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
@@ -130,7 +136,7 @@ def check(content: bytes, sha256: str, source) -> None:
 
 
 def _store(path, content):
-    """Write a file whole or not at all."""
+    """Write a file as a whole or not at all."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:

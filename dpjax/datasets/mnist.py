@@ -1,8 +1,8 @@
-"""The MNIST data set: found or downloaded, and encoded image by image.
+"""The MNIST data set: read from a local file or downloaded, and encoded.
 
 A feature map that is fitted to the images, such as principal components, depends on
 every image, so it would be a release that epsilon does not cover. `cosine_features`
-projects each image on cosines, which are public.
+encodes each image on its own: it projects the image on cosines, which are public.
 
 References
 ----------
@@ -21,7 +21,8 @@ _URL = "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz"
 _NAMES = "x_train", "y_train", "x_test", "y_test"
 _SHA256 = "06b0d1f124c4e5fa796686ade41a9b778edacc8622f2195a352ef479ad44fc16"
 MIN_DIVISOR = 6.0
-"""Rows of cosine features are divided by their norm, or by this if it is larger."""
+"""Smallest divisor of a row of cosine features. A row whose norm is larger than this is
+divided by its norm."""
 
 
 def load_mnist(digits=tuple(range(10))) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -33,7 +34,7 @@ def load_mnist(digits=tuple(range(10))) -> dict[str, tuple[np.ndarray, np.ndarra
     Parameters
     ----------
     digits
-        Labels of the images kept.
+        The digits whose images are kept.
 
     Returns
     -------
@@ -44,7 +45,7 @@ def load_mnist(digits=tuple(range(10))) -> dict[str, tuple[np.ndarray, np.ndarra
     Raises
     ------
     FileNotFoundError
-        If the file is nowhere and cannot be downloaded.
+        If the file is not found and cannot be downloaded.
     RuntimeError
         If a file found or downloaded does not hold the published images.
     """
@@ -68,13 +69,13 @@ def cosine_features(images, num_features=50) -> np.ndarray:
     images
         uint8 ``(n, 28, 28)``.
     num_features
-        Number of coefficients kept: those of the smallest squared frequencies, in
-        order. The first is the mean grey.
+        Number of coefficients that are kept. They are ordered by squared frequency, and
+        the first ones are kept. The very first is proportional to the mean grey.
 
     Returns
     -------
     Array
-        float32 ``(n, num_features)``, rows of norm at most 1.
+        float32 ``(n, num_features)``, with rows of norm at most 1.
 
     Notes
     -----
@@ -86,7 +87,7 @@ def cosine_features(images, num_features=50) -> np.ndarray:
     order = np.argsort((vertical**2 + horizontal**2).ravel(), kind="stable")
     features = coefficients.reshape(len(coefficients), -1)[:, order[:num_features]]
     norms = np.linalg.norm(features, axis=1, keepdims=True)
-    # The last factor is larger than the rounding to float32, so norms stay at most 1.
+    # The last factor exceeds the error of rounding to float32, so norms stay at most 1.
     features /= np.maximum(MIN_DIVISOR, norms) * (1 + 2.0**-22)
     return features.astype(np.float32)
 
@@ -100,12 +101,12 @@ def published_features(train_images, images, num_features=50) -> np.ndarray:
         uint8 ``(n, 28, 28)`` each. The components are fitted to the first, and the
         second is projected on them.
     num_features
-        Components kept.
+        Number of components that are kept.
 
     Returns
     -------
     Array
-        float32 ``(n, num_features)``, of any norm.
+        float32 ``(n, num_features)``. Rows are not scaled.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The SVHN data set, cropped digits of house numbers: found or downloaded.
+"""The SVHN data set, cropped digits of house numbers: read locally or downloaded.
 
 Reference: Netzer, Wang, Coates, Bissacco, Wu and Ng 2011, for non-commercial use.
 """
@@ -24,8 +24,8 @@ def load_svhn() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Images and labels, in the published order.
 
     The function looks for ``train_32x32.mat``, ``extra_32x32.mat`` (1.3 GB) and
-    ``test_32x32.mat`` in ``$DPJAX_DATA`` and then in the user's cache. It downloads
-    what it does not find into the cache.
+    ``test_32x32.mat`` in ``$DPJAX_DATA`` and then in the user's cache. If it does not
+    find a file, it downloads it into the cache.
 
     Returns
     -------
@@ -37,7 +37,7 @@ def load_svhn() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     Raises
     ------
     FileNotFoundError
-        If a file is nowhere and cannot be downloaded.
+        If a file is not found and cannot be downloaded.
     RuntimeError
         If a file found or downloaded is not the published one.
     """

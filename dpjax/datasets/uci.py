@@ -1,4 +1,4 @@
-"""The regression sets on which Bayesian neural networks are compared.
+"""The regression data sets on which Bayesian neural networks are compared.
 
 The arrays are those of the published files, unscaled and in the published order.
 `standardize` scales columns by ranges that must be known without looking at private
@@ -26,15 +26,21 @@ __all__ = ["NAMES", "load_regression", "standardize"]
 
 
 class _Original(NamedTuple):
-    """Where the published text is, and how it is laid out.
+    """Where the published text of a data set is, and how it is laid out.
 
-    url, member
-        A zip archive and the name of the text in it, or the text itself and None. The
-        url is None if the original is no text.
+    url
+        Address of a zip archive or of the text itself; None if the original is not a
+        text.
+    member
+        Name of the text in the zip archive; None if there is no archive.
     columns
-        Numbers of the features' columns.
+        Indices of the columns that are features.
     target
-        Number of the target's column.
+        Index of the column that is the target.
+    delimiter
+        Text between two columns; None for white space.
+    num_headers
+        Number of lines before the first record.
     """
 
     url: str | None
@@ -56,7 +62,7 @@ _ORIGINALS = {
         num_headers=0,
     ),
     "kin8nm": _Original("https://www.openml.org/data/get_csv/3626", None, range(8), 8),
-    # A spreadsheet.
+    # The original of this one is a spreadsheet.
     "power": _Original(None, None, range(4), 4),
     "wine_red": _Original(
         _UCI + "186/wine+quality.zip", "winequality-red.csv", range(11), 11, ";"
@@ -75,8 +81,8 @@ _ORIGINALS = {
         num_headers=0,
     ),
 }
-# Of the bytes of the features and then of the targets, float64; none is published for
-# `year`.
+# SHA-256 of the bytes of the features followed by those of the targets, both float64.
+# None is published for `year`, so its numbers are not checked.
 _SHA256 = {
     "naval": "b8ffc1b560c386ba06a9924fad7c9afbcbb0a48b740c528890d201f5560bb163",
     "kin8nm": "62724b272be0bfde5e0518c43da7800caae1373d3a39a2ff69890921152b54d5",
@@ -88,7 +94,7 @@ NAMES = tuple(_ORIGINALS)
 
 
 def load_regression(name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Features and targets of a set, in the published order.
+    """Features and targets of a data set, in the published order.
 
     The function looks for ``{name}.npz``, with features X and targets y, in
     ``$DPJAX_DATA`` and then in the user's cache. If it finds none, it downloads the
@@ -103,15 +109,15 @@ def load_regression(name: str) -> tuple[np.ndarray, np.ndarray]:
     Returns
     -------
     Arrays
-        float64, ``(n, d)`` and ``(n,)``. The target of ``naval`` is the compressor's
-        decay.
+        Features ``(n, d)`` and targets ``(n,)``, float64. The target of ``naval`` is
+        the compressor's decay.
 
     Raises
     ------
     ValueError
-        If there is no such set.
+        If there is no data set of that name.
     FileNotFoundError
-        If it is nowhere and cannot be downloaded.
+        If the file is not found and cannot be downloaded.
     RuntimeError
         If the numbers found or downloaded are not the published ones.
     """
@@ -134,7 +140,8 @@ def standardize(values, ranges) -> np.ndarray:
     values
         ``(n, d)``, or ``(n,)`` for one column.
     ranges
-        The pair (low, high) of every column, ``(d, 2)`` or ``(2,)``.
+        The public range ``(low, high)`` of every column, ``(d, 2)``, or ``(2,)`` for
+        one column.
 
     Returns
     -------

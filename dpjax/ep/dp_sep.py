@@ -1,25 +1,28 @@
 """DP-SEP: stochastic expectation propagation on noisy sums of clipped differences.
 
 All records share one site (`shared_site`). Every record enters the sample of step k
-with chance q, and the step releases
+with probability q, independently of the others. The step releases D and moves theta:
 
     D = sum over the sample of clip(w d_i) + N(0, (noise_multiplier C)^2 I),
-    theta <- theta + rho_k D / (w q),
+    theta <- theta + rho_k D / (w q).
 
-with d_i = site_i - theta_f at the cavity of the public theta, public weights w, and C
-the bound on the joint norm of all components: to clip blocks of components one by one
-would need more noise. The steps rho_k = min(1/2, 2/(k + 2)) average the noise of all K
-steps. Of it theta keeps about 1.15 noise_multiplier C / (q sqrt K), times the factor by
-which the fixed point amplifies it. With constant steps one takes the mean of the states
-that a run keeps.
+Here d_i = site_i - theta_f at the cavity of the public theta, w are public weights, and
+C bounds the joint norm of all components. To clip blocks of components one by one would
+need more noise.
 
-The floor on the eigenvalues of L is post-processing. Noise of sd s in h moves a mean by
-s/L, which is far beyond the prior where the data say little. A floor near s acts like a
-prior of that precision and keeps the mean near zero. With `recentre` the floor acts
-about the mean before the step, and slows the mean down instead.
+The step sizes rho_k = min(1/2, 2/(k + 2)) average the noise of all K steps. The noise
+that is left in theta has an sd of about 1.15 noise_multiplier C / (q sqrt K), times the
+factor by which the fixed point amplifies noise. With constant step sizes one takes the
+mean of the states that a run keeps.
 
-Reference: Vinaroz and Park 2022 (DP-SEP). Their Algorithm 3, in `dp_sep_published`,
-moves by 1/n of this step.
+The eigenvalues of L are raised to a floor, which is post-processing. Noise of sd s in h
+moves a mean by s/L. If the data say little about it, this is far beyond the prior. A
+floor near s acts like a prior of that precision, and keeps the mean near zero. With
+`recentre` the floor acts about the mean before the step, and slows the mean down
+instead.
+
+Reference: Vinaroz and Park 2022 (DP-SEP). Their Algorithm 3, in
+`dpjax.comparisons.dp_sep_published`, moves by 1/n of this step.
 """
 
 from collections.abc import Callable
@@ -41,7 +44,10 @@ __all__ = ["as_top_level_api", "averaging", "dp_sep", "init"]
 
 
 def averaging(num_steps):
-    """Step sizes rho_k that average the released sums with growing weights."""
+    """The step size rho_k of a step before which k = `num_steps` steps were made.
+
+    With these step sizes theta averages the released sums, with growing weights.
+    """
     return jnp.minimum(0.5, 2 / (num_steps + 2))
 
 
@@ -65,11 +71,12 @@ def as_top_level_api(
     Parameters
     ----------
     posterior
-        What to approximate, and the data; its prior is Gaussian.
+        The posterior to approximate, with its data. Its prior must be Gaussian.
     match
-        Of its likelihood, from `dpjax.ep.sites`.
+        The function that computes sites of its likelihood, from `dpjax.ep.sites`.
     family
-        From `dpjax.ep.gaussians`, of the shape of a position.
+        Family of the approximation q, from `dpjax.ep.gaussians`, with the shape of a
+        position.
     l2_clip_norm
         C, the bound on the norm of w times one record's difference in natural
         parameters.
@@ -78,44 +85,50 @@ def as_top_level_api(
         DP-SGD. `privacy.calibrate` finds the one that spends a budget. Zero is not
         private.
     sampling_prob
-        q, the chance that a record enters a step, rounded up to a multiple of 2^-32.
+        The probability that a record enters the sample of a step, rounded up to a
+        multiple of 2^-32.
     schedule
-        ``k -> rho_k``, a function of the number of steps made. The sites of a network
-        overshoot together, so networks need steps of about 1/100.
+        ``k -> rho_k``, where k is the number of steps made before. The sites of a
+        network overshoot together, so networks need steps of about 1/100.
     init_scale
-        Sd of q at the start over that of the prior. Where q is wide, the sites of a
-        network are far from those of the posterior.
+        Standard deviation of the approximation at the start over that of the prior, in
+        (0, 1]. For a network it should be small: at a wide approximation, its sites are
+        far from those at the posterior.
     least_precision
-        Floor on the eigenvalues of L: at least half of the prior's smallest one, and
-        exactly that if None.
+        Floor on the eigenvalues of L. It is at least half of the smallest eigenvalue of
+        the prior's precision, which is the default.
     recentre
-        Whether the precision that the floor adds is about the mean before the step. It
-        then slows means down instead of drawing them to zero, and a floor of hundreds
-        allows larger steps. With few records it is better to draw them to zero.
+        Whether the precision that the floor adds is centred at the mean before the
+        step, and not at zero. It then slows means down instead of drawing them to zero,
+        and a floor of hundreds allows larger steps. With few records it is better to
+        draw means to zero.
     preconditioner
-        w, a positive number or one for every component of theta, ``(size,)``. It must
-        be public. Components that all records agree on can bear more noise: a small w
-        there leaves more of C to the others.
+        w, a positive number, or one for every component of theta, ``(size,)``. It must
+        be public. Components on which all records agree can bear more noise. A small w
+        for these components leaves more of C to the others.
     nominal_num_records
-        n of the formulas. None is the number of records. With one that is 1 % too large
-        the records count 1 % more in q than in the posterior.
+        n of the formulas. None is the number of records. If n is 1 % too large, the
+        records count 1 % more in the approximation than in the posterior.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range or the prior is not Gaussian; later, if the
-        position has not the family's shape.
+        If a parameter is out of range, the prior is not Gaussian, or the likelihood is
+        tempered. The algorithm's `init` raises it if the position does not have the
+        family's shape.
 
     Notes
     -----
-    *Formal guarantees.* A step releases one noisy sum of clipped vectors, which is a
-    Poisson sampled Gaussian release. State and info follow from it and are public.
+    *Formal guarantees.* A step releases one sum of vectors clipped to `l2_clip_norm`
+    over a Poisson sample of the records, with Gaussian noise. State and info are
+    functions of the released sums and are public.
     """
     release = GaussianSum(l2_clip_norm, noise_multiplier, sampling_prob)
     model = SharedSite(
         posterior, family, match, least_precision, recentre, nominal_num_records
     )
-    # Arrays are traced in a run, whose caller has built the kernel before.
+    # In a run the arrays of a kernel are traced, and cannot be checked. They were
+    # checked when the caller of the run built the kernel.
     if not isinstance(preconditioner, Tracer):
         shape = np.shape(preconditioner)
         if shape not in ((), (family.size,)):

@@ -8,13 +8,14 @@ a ~ N(m, v) and r = m / sqrt v. Then
     E W^T u = m_W^T m_u,    Var W^T u = v_W^T m_u^2 + m_W^2^T v_u + v_W^T v_u,
     E z = m Phi(r) + sqrt v phi(r),    E z^2 = (m^2 + v) Phi(r) + m sqrt v phi(r),
 
-where units are taken as independent and their sums as Gaussian. The logarithm s of the
-noise's sd is integrated by quadrature. So log Z(m, V) is a function of the moments of
-all weights and of s, and its gradient gives the sites of both (`dpjax.ep.sites`).
+where units are taken as independent and their sums as Gaussian. The last parameter is
+s, the logarithm of the noise's sd, which is integrated by quadrature. So log Z(m, V) is
+a function of the moments of all weights and of s, and its gradient gives the sites of
+both (`dpjax.ep.sites`).
 
-`pbp` makes the published passes. In each pass q is multiplied by the site of every
-record once more, which is assumed-density filtering: after several passes every record
-is counted several times.
+`pbp` makes the published passes, which are assumed-density filtering: in each pass the
+approximation q is multiplied by the site of every record once more. So after several
+passes every record is counted several times.
 
 Reference: Hernandez-Lobato and Adams 2015.
 """
@@ -33,14 +34,23 @@ from dpjax.privacy.validate import check_count
 __all__ = ["network", "pbp", "predictive"]
 
 NODES = 10
-"""Number of nodes of the Gauss-Hermite rule that integrates the noise's s."""
+"""Number of nodes of the Gauss-Hermite rule that integrates over s."""
 
 MIN_VARIANCE = 1e-12
-"""Least variance of a unit in the ratio r."""
+"""Least variance v of a unit in the ratio r = m / sqrt v."""
 
 
 def predictive(mean, variance, features) -> tuple[jax.Array, jax.Array]:
-    """Mean and variance of f(x) for one x, if the weights have these moments."""
+    """Mean and variance of the network's output f(x) for one x.
+
+    Parameters
+    ----------
+    mean, variance
+        Means and variances of all weights and of s, flat arrays as
+        `dpjax.models.network.layers` takes them.
+    features
+        x, without the constant input.
+    """
     m_hidden, m_output, _ = layers(mean, features.shape[0])
     v_hidden, v_output, _ = layers(variance, features.shape[0])
     inputs = jnp.append(features, 1.0) / (features.shape[0] + 1) ** 0.5
@@ -68,22 +78,22 @@ def _log_evidence(record, mean, variance):
 
 
 network = from_log_evidence(_log_evidence)
-"""Match for `dpjax.models.bayesian_network` and `gaussians.Diagonal`."""
+"""The `match` function of `dpjax.models.bayesian_network`, for `gaussians.Diagonal`."""
 
 
 def pbp(
     rng_key: jax.Array, posterior: Posterior, *, initial_position, num_epochs: int = 1
 ) -> Moments:
-    """Gaussian approximation by passes of assumed-density filtering; not private.
+    """Approximate a network's posterior by assumed-density filtering; not private.
 
     Parameters
     ----------
     rng_key
         Key for the order of the records.
     posterior
-        A `dpjax.models.bayesian_network`.
+        The posterior that `dpjax.models.bayesian_network` returns.
     initial_position
-        Mean of q at the start.
+        Mean of q at the start, a flat array of all weights and s.
     num_epochs
         Number of passes over the records.
 
@@ -95,7 +105,7 @@ def pbp(
     Returns
     -------
     Moments
-        Mean and variances of q.
+        Means and variances of q.
     """
     check_count("num_epochs", num_epochs)
     return _passes(posterior, rng_key, initial_position, num_epochs)

@@ -16,8 +16,9 @@ likelihood of the linear predictor x^T w, log Z depends on x^T m and x^T V x. Th
 A = b x x^T for a scalar b, h is a multiple of x, and L is one of x x^T.
 
 A function ``match(record, mean, covariance) -> (linear, precision)`` returns h and L
-for one record. The covariance is an array of variances if it has the shape of the mean.
-If no Gaussian has the tilted moments, the site is zero or not finite.
+for one record, in the form of `dpjax.ep.gaussians`. The covariance is an array of
+variances if it has the shape of the mean. If no Gaussian has the tilted moments, the
+site is zero or not finite.
 
 References: Minka 2001 (EP and its moments); Hernandez-Lobato and Adams 2015.
 """
@@ -40,7 +41,7 @@ NODES = 32
 
 
 def from_log_evidence(log_evidence: Callable) -> Callable:
-    """The match that follows from the derivatives of log Z.
+    """The `match` function of a likelihood, from the derivatives of its log Z.
 
     Parameters
     ----------
@@ -69,15 +70,19 @@ def from_log_evidence(log_evidence: Callable) -> Callable:
 
 
 def gauss_hermite(num_nodes: int, dtype) -> tuple[jax.Array, jax.Array]:
-    """Nodes and log weights of quadrature against a normal; weights not normalised."""
+    """Nodes and log weights of Gauss-Hermite quadrature for a standard normal variable.
+
+    The weights are not normalised.
+    """
     nodes, weights = np.polynomial.hermite_e.hermegauss(num_nodes)
     return jnp.asarray(nodes, dtype), jnp.asarray(np.log(weights), dtype)
 
 
 def _predictor(derivatives: Callable) -> Callable:
-    """The match for a likelihood of x^T w, with pairs (x, y) as records.
+    """The `match` function of a likelihood of x^T w, for records that are pairs (x, y).
 
-    `derivatives` maps y and the mean and variance of x^T w to d log Z / d mean and b.
+    `derivatives` takes y, and the mean and variance of x^T w. It returns the derivative
+    of log Z with respect to this mean, and b.
     """
 
     def match(record, mean, covariance):
@@ -99,7 +104,9 @@ def _predictor(derivatives: Callable) -> Callable:
 
 
 def linear(noise_sd: float) -> Callable:
-    """Match for y ~ N(x^T w, noise_sd^2), whose site is the likelihood itself.
+    """The `match` function of y ~ N(x^T w, noise_sd^2).
+
+    With full covariances, the site is the likelihood itself.
 
     Raises
     ------
@@ -117,7 +124,10 @@ def linear(noise_sd: float) -> Callable:
 
 @_predictor
 def probit(label, centre, variance):
-    """Match for P(y = 1 | x) = Phi(x^T w) with labels y in {0, 1}, in closed form."""
+    """The `match` function of P(y = 1 | x) = Phi(x^T w), with labels y in {0, 1}.
+
+    It has a closed form.
+    """
 
     def log_evidence(centre, variance):
         return norm.logcdf((2 * label - 1) * centre / jnp.sqrt(1 + variance))
@@ -128,10 +138,10 @@ def probit(label, centre, variance):
 
 @_predictor
 def logistic(label, centre, variance):
-    """Match for P(y = 1 | x) = 1 / (1 + exp(-x^T w)) with labels y in {0, 1}.
+    """The `match` function of P(y = 1 | x) = 1 / (1 + exp(-x^T w)), y in {0, 1}.
 
-    Expectations under the tilted density are computed by Gauss-Hermite quadrature. With
-    l(u) the log-likelihood of the predictor u, d log Z / d mean = E l' and
+    Expectations under the tilted density are computed by Gauss-Hermite quadrature. Let
+    l(u) be the log-likelihood of the predictor u. Then d log Z / d mean = E l' and
     b = -Var l' - E l''.
     """
     nodes, log_weights = gauss_hermite(NODES, centre.dtype)
@@ -145,10 +155,11 @@ def logistic(label, centre, variance):
 
 
 def mixture(num_components: int, component_sd: float) -> Callable:
-    """Match for x ~ sum_j N(w_j, component_sd^2 I) / J, a mixture of J Gaussians.
+    """The `match` function of x ~ sum_j N(w_j, component_sd^2 I) / J.
 
-    It is for `gaussians.Full` of shape ``(J, d)`` and records of shape ``(d,)``. A site
-    may have a precision that is not positive definite.
+    This is a mixture of J Gaussians with equal weights. Moments are those of
+    `gaussians.Full` of shape ``(J, d)``, and records x are ``(d,)``. A site may have a
+    precision that is not positive definite.
 
     Raises
     ------

@@ -1,8 +1,10 @@
-"""The clip norm of scores, from a histogram of their lengths.
+"""The choice of the clip norm of scores, from a released histogram of their lengths.
 
-It is where clipping and noise together lose least. The lengths are those of the scores
-that the records might have had. Where noise may hide a count, the count is at most what
-public covariates lead to expect. The clip norm of a robust fit is a constant.
+The clip norm is the one at which clipping and noise together lose least information.
+The histogram counts the lengths of the scores that the records might have had (the
+nodes of `dpjax.fit.scores.Scores`). If a count may be noise, it is limited to the count
+that the model expects of public covariates. The clip norm of a robust fit is a
+constant.
 """
 
 from typing import NamedTuple
@@ -20,28 +22,29 @@ __all__ = ["CLIP_NORMS", "NUM_BINS", "ROBUST_CLIP_NORM", "Choice", "clip_choice"
 
 LENGTH_EDGES = np.concatenate([[0.0], np.geomspace(0.2, 8.0, 20), [np.inf]])
 CLIP_NORMS = np.geomspace(0.3, 5.0, 57)
-"""Bins of the lengths of scores, and clip norms to choose from, over the root mean
-square length of a record's score."""
+"""Edges of the bins of the histogram, and the clip norms to choose from. Both are in
+units of the root mean square length of a record's score."""
 
 NUM_BINS = len(LENGTH_EDGES) - 1
 
 ROBUST_CLIP_NORM = 2.0
-"""Of a robust fit. Where the model is wrong, what a fit finds depends on the clip norm:
-for overdispersed counts, one chosen from noisy lengths moved the intercept by 3 of its
-standard deviations between data sets, which no width allowed for."""
+"""The clip norm of a robust fit. If the model is wrong, the result of a fit depends on
+the clip norm. For overdispersed counts, a clip norm that was chosen from noisy lengths
+moved the intercept by 3 of its standard deviations between data sets, which the width
+of the draws did not allow for."""
 
 
 class Choice(NamedTuple):
-    """A clip norm, and what it does.
+    """A clip norm and its effects, as estimated from the histogram.
 
     clip_norm
-        Over the root mean square length of a record's score.
+        The clip norm divided by the root mean square length of a record's score.
     kept
-        Share of the slope that clipping leaves.
+        The share of the slope of the scores that clipping leaves.
     variance
-        Trace of the score's variance over that of its slope.
+        Trace of the variance of the clipped scores over the trace of their slope.
     clipped
-        Share of records that are clipped.
+        The share of scores that are clipped.
     """
 
     clip_norm: jax.Array
@@ -51,7 +54,10 @@ class Choice(NamedTuple):
 
 
 def clip_choice(inquiry: Inquiry, release, noises: Noises, z, axes: Frame) -> Choice:
-    """Choose where clipping and noise lose least, or `ROBUST_CLIP_NORM`."""
+    """Release the histogram at z, and choose the clip norm.
+
+    A robust fit, with ``noises.variance``, gets `ROBUST_CLIP_NORM`, and its effects.
+    """
     unit = inquiry.ratio * inquiry.unit(axes)
     scores = inquiry.scores_at(z, axes, unit)
     edges = jnp.asarray(LENGTH_EDGES[1:-1], inquiry.dtype)
@@ -60,8 +66,8 @@ def clip_choice(inquiry: Inquiry, release, noises: Noises, z, axes: Frame) -> Ch
         lengths = contrast.length(found.nodes, found.directions, inquiry.norm)
         bins = jnp.searchsorted(edges, lengths)
         empty = jnp.zeros(NUM_BINS, inquiry.dtype)
-        # Its diameter is sqrt(2) if no number is negative. A model may make weights of
-        # what a record holds.
+        # The weights of a model may depend on the record and be negative. Without
+        # negative numbers, two histograms are at most sqrt(2) apart, as is charged.
         return empty.at[bins].add(jnp.maximum(found.weights, 0))
 
     def contribution(*record):
@@ -69,7 +75,7 @@ def clip_choice(inquiry: Inquiry, release, noises: Noises, z, axes: Frame) -> Ch
 
     words = inquiry.take(release, NUM_BINS)[0]
     counts = inquiry.ask(release, words, noises.histogram, contribution)
-    # Counts that may be noise are at most what public covariates lead to expect.
+    # A count of at most two sds of the noise is limited to the expected count.
     most = jnp.zeros_like(counts)
     expected = inquiry.expected(lambda found: [histogram(found)[None]])
     if expected is not None:
@@ -79,7 +85,7 @@ def clip_choice(inquiry: Inquiry, release, noises: Noises, z, axes: Frame) -> Ch
     counts = jnp.clip(counts, 0, most)
     inner = np.sqrt(LENGTH_EDGES[1:-2] * LENGTH_EDGES[2:-1])
     lengths = np.concatenate([LENGTH_EDGES[1:2] / 2, inner, LENGTH_EDGES[-2:-1]])
-    # Where noise hides all counts, lengths are taken to be about one.
+    # If no count is positive, all lengths are taken to be about one.
     typical = jnp.arange(len(lengths)) == int(np.argmin(np.abs(lengths - 1)))
     counts = jnp.where(jnp.any(counts > 0), counts, typical)
     squares = counts / jnp.sum(counts) * lengths**2
@@ -90,7 +96,7 @@ def clip_choice(inquiry: Inquiry, release, noises: Noises, z, axes: Frame) -> Ch
     noise = choices * unit * noises.pooled_scores
     noise = inquiry.tempering * noise**2 / jnp.maximum(total, 0.3)
     loss = ((variance + noise) / efficiency**2).astype(jnp.float32)
-    # JAX 0.10 compiles no wider argmin than this where x64 is off.
+    # JAX 0.10 cannot compile an argmin of float64 if x64 is off by default.
     best = jax.lax.argmin(loss, 0, jnp.int32)
     kept, variance = efficiency[best], (variance / efficiency)[best]
     clip_norm = jnp.asarray(choices)[best]

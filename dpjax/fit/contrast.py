@@ -1,12 +1,13 @@
-"""What a record adds to a release: bounded functions of its scores, of mean zero.
+"""Bounded functions of a record's scores, which are summed over records and released.
 
-The score of a record is the gradient of its log-likelihood. Clipped scores have a mean
-that depends on the law of the covariates, so they estimate something else than the
-parameters. Here a record's score h_0 is compared with the scores h_j that it would have
-had with other observations, which have the chances w_j given its covariates
-(`dpjax.fit.scores`). If the model holds, the difference has mean zero whatever the clip
-norm and the covariates: the conditionally unbiased estimators of bounded influence of
-Kuensch, Stefanski and Carroll (1989).
+The score of a record is the gradient of its log-likelihood. If scores are only clipped,
+their mean at the true parameters is not zero and depends on the law of the covariates,
+so that they estimate something else than the parameters. Here a record's score h_0 is
+compared with the scores h_j, called nodes, that it would have had with other
+observations. These have the probabilities w_j given the record's covariates
+(`dpjax.fit.scores`). If the model holds, the difference has mean zero, whatever the
+clip norm and the covariates are. Such estimators are the conditionally unbiased
+estimators of bounded influence of Kuensch, Stefanski and Carroll (1989).
 """
 
 import functools
@@ -30,12 +31,12 @@ __all__ = [
 ]
 
 CENTRINGS = 6
-"""Steps of the fixed point for the centre of the clipped scores."""
+"""Number of fixed-point iterations that find the centre of the clipped scores."""
 
 MAX_UNROLLED = 8
-"""Directions up to which lengths are sums of products written one by one. XLA's CPU
-compiler fuses them with what is done to the lengths; of a product of small matrices for
-each record it makes a call, which takes several times as long."""
+"""The most directions for which products with them are written as sums, term by term.
+XLA's CPU compiler fuses these sums with the operations that follow. Of a product of
+small matrices for each record it makes a call, which takes several times as long."""
 
 
 def length(
@@ -43,9 +44,8 @@ def length(
 ) -> jax.Array:
     """Norms of ``coefficients @ directions`` over the last axis.
 
-    They are Euclidean unless another norm is given, and at least a tiny number.
-    Euclidean ones only need products of the p directions with each other, not the
-    vectors.
+    They are Euclidean norms if `norm` is None. Euclidean norms are at least 1e-15, and
+    are computed from products of the p directions with each other, without the vectors.
     """
     if norm is not None:
         single, others = norm.split(directions)
@@ -65,7 +65,7 @@ def length(
 
 
 def _combined(coefficients: jax.Array, directions: jax.Array) -> jax.Array:
-    """``coefficients @ directions``, as a sum of products if these are few."""
+    """``coefficients @ directions``, written as a sum if the directions are few."""
     if len(directions) > MAX_UNROLLED:
         return coefficients @ directions
     columns = jnp.moveaxis(coefficients, -1, 0)
@@ -77,15 +77,15 @@ def _combined(coefficients: jax.Array, directions: jax.Array) -> jax.Array:
 
 
 def _products(directions: jax.Array) -> jax.Array:
-    """Of the directions with each other, ``(p, p)``."""
+    """Inner products of the directions with each other, ``(p, p)``."""
     return jnp.matmul(directions, directions.T, precision="highest")
 
 
 def difference(scores: Scores) -> jax.Array:
-    """Mean of clip_1(h_0 - h_j) over the nodes, ``(d,)``.
+    """The mean over the nodes h_j of h_0 - h_j, clipped to norm one; ``(d,)``.
 
-    The scores are in units of the clip norm. This contrast needs no centre, so it
-    serves far from the posterior.
+    The scores are in units of the clip norm. The search uses this function, because it
+    needs no centre of the clipped nodes, and so works far from the posterior.
     """
     apart = scores.observed[None] - scores.nodes
     shrink = jnp.minimum(1.0, 1.0 / length(apart, scores.directions))
@@ -95,7 +95,8 @@ def difference(scores: Scores) -> jax.Array:
 def expected_slopes(scores: Scores) -> tuple[jax.Array, jax.Array]:
     """The slopes that the model expects of `difference` and of the score, ``(d, d)``.
 
-    They are the covariances with the score, given the record's covariates.
+    The slope is minus the derivative of the mean with respect to the parameters. It is
+    the covariance with the score, given the record's covariates.
     """
     nodes, weights, directions = scores.nodes, scores.weights, scores.directions
     apart = nodes[:, None] - nodes[None]
@@ -107,10 +108,17 @@ def expected_slopes(scores: Scores) -> tuple[jax.Array, jax.Array]:
 
 
 def curvature(scores: Scores, reach, bound, own_share=0.0) -> jax.Array:
-    """The mean of h h^T over the nodes, of Frobenius norm `bound` at most, ``(d, d)``.
+    """The mean of h h^T over the nodes h, with bounds, ``(d, d)``.
 
-    It grows as the square of the length of h up to `reach`, and beyond it as the
-    length. The score as observed counts for `own_share`, and the nodes for the rest.
+    Parameters
+    ----------
+    reach
+        If h is longer than this, h h^T is multiplied by ``reach / length(h)``. So it
+        grows as the square of the length up to `reach`, and beyond it as the length.
+    bound
+        Bound on the Frobenius norm of the mean.
+    own_share
+        Weight of the score as observed in the mean. The nodes share the rest.
     """
     vectors = jnp.concatenate([scores.nodes, scores.observed[None]])
     own_share = jnp.asarray(own_share, vectors.dtype)
@@ -124,18 +132,18 @@ def curvature(scores: Scores, reach, bound, own_share=0.0) -> jax.Array:
 
 
 class Contrast(NamedTuple):
-    """What a record's scores say, in units of the clip norm.
+    """The clipped score of a record and its moments, in units of the clip norm.
 
     score
-        psi, the clipped and centred score, ``(d,)``, of norm at most one. The Euclidean
-        norm is no larger.
+        psi, the clipped and centred score, ``(d,)``. Its norm, which may be a mixed
+        norm, is at most one, so its Euclidean norm is at most one as well.
     slope
-        J, the slope that the model expects of it, ``(d, d)``.
+        J, the slope of psi that the model expects, ``(d, d)``.
     square
         The mean of |psi|^2 under the model, at most one.
     lost
-        By how much the trace of the slope of psi falls short of what the model expects,
-        in [-1, 1]; see `contrast`.
+        The amount by which the trace of the slope of psi falls short of that of J, in
+        [-1, 1]. Its mean is zero under the model; see `contrast`.
     """
 
     score: jax.Array
@@ -145,29 +153,32 @@ class Contrast(NamedTuple):
 
     @property
     def excess(self) -> jax.Array:
-        """|psi|^2 - E |psi|^2, of mean zero under the model, in [-1, 1]."""
+        """|psi|^2 - E |psi|^2, in [-1, 1]; its mean is zero under the model."""
         return jnp.sum(self.score**2) - self.square
 
 
 def contrast(scores: Scores, slope_bound, norm: MixedNorm | None = None) -> Contrast:
     """The clipped and centred score of a record, and what the model expects of it.
 
-    With b about the centre at which the clipped nodes have mean zero, and the sums over
-    nodes,
+    Let b be about the centre for which the clipped vectors h_j - b have mean zero. The
+    clipped score psi and its slope J are, with sums over the nodes,
 
         e_j = h_j - b,  omega_j = min(1, 1 / |e_j|),  r = sum w omega e,
         psi = phi (clip_1(e_0) - r),  J = phi sum w omega e e^T,
-        E |psi|^2 = phi^2 (sum w |omega e|^2 - |r|^2),
+        E |psi|^2 = phi^2 (sum w |omega e|^2 - |r|^2).
 
-    where phi bounds both norms. It depends on the covariates alone, as r does, so psi
-    has mean zero under the model, exactly.
+    The factor phi bounds the norms of psi and J. Both phi and r depend on the nodes
+    alone, so psi has exactly mean zero under the model, also if b is not exact.
 
-    If the model is wrong, another share of the scores is clipped, and J is not the
-    slope of the mean of psi. With one direction and a slope H = sum w h h^T of scores
-    that does not depend on the observation, as in generalised linear models with their
-    natural link, the slope is less than J by
+    If the model is wrong, the share of scores that are clipped is not the one that it
+    expects, and J is not the slope of the mean of psi. Suppose that there is one
+    direction, and that the slope of a record's score does not depend on its
+    observation, as in generalised linear models with their natural link: then it is H =
+    sum w h h^T. In that case the slope of psi is less than J by
 
         phi H (1[|e_0| > 1] - sum w 1[|e| > 1]).
+
+    `Contrast.lost` is this with the trace of H for H, where phi tr H is at most one.
 
     Parameters
     ----------
@@ -176,7 +187,7 @@ def contrast(scores: Scores, slope_bound, norm: MixedNorm | None = None) -> Cont
     slope_bound
         Bound on the Frobenius norm of J.
     norm
-        In which scores are clipped, in place of the Euclidean one.
+        The norm in which scores are clipped. None is the Euclidean norm.
     """
     nodes, directions = scores.nodes, scores.directions
 
@@ -215,9 +226,10 @@ def contrast(scores: Scores, slope_bound, norm: MixedNorm | None = None) -> Cont
 
 
 def packed(matrix: jax.Array) -> jax.Array:
-    """The lower triangle of a symmetric matrix, with its Frobenius norm.
+    """The lower triangle of a symmetric matrix as a vector, ``(d (d + 1) / 2,)``.
 
-    Entries off the diagonal are multiplied by sqrt(2).
+    Entries off the diagonal are multiplied by sqrt(2), so that the Euclidean norm of
+    the vector is the Frobenius norm of the matrix.
     """
     rows, columns, weights = _triangle(len(matrix), matrix.dtype)
     return matrix[rows, columns] * weights

@@ -1,8 +1,8 @@
-"""Whether the records vary as the model says, in words.
+"""A check whether the records vary as the model says, and a warning if they do not.
 
 Under the model, the squares |psi|^2 of the records' clipped scores have known means. A
-fit releases by how much their sum exceeds the sum of these means. The *fit ratio* is
-the sum of the squares over the sum of the means.
+fit releases the difference between the sum of the squares and the sum of these means.
+The *fit ratio* is the sum of the squares over the sum of the means.
 """
 
 import math
@@ -13,16 +13,17 @@ from dpjax import caller
 __all__ = ["FitCheck"]
 
 MAX_DEVIATION = 3.3
-"""In standard errors: a model that holds is warned of in less than one of 1000 fits."""
+"""Largest deviation of the fit ratio from one, in standard errors, without a warning.
+If the model holds, there is a warning in less than one of 1000 fits."""
 
 
 class FitCheck(NamedTuple):
-    """How the records vary, over how the model says they do.
+    """How much the scores of the records vary, over how much the model says they do.
 
     ratio
-        The fit ratio.
+        The fit ratio, which is about one if the model holds.
     error
-        Its standard error if the model holds.
+        The standard error of the ratio if the model holds.
     """
 
     ratio: float
@@ -30,17 +31,17 @@ class FitCheck(NamedTuple):
 
     @classmethod
     def of(cls, excess, noise_sd, variance, expected) -> "FitCheck":
-        """From what was released.
+        """The fit check that follows from what was released.
 
         Parameters
         ----------
         excess, noise_sd
-            By how much the sum of the squares exceeds that of their means, and the sd
+            The sum of the squares less the sum of their means, as released, and the sd
             of the noise on it.
         variance
-            Of this difference under the model, without noise.
+            Variance of the excess under the model, without that of the noise.
         expected
-            Sum of the means.
+            Sum of the means of the squares.
         """
         error = math.sqrt(noise_sd**2 + variance) / expected
         return cls(float(1 + excess / expected), float(error))
@@ -57,7 +58,7 @@ class FitCheck(NamedTuple):
         return abs(self.ratio - 1) <= MAX_DEVIATION * self.error
 
     def warn(self) -> None:
-        """Warn of a model whose ratio noise does not explain."""
+        """Warn of the model if noise and chance do not explain the ratio."""
         if self.holds:
             return
         if self.ratio > 1:

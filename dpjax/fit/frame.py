@@ -1,14 +1,16 @@
 """Coordinates in which the expected information of a posterior is the identity.
 
 Let F be the expected Fisher information of all records at a public position, P the
-precision of the prior there, and L L^T = F + P. Where the public design is unlike the
-data, F is wrong, and a released correction R replaces F + P by L R L^T. The columns of
-T are the directions of the frame:
+precision of the prior, and L L^T = F + P. The covariates of the records may differ from
+the public ones from which F is computed, and then F is wrong. So a fit releases a
+correction R, and L R L^T stands for the information F + P. The directions of the frame
+are the columns of the matrix T with
 
     T^T L R L^T T = I,   T^T P T = diag(1 - gamma).
 
-A unit along a column of T is one posterior standard deviation there, and gamma is the
-share of the information that is expected from the records. All of it is public.
+A unit along a column of T is one posterior standard deviation in that direction, and
+its gamma is the share of the information there that is expected from the records. A
+frame is public.
 """
 
 from typing import NamedTuple
@@ -23,26 +25,26 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = ["Frame", "frame", "sparse_turn"]
 
 MIN_DATA_SHARE = 1e-3
-"""Least gamma of a direction in which the records are asked anything."""
+"""Least gamma of a direction in which the scores of the records are released."""
 
 MIN_PRIOR_SHARE = 1e-8
-"""Least 1 - gamma. That of a vague prior is lost in rounding, and could be negative."""
+"""Least 1 - gamma. If the prior is vague, rounding could make 1 - gamma negative."""
 
 
 class Frame(NamedTuple):
-    """A frame at a position; float64.
+    """A frame at a position, in float64 arrays.
 
     stretch
         T, ``(d, d)``.
     root
         L, ``(d, d)``.
     data_share
-        gamma, ``(d,)``, zero where the records are not asked.
+        gamma, ``(d,)``. It is zero for directions that are not measured.
     is_measured
-        ``(d,)``: whether the records are asked in this direction.
+        Which directions are measured: scores are released in these, ``(d,)``.
     turn
-        Q, orthogonal, ``(d, d)``: scores are released in the coordinates Q^T s of
-        scores s along the columns of T.
+        Q, an orthogonal matrix, ``(d, d)``. If s are scores along the columns of T,
+        Q^T s is released.
     """
 
     stretch: jax.Array
@@ -53,11 +55,14 @@ class Frame(NamedTuple):
 
     @property
     def effective_dim(self) -> jax.Array:
-        """d_eff, the number of parameters that the records determine, at least one."""
+        """The sum of gamma: how many parameters the records determine, at least one."""
         return jnp.maximum(jnp.sum(self.data_share), 1.0)
 
     def corrected(self, matrix: jax.Array) -> jax.Array:
-        """The R that makes the information, in units of this frame, `matrix`."""
+        """The correction R for which L R L^T is `matrix` in units of this frame.
+
+        That is, T^T L R L^T T is `matrix`, with the L and T of this frame.
+        """
         back = jnp.linalg.solve(self.root, jnp.linalg.inv(self.stretch).T)
         product = back @ matrix @ back.T
         return (product + product.T) / 2
@@ -66,7 +71,8 @@ class Frame(NamedTuple):
 def frame(information: jax.Array, prior: jax.Array, correction: jax.Array) -> Frame:
     """The frame of an information F, a prior precision P and a correction R.
 
-    All are float64 of shape ``(d, d)``; call it with x64 enabled.
+    All three are float64 matrices ``(d, d)``. Call this with x64 enabled. The turn of
+    the frame is the identity.
     """
     root = jnp.linalg.cholesky(information + prior)
     whole = root @ jnp.linalg.cholesky(correction)
@@ -84,21 +90,22 @@ def frame(information: jax.Array, prior: jax.Array, correction: jax.Array) -> Fr
 
 
 def sparse_turn(stretch: jax.Array, norm: MixedNorm) -> jax.Array:
-    """Q such that scores are sparse where their single components are.
+    """The turn Q with which released scores stay sparse in the single components.
 
     Parameters
     ----------
     stretch
         T, ``(d, d)``.
     norm
-        Its single components are those of the parameters.
+        A mixed norm. Its single components are components of the parameters.
 
     Returns
     -------
-    With the single components first, let K K^T be the information (T T^T)^-1 and s a
-    score along the parameters. Then Q^T T^T s is K^-1 s, in the order of the
-    parameters. K is lower triangular: the scores of single components are only mixed
-    where the information has correlations between them.
+    Q, orthogonal, ``(d, d)``. Order the parameters with the single components first.
+    Let (T T^T)^-1 = K K^T be the information in this order, with K lower triangular,
+    and s a score along the parameters. Then Q^T T^T s is K^-1 s, put back into the
+    original order of the parameters. So scores of single components are mixed with each
+    other only where the information has correlations between them.
     """
     order = np.array([*norm.single, *norm.others])
     turn, _ = jnp.linalg.qr(jnp.linalg.inv(stretch)[:, order])

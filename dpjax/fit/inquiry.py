@@ -1,4 +1,4 @@
-"""What a fit by scores asks for: noisy sums over records, and expectations of the model.
+"""What a fit by scores asks for: noisy sums over records, and means under the model.
 
 `ScoreModel` is what a fit needs to know of a model. `Inquiry` puts the model together
 with the data and with the random words of one fit. Positions are flat vectors z, and
@@ -24,7 +24,7 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = ["KEY_WORDS", "MAX_MOVE", "MAX_STEP", "Inquiry", "ScoreModel", "Units"]
 
 KEY_WORDS = 2
-"""Number of words of a release that make the JAX key from which the records get theirs."""
+"""Words of a release that make a JAX key, from which every record gets its own key."""
 
 MAX_STEP, MAX_MOVE = 0.25, 0.3
 """The longest step, in standard deviations that the posterior would have if there were
@@ -135,7 +135,7 @@ class Inquiry:
         return taken.reshape(count, length)
 
     def ask(self, release, words, noise, contribution_fn) -> jax.Array:
-        """Release the noisy sum of ``contribution_fn(record, rng_key)`` over the records.
+        """Release the noisy sum over records of ``contribution_fn(record, rng_key)``.
 
         `noise` is the noise multiplier, and `words` are a row of what `take` returned.
         """
@@ -158,7 +158,7 @@ class Inquiry:
         return axes.turn @ contrast.unpacked(found, self.dim) @ axes.turn.T
 
     def precision(self):
-        """The context for calls of the model's functions, with the user's x64 setting."""
+        """The context to call functions of the model in: the user's x64 setting."""
         return jax.enable_x64(self.is_wide)
 
     def _information(self, z):
@@ -200,7 +200,7 @@ class Inquiry:
         return columns.astype(self.dtype)
 
     def scores_at(self, z, axes: Frame, unit, scores_fn=None) -> Callable:
-        """A function ``(record, rng_key) -> Scores``, in the directions of `columns`."""
+        """``(record, rng_key) -> Scores`` at z, in the directions of `columns`."""
         scores_fn = scores_fn or self.scores_fn
         position, columns = self.unravel(z), self.columns(axes, unit)
 
@@ -213,7 +213,7 @@ class Inquiry:
         return scores
 
     def contrasts_at(self, z, units: Units) -> Callable:
-        """A function ``(record, rng_key) -> Contrast``, at z and in these units."""
+        """``(record, rng_key) -> Contrast`` at z, in these units."""
         scores = self.scores_at(z, units.axes, units.unit)
         bound = units.bound.astype(self.dtype)
         return lambda *record: contrast.contrast(scores(*record), bound, self.norm)
@@ -224,11 +224,11 @@ class Inquiry:
         return axes.stretch.T @ (jnp.asarray(self.model.prior_precision) @ below)
 
     def moved(self, z, axes: Frame, step, reach=1.0) -> tuple[jax.Array, jax.Array]:
-        """z after `reach` times a step in units of the frame, limited in length.
+        """z after a step in units of the frame, and the relative length of the step.
 
-        The step is shortened to `MAX_STEP`, and no component moves by more than
-        `MAX_MOVE`. The second result is the length of the step before that, divided by
-        the longest that a step may have.
+        The step is shortened to at most `MAX_STEP` and then multiplied by `reach`, but
+        no component of z moves by more than `MAX_MOVE`. The relative length is that of
+        `step` as given, divided by the longest that a step may have.
         """
         size = jnp.linalg.norm(step) / (MAX_STEP * math.sqrt(self.effective))
         jump = reach * axes.stretch @ (step / jnp.maximum(1.0, size))

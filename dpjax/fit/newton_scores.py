@@ -1,8 +1,9 @@
-"""Scores at places that follow one another by Newton's method.
+"""Scores that are released at places which follow one another by Newton's method.
 
-Each next place is a Newton step from the scores so far, less what may be noise. The
-slope was released at the first place. Elsewhere it is changed as that of public
-covariates is, where that changes by much.
+A Newton step from all scores so far leads to the next place. The displacement from the
+first place is then shrunk by the share of it that may be noise. The slope was released
+at the first place only. At another place it is changed like the slope that the model
+expects of public covariates, if that changes by much (`dpjax.fit.slope_changes`).
 """
 
 import functools
@@ -19,16 +20,18 @@ __all__ = ["NewtonScores", "newton_scores", "root_fn"]
 
 
 class NewtonScores(NamedTuple):
-    """What the scores are, and where they were released.
+    """The released scores, and where they were released.
 
     end
-        z where they lead, ``(d,)``.
+        The position z to which the last Newton step leads, ``(d,)``.
     size
-        The last step over the longest one.
-    places, scores, roots
-        Of every score: z, the score in units of the frame, and the square root of the
-        slope that is expected there, ``(number, d)``, ``(number, d)`` and
-        ``(number, d, d)``.
+        Length of the last step, before it is limited, over the longest allowed.
+    places
+        The z where each score was released, ``(number, d)``.
+    scores
+        The scores in units of the frame, without the prior's, ``(number, d)``.
+    roots
+        The M^(1/2) of `root_fn` at each of the places, ``(number, d, d)``.
     """
 
     end: jax.Array
@@ -39,11 +42,12 @@ class NewtonScores(NamedTuple):
 
 
 def root_fn(inquiry: Inquiry, units: Units) -> Callable[[jax.Array], jax.Array]:
-    """``z -> M^(1/2)``, with M the slope that is expected at z, ``(d, d)``.
+    """A function ``z -> M^(1/2)``, of the slope M that is expected at z, ``(d, d)``.
 
-    M is in units of the frame, and public. In directions of which records tell nothing,
-    it is the precision of the prior. Where no slopes are known, M is the expected
-    information.
+    M is the slope of the clipped scores that the model expects of public covariates,
+    plus the precision of the prior, in units of the frame. If the model has no
+    `ScoreModel.expected`, the expected Fisher information stands for that slope. M is
+    public.
     """
     axes, unit, bound = units
     slopes = inquiry.expected(
@@ -69,20 +73,23 @@ def root_fn(inquiry: Inquiry, units: Units) -> Callable[[jax.Array], jax.Array]:
 def newton_scores(
     inquiry: Inquiry, release, last, noise_multipliers, z, units: Units, slope, root_fn
 ) -> NewtonScores:
-    """Release one score after another.
+    """Release one score after another, each where the scores before it lead.
 
     Parameters
     ----------
     release, last
-        How all scores but the last one are released, and the last one.
+        How the scores are released: `last` is for the last one, `release` for the
+        others.
     noise_multipliers
-        Of each score.
+        The noise multiplier of each score.
     z
         The first place, where the slope was released.
+    units
+        The frame and the clip norm of the scores.
     slope
         The slope in units of the frame, without negative eigenvalues.
     root_fn
-        From the function of that name.
+        The function that `root_fn` returns.
     """
     axes, unit, _ = units
     back = jnp.linalg.inv(axes.stretch)
@@ -108,8 +115,9 @@ def newton_scores(
         here = score / total + here_slope @ (place / total - back @ z)
         whole = here_slope + jnp.diag(1 - axes.data_share)
         step = jnp.linalg.solve(whole, here + inquiry.prior_score(z, axes))
-        # From where the search ended, shrunk as James and Stein do: noise of the first
-        # scores may lead farther astray than the search ended.
+        # The displacement from where the search ended is shrunk, as by James and Stein.
+        # Noise on the first scores could otherwise lead farther from the mode than the
+        # search ended.
         so_far = back @ (z - first)
         square = jnp.sum(jnp.where(axes.is_measured, whole @ (so_far + step), 0) ** 2)
         by_noise = jnp.sum(axes.is_measured) * (inquiry.tempering * unit) ** 2 / total

@@ -1,4 +1,4 @@
-"""What a fit by scores (`dpjax.fit.score_fit`) lets out, all of it public."""
+"""The values that a fit by scores (`dpjax.fit.score_fit`) releases."""
 
 from typing import NamedTuple
 
@@ -10,61 +10,68 @@ __all__ = ["Released"]
 class Released(NamedTuple):
     """What a fit released, in the coordinates y = T^-1 (z - position) of its frame.
 
+    All of it is public. Numbers are float64, except `position`.
+
     position
-        Where the scores lead, flattened, ``(d,)``.
+        The flattened position z to which the last Newton step led, ``(d,)``.
     stretch
-        T, ``(d, d)``.
+        T, ``(d, d)``, whose columns are the directions of the frame.
     data_share
         gamma, ``(d,)``: the share of the expected information along a column of T that
-        is the records'. It is zero where they were not asked.
+        comes from the records. It is zero in directions in which they were not asked.
     prior_mean
-        Of the normal law that stands for the prior, ``(d,)``; its precision is diagonal
-        here, 1 - gamma.
+        Mean of y under the normal law that stands for the prior, ``(d,)``. The
+        precision of this law is diagonal in these coordinates, with entries 1 - gamma.
     places
-        y_k, ``(number of scores, d)``: about where the scores s_k were released. At
-        `position` the score is s_k + J y_k.
+        y_k, ``(number of scores, d)``. Score s_k was released about there. The score at
+        `position` is s_k + J y_k, which takes into account how the slope changes.
     scores
-        The released scores, without the prior's, ``(number of scores, d)``.
+        The released scores s_k of the likelihood, without the score of the prior,
+        ``(number of scores, d)``.
     slope
-        J as released, ``(d, d)``: minus the derivative of the score. Noise may leave it
-        with negative eigenvalues. It was released before the scores, and changed as the
-        slope of public covariates changes from there to `position`.
+        J, minus the derivative of the score, ``(d, d)``. It was released where the
+        first score was, and then changed as the slope that the model expects changes
+        from there to `position`. The noise may leave it with negative eigenvalues.
     drift
-        By what factor the slope of public covariates changes at most, in some
-        direction, from where the scores were released last to where they lead. It is
-        infinite if they lead farther than a step may go.
+        The largest factor, over all directions, by which the slope that the model
+        expects differs between the place of the last score and `position`. It is
+        infinite if `position` is farther from there than a step may go.
     score_noise_sds
         Sds of the noise on the components of each score, ``(number of scores,)``.
     search_noise_sd
-        Of the noise on the components of the score at the last step of the search.
+        Sd of the noise on the components of the score at the last step of the search.
     slope_noise_sd
         Sd of the noise on a diagonal entry of `slope`; off the diagonal it is less by
         sqrt(2).
     clip_norm
-        The clip norm over the root mean square length of a record's score; see also
+        The clip norm divided by the root mean square length of a record's score. In a
+        mixed norm, this length is taken to be the Euclidean one times
         `dpjax.release.mixed_norm.MixedNorm.ratio`.
     clipped
-        About the share of records whose score is longer, as the model says.
+        About the share of scores that are clipped if the model holds.
     inefficiency
-        Trace of the score's variance over that of its slope: one without clipping. In a
-        robust fit, of the part that V does not hold, which is what tempering adds.
+        Trace of the variance of the score over the trace of its slope. It is one
+        without clipping. In a robust fit, V is the larger part of the variance, and
+        this is the rest of it, which tempering adds.
     variance
-        V as released over the tempering, ``(d, d)``: the variance of the score. It is
-        zero if the fit is not robust.
+        V as released, divided by the tempering, ``(d, d)``: the variance of the score.
+        It is zero if the fit is not robust.
     variance_noise_sd
-        As `slope_noise_sd`, of `variance`.
+        Sd of the noise on a diagonal entry of `variance`; off the diagonal it is less
+        by sqrt(2).
     lost, lost_noise_sd
-        Share of the slope's trace that is lost where the model is wrong, and the sd of
-        the noise on it. They are zero if the fit is not robust.
+        Share of the slope's trace that is lost because the model is wrong
+        (`dpjax.fit.contrast.contrast`), and the sd of the noise on it. They are zero if
+        the fit is not robust.
     num_records
         Number of records, times the tempering.
     excess
-        Sum over the records of |psi|^2 less its mean under the model, with psi the
-        clipped score over the clip norm.
+        Sum over the records of |psi|^2 less its mean under the model, where psi is the
+        clipped score divided by the clip norm.
     excess_noise_sd
         Sd of the noise on `excess`.
     expected_square
-        About the sum of the means.
+        About the sum over the records of the mean of |psi|^2 under the model.
     """
 
     position: jax.Array

@@ -1,9 +1,11 @@
-"""From the centre of the prior to the bulk of the posterior.
+"""The search of a fit, from the centre of the prior to the bulk of the posterior.
 
-The search goes in phases of small steps, which grow while they agree. Each phase ends
-at the mean of the second half of its steps. There one release of the curvature corrects
-the frame: along single latents, where it has less noise, and then in the directions
-that are left.
+The search consists of phases, and a phase of small steps. Every step releases a score
+with much noise. The steps get longer while they agree in direction. A phase ends at the
+mean position of the second half of its steps, or at the last position if the steps
+still agree then. There the curvature is released, and corrects the frame. The frame is
+first corrected along single latents, where the curvature has less noise, and then along
+the principal directions of the difference that is left.
 """
 
 import math
@@ -20,29 +22,36 @@ from dpjax.fit.slope_changes import mapped
 __all__ = ["correction_at", "search", "walked"]
 
 RATE = 0.5
-"""Share of Newton's step that the search takes."""
+"""The share of a Newton step that a step of the search takes."""
 
 GROWTH, MAX_REACH, AGREEMENT, NUM_NOISE_SDS = 1.5, 8.0, 0.8, 3.0
-"""How the search crosses a vague prior. A step goes on if it is longer than half of the
-longest one and than `NUM_NOISE_SDS` sds of its noise, and if its cosine with the step
-before is above `AGREEMENT`. Steps that follow one another like this reach farther than
-they are long: `GROWTH` times, then `GROWTH`^2 times, at most `MAX_REACH` times."""
+"""How the search crosses a vague prior. The reach is the factor by which a step is
+multiplied. It grows by the factor `GROWTH`, up to `MAX_REACH`, after a step with two
+properties. The step is longer than half of the longest one and longer than
+`NUM_NOISE_SDS` standard deviations of its noise. And the cosine of the angle between it
+and the step before is above `AGREEMENT`. After any other step the reach is one."""
 
 LEAST_KEPT, MIN_KEPT, MAX_NOISE = 0.5, 0.05, 1.0
-"""How steps of the search allow for clipping, which leaves a share of a score's slope.
-Where it leaves less than `LEAST_KEPT`, steps are longer by `LEAST_KEPT` over the share,
-but at most by 1 / `MIN_KEPT`, and not so long that their noise is beyond `MAX_NOISE`
-posterior standard deviations."""
+"""How steps of the search allow for clipping, which leaves only a share of the slope of
+a score. If this share is less than `LEAST_KEPT`, the step is longer by the factor
+`LEAST_KEPT` over the share. This factor is at most 1 / `MIN_KEPT`, and is limited so
+that the noise of the step is at most `MAX_NOISE` posterior standard deviations."""
 
 MIN_LEFT = 0.02
-"""Least share of the curvature that clipping is taken to leave."""
+"""Least share of the expected curvature that clipping is taken to leave."""
 
 NUM_LATENT_SDS = 2.0
-"""Of the noise on the curvature along a latent, within which it is as expected."""
+"""The curvature along a latent is taken to be as expected if it differs by at most so
+many standard deviations of its noise."""
 
 
 def search(inquiry: Inquiry, release, noises: Noises) -> tuple[jax.Array, Frame]:
-    """Where the bulk is, and the frame there."""
+    """Make all releases of the search.
+
+    Returns
+    -------
+    The position z where the search has ended, ``(d,)``, and the frame there.
+    """
     dim = inquiry.dim
     counts = jnp.asarray([len(steps) for steps in noises.steps])
     words = inquiry.take(release, dim, sum(map(len, noises.steps)))
@@ -90,17 +99,23 @@ def search(inquiry: Inquiry, release, noises: Noises) -> tuple[jax.Array, Frame]
 
 
 def walked(inquiry: Inquiry, release, words, noise, walker, correction, slopes):
-    """The walker after a step of the search.
+    """Release a score and take a step of the search.
 
     Parameters
     ----------
+    release, words, noise
+        How the score is released, the random words and the noise multiplier.
     walker
-        z, the last step in units of the parameters, and the reach of the next step, by
-        which it is multiplied.
+        The position z, the last step in units of the parameters, and the reach: the
+        factor by which the next step is multiplied.
     correction
-        Of the frame.
+        R, the correction of the frame, ``(d, d)``.
     slopes
         ``inquiry.expected(contrast.expected_slopes, True)``.
+
+    Returns
+    -------
+    The walker after the step.
     """
     z, before, reach = walker
     axes = inquiry.frame(inquiry.information(z), correction)
@@ -128,7 +143,10 @@ def walked(inquiry: Inquiry, release, words, noise, walker, correction, slopes):
 
 
 def _longer(score, noise_sd, kept, axes: Frame):
-    """Newton's step for a score, of whose slope clipping leaves a share."""
+    """Newton's step for a score whose slope clipping has made smaller.
+
+    `kept` is the share of the expected slope that clipping leaves, ``(d, d)``.
+    """
     least = jnp.maximum(MIN_KEPT, jnp.minimum(1, RATE * noise_sd / MAX_NOISE))
     kept = mapped(kept, lambda values: jnp.clip(values / LEAST_KEPT, least, 1))
     share = jnp.sqrt(axes.data_share)
@@ -139,7 +157,11 @@ def _longer(score, noise_sd, kept, axes: Frame):
 def correction_at(
     inquiry: Inquiry, release, words, noise, z, axes: Frame, clip_norm
 ) -> jax.Array:
-    """The correction of the frame at z, where noise does not explain it."""
+    """Release the curvature at z, and return the correction of the frame, ``(d, d)``.
+
+    The frame is corrected only where noise and clipping do not explain that the
+    curvature differs from the expected one.
+    """
     dim = inquiry.dim
     scores = inquiry.scores_at(z, axes, inquiry.unit(axes), inquiry.search_scores_fn)
     reach = CURVATURE_REACH * clip_norm
@@ -157,21 +179,25 @@ def correction_at(
     kept = _kept_curvature(inquiry, z, axes, reach, clip_norm)
 
     def factors(directions, kept, whole, num_sds):
-        """By which the information along the columns is not what is expected."""
+        """The released over the expected information along each of the columns.
+
+        It is one where clipping, or noise of `num_sds` standard deviations, explains
+        the difference.
+        """
         along, left, expected = (
             jnp.sum(directions * (matrix @ directions), axis=0)
             for matrix in (found, kept + rest, whole + rest)
         )
         asked = jnp.where(axes.is_measured[:, None], directions, 0)
         sds = num_sds * unit * noise * jnp.sum(asked**2, axis=0)
-        # Clipping shortens rare records, so that they look as if there were fewer.
-        # Between all of the expected curvature and what clipping leaves of it,
-        # nothing is known to be wrong.
+        # Clipping makes rare records count less, as if there were fewer of them. So a
+        # curvature between the expected one and what clipping leaves of that is no
+        # sign of an error.
         less = jnp.maximum(along, jnp.minimum(sds, left)) / left
         less = jnp.where(along < left - sds, less, 1)
         return jnp.where(along > expected + sds, along / expected, less)
 
-    # Along a latent there is less noise than in the direction with most of it.
+    # Along a single latent the noise is less than along the noisiest direction.
     back = jnp.linalg.inv(axes.stretch)
     along = jnp.sqrt(factors(back, kept, whole, NUM_LATENT_SDS))
     change = axes.stretch.T @ (along[:, None] * back.T)
@@ -185,9 +211,10 @@ def correction_at(
 
 
 def _kept_curvature(inquiry: Inquiry, z, axes: Frame, *bounds):
-    """What clipping leaves of the curvature where the design is the public one.
+    """The expected curvature after clipping, if covariates are like the public ones.
 
-    It is in units of the frame, ``(d, d)``, and without the prior's.
+    It is in units of the frame, ``(d, d)``, and does not include the prior's curvature.
+    `bounds` are the reach and the bound of `contrast.curvature`.
     """
     kept = jnp.eye(inquiry.dim)
     curvatures = inquiry.expected(
@@ -205,8 +232,8 @@ def _kept_curvature(inquiry: Inquiry, z, axes: Frame, *bounds):
 
 
 def _kept(clipped, whole):
-    """W^(-1/2) C W^(-1/2), the share of a matrix W that clipping it to C leaves."""
-    # Directions that public covariates leave out lose nothing.
+    """W^-1/2 C W^-1/2, the share of a matrix W that is left if clipping makes it C."""
+    # The ridge makes the share one in directions that no public covariates have.
     ridge = (1e-3 * jnp.trace(whole) / len(whole) + 1e-30) * jnp.eye(len(whole))
     root = mapped(whole + ridge, jax.lax.rsqrt)
     return root @ (clipped + ridge) @ root

@@ -28,14 +28,15 @@ LOG_NOISE_SD_MEAN = -1.0
 
 
 def num_parameters(num_features: int, num_hidden: int) -> int:
-    """Length of a position."""
+    """Length of the vector that is a position."""
     return num_hidden * (num_features + 1) + num_hidden + 1 + 1
 
 
 def layers(position: jax.Array, num_features: int):
-    """W ``(H, d + 1)``, v ``(H + 1,)`` and s ``()`` of a position.
+    """The parts W ``(H, d + 1)``, v ``(H + 1,)`` and s ``()`` of a position.
 
-    A vector of the components' means or variances is taken apart in the same way.
+    `position` may also be a vector of the means, or of the variances, of the components
+    of a position.
     """
     num_hidden = (position.shape[0] - 2) // (num_features + 2)
     hidden, output, noise = jnp.split(
@@ -54,7 +55,10 @@ def predict(position: jax.Array, features: jax.Array) -> jax.Array:
 
 
 def start(rng_key: jax.Array, num_features: int, num_hidden: int) -> jax.Array:
-    """A public position: weights drawn from the prior, and s at its prior mean."""
+    """A position to start at: weights drawn from the prior, and s at its prior mean.
+
+    It reads no data.
+    """
     size = num_parameters(num_features, num_hidden)
     return jax.random.normal(rng_key, (size,)).at[-1].set(LOG_NOISE_SD_MEAN)
 

@@ -29,8 +29,8 @@ class Family(NamedTuple):
         ``(rng_key, data, num_samples, **constants) -> draws``; not private.
     fisher_information
         ``(num_records, **constants) -> function``, where the function maps a position
-        to the expected information ``(d, d)`` of all records. None if the model has no
-        such function.
+        to a metric ``(d, d)``, as `dpjax.fisher.fisher_information` does. None if the
+        model has no such function.
     """
 
     build: Callable[..., Posterior]

@@ -91,9 +91,10 @@ def posterior(
         `latents` is a dict of one draw of the latents, in the units of the model. A
         record is a dict of the arrays of `data` without their leading axis.
     score_nodes
-        ``(latents, record) -> (records, weights)``, in place of `simulate_fn`, if a
-        record has few possible observations. It returns a record for each of the K
-        possible observations, along a leading axis, and their probabilities, ``(K,)``.
+        ``(latents, record) -> (records, weights)``, in place of `simulate_fn`. It
+        returns a record for each of the K observations that are possible with the
+        covariates of the given one, along a leading axis, and the probabilities of
+        these observations, ``(K,)``.
 
     Returns
     -------

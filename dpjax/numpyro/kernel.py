@@ -277,8 +277,8 @@ class MCMCKernel(mcmc.MCMCKernel):
             mixed = mix(rng_key, words)
             count = jax.ShapeDtypeStruct(wanted.shape, wanted.dtype)
             # With an `io_callback` in place of the pure one, a step of the loop takes
-            # 3 us more. XLA may merge pure calls with equal arguments. Chains with
-            # equal states are then served by one call, and make the same steps.
+            # 3 us more. One pure call may serve several chains with equal states, which
+            # then make the same steps.
             num_paid, number = jax.pure_callback(
                 self._pay, (count, count), wanted, jax.random.key_data(mixed)
             )

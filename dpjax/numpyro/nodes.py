@@ -67,7 +67,7 @@ def conditional_scores(
     Parameters
     ----------
     model
-        Of a posterior that `dpjax.numpyro.posterior` returned.
+        The model of a posterior that `dpjax.numpyro.posterior` returned.
     num_redraws
         K, the number of observations that are drawn anew, if the nodes are of this
         kind.

@@ -336,7 +336,7 @@ def check_method(method: str, robust: bool, nominal_num_records: int | None) -> 
 
 
 def is_of_whole_records(model: Model) -> bool:
-    """Whether the model is fitted by `dpjax.fit.simulated`.
+    """Whether the model can be fitted by `dpjax.fit.simulated`.
 
     Such a model generates all arrays of a record. The fit also differentiates scores in
     forward mode, so a model without forward-mode derivatives is fitted like a model of

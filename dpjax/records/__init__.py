@@ -1,4 +1,4 @@
-"""Records of one's own, read by a public schema; `dpjax.records.schema` explains it."""
+"""Reading of the user's own records by a public schema: see `dpjax.records.schema`."""
 
 from dpjax.records.schema import Column, Schema
 from dpjax.records.template import template

@@ -1,11 +1,12 @@
 """Design matrices from a formula and a public schema.
 
-The right-hand side is that of `formulaic`, with two kinds of terms beside:
-``(1 | clinic)``, an intercept for every level, and ``offset(log(years))``, a term whose
-coefficient is one. The matrix is laid out on made-up records of the schema, whose
-levels it has. A column of it is one function of one record: what would be fitted to the
-records (``scale``, ``center``, ``poly``, ``bs``) or looks at their neighbours (``lag``)
-is refused.
+The right-hand side of a formula has the syntax of `formulaic`, with two further kinds
+of terms: ``(1 | clinic)``, an intercept for every level of a category, and
+``offset(log(years))``, a term whose coefficient is one. The columns of the matrix and
+their levels are determined from made-up records of the schema. The row of a record is a
+function of this record alone. So functions that would be fitted to the records
+(``scale``, ``center``, ``poly``, ``bs``) or read neighbouring records (``lag``) are
+refused.
 """
 
 import ast
@@ -22,41 +23,43 @@ __all__ = ["Design"]
 FUNCTIONS = {"C", "I", "exp", "log", "log2", "log10"} | {
     f"np.{name}" for name in ("abs", "exp", "log", "log1p", "log2", "log10", "sqrt")
 }
-"""Functions of one number, beside the codings of categories in ``contr``."""
+"""Functions that a formula may use: functions of one number, and ``C`` and ``I``. The
+codings of categories, ``contr.*``, may be used, too."""
 
 NODES = ast.Expression | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop
-"""Arithmetic."""
+"""Nodes of Python's syntax tree that are arithmetic."""
 
 
 class Design:
-    """The columns of a formula, which are laid out without the records.
+    """The design of a formula: which columns its matrix has, without the records.
 
     Parameters
     ----------
     formula
-        Such as ``"visits ~ age + C(sex) + (1 | clinic) + offset(log(years))"``.
+        A text such as ``"visits ~ age + C(sex) + (1 | clinic) + offset(log(years))"``.
     schema
-        What `dpjax.records.Schema` takes.
+        The argument of `dpjax.records.Schema`.
 
     Attributes
     ----------
     response
         Name of the column on the left-hand side.
     names
-        Names of the columns of the matrix, without the intercept.
+        Names of the columns of the design matrix, without the intercept.
     has_intercept
-        Whether there is one.
+        Whether the formula has an intercept.
     groups
-        ``{name: number of levels}`` of the columns that have an intercept for every
-        level.
+        ``{column: number of levels}`` of the columns with an intercept for every level.
     example
         Made-up records in the form of `read`.
 
     Raises
     ------
     ValueError
-        If the formula is none, names a column that the schema has not, or is not a
-        function of one record at a time.
+        If `formula` is not a formula, names a column that is not in the schema, is not
+        a function of one record at a time, is not finite in all of the ranges of the
+        schema, or has a term that is the same for all records. Also if it names a
+        column with ``missing = "indicator"`` without its indicator.
     """
 
     def __init__(self, formula: str, schema):
@@ -86,7 +89,7 @@ class Design:
         self._lay_out(" + ".join(terms) or "1")
 
     def _lay_out(self, terms: str) -> None:
-        """The specification of the matrix, from made-up records."""
+        """Determine the columns of the matrix for `terms`, from made-up records."""
         parsed = _public(terms, lambda: _formula(terms))
         self._columns = {self.response, *self.groups}
         factors = [str(factor) for term in parsed for factor in term.factors]
@@ -113,7 +116,8 @@ class Design:
         names = list(self._spec.column_names)
         self.has_intercept = "Intercept" in names
         self._kept = [i for i, name in enumerate(names) if name != "Intercept"]
-        # NetCDF takes a slash for a folder.
+        # Names of columns become names of variables in a NetCDF file, which would take
+        # a slash for a folder.
         tidy = [name.replace("[T.", "[").replace("/", "|") for name in names]
         self.names = [tidy[i] for i in self._kept]
         with np.errstate(all="ignore"):
@@ -133,14 +137,16 @@ class Design:
         Parameters
         ----------
         records
-            As `Schema.read` takes them.
+            As in `Schema.read`.
 
         Returns
         -------
         dict
-            ``x``, ``(n, p)``, without the intercept, if there are such columns; ``y``,
-            the response; ``offset``; the codes of each group by the group's name; and
-            ``complete``. A record whose terms are not finite is not complete.
+            ``y``, the response, ``(n,)``; ``x``, the design matrix without the
+            intercept, ``(n, p)``, if p > 0; ``offset``, ``(n,)``, if there is one; the
+            codes of the levels of each group, ``(n,)``, by the group's name; and
+            ``complete``, booleans ``(n,)``. A record with a term that is not finite is
+            not complete; this term is zero.
 
         Raises
         ------
@@ -149,7 +155,7 @@ class Design:
 
         Notes
         -----
-        *Formal guarantees.* As `Schema.read`.
+        *Formal guarantees.* As for `Schema.read`.
         """
         values = self.schema.read(records, self._arrays)
         with np.errstate(all="ignore"):
@@ -196,7 +202,13 @@ class Design:
         return len(column.levels)
 
     def _checked(self, factor: str) -> set[str]:
-        """The columns that a factor reads; it is a function of one record."""
+        """The columns that a factor of a term reads.
+
+        Raises
+        ------
+        ValueError
+            If the factor is not a function of one record at a time.
+        """
         known = {*self.schema, *(f"{name}_missing" for name in self.schema)}
         if factor in known:
             return {factor}
@@ -237,7 +249,7 @@ class Design:
 
 
 def _formula(terms: str) -> Any:
-    # It takes a second to import.
+    # The import of formulaic takes a second.
     from formulaic import Formula
 
     make: Any = Formula
@@ -245,7 +257,7 @@ def _formula(terms: str) -> Any:
 
 
 def _summands(terms: str) -> list[str]:
-    """What stands between the plus signs that are in no bracket."""
+    """The parts of a text between the plus signs that are outside of all brackets."""
     found, depth = [""], 0
     for character in terms:
         depth += (character in "([{") - (character in ")]}")
@@ -257,7 +269,13 @@ def _summands(terms: str) -> list[str]:
 
 
 def _public(terms: str, function):
-    """What a function of the schema and the formula returns."""
+    """The result of `function`, which reads the schema and the formula alone.
+
+    Raises
+    ------
+    ValueError
+        If it raises an error; the message shows that error, which is public.
+    """
     try:
         return function()
     except Exception as error:

@@ -1,6 +1,6 @@
 """The public schema of a table, by which its records are read.
 
-A schema is a dict of tables by column, or a TOML file of them::
+A schema is a dict of the form ``{column: table}``, or a TOML file such as this::
 
     [age]
     kind = "real"
@@ -22,28 +22,31 @@ A schema is a dict of tables by column, or a TOML file of them::
 Ranges and levels come from what is known about the table without its records: from the
 questionnaire, the instrument or the law. Nothing is fitted to the records.
 
-**What a cell becomes.** A number outside its range counts as the nearer end of it. A
-cell of the wrong kind is *missing*: an empty cell, a NaN, a null, a word in a column of
-numbers, a level that is not listed. Then the rule of its column holds:
+**What a cell becomes.** A number outside of its range counts as the nearer end of the
+range. A cell of the wrong kind is *missing*: an empty cell, a NaN, a null, a word in a
+column of numbers, a level that is not listed. The rule of its column says what becomes
+of a missing cell:
 
-- ``missing = "drop"``, the default: the record says nothing. It stays in its place, and
-  the array ``complete`` is False there, with which its likelihood is masked.
-- ``missing = "indicator"``: the value is the middle of the range, or the first level,
+- ``missing = "drop"``, the default: the record is incomplete. It stays in its place,
+  and the array ``complete`` is False there, so that a model can mask its likelihood.
+- ``missing = "indicator"``: the cell takes the middle of the range, or the first level,
   and a further array ``NAME_missing`` is 1.
-- ``missing = "fill"``: the same without the array, for columns that are known to be
-  filled in everywhere.
-- ``missing = "category"``: a level of its own, ``"missing"``, the last one.
+- ``missing = "fill"``: the cell takes the same value, but there is no further array.
+  This is for columns that are known to be filled in everywhere.
+- ``missing = "category"``: the cell takes a further level, ``"missing"``, which is the
+  last one of a category.
 
-**Why nothing is refused.** Whether a program stops at a record is a release of that
-record, which no budget is charged for. So no message, warning or shape depends on a
-cell: records are coded one by one, by rules that a person wrote. For the same reason no
-record is left out. The number of rows is public where a record is replaced by another
-one (``REPLACE_ONE``), while the number of complete records is not, and it would be told
-by an array from which the others are missing. The masked record contributes zero to
-every sum, so replacing it changes a sum by no more than replacing another record.
+**Why no cell is refused.** If a program stopped at a record, this would release
+something about the record that no budget is charged for. So no message, warning or
+shape depends on a cell: records are coded one by one, by rules that a person wrote. For
+the same reason no record is left out. Neighbouring tables have the same number of rows,
+so this number is public. The number of complete records is not public, and the length
+of an array without the incomplete records would reveal it. A masked record contributes
+zero to every sum, so replacing it changes a sum by no more than replacing another
+record.
 
-What is public is the table's form: the names and types of its columns, and the number
-of its rows. A table of another form is refused.
+The form of a table is public: the names and types of its columns, and the number of its
+rows. A table of another form is refused.
 """
 
 import math
@@ -63,7 +66,8 @@ from dpjax.records import tables
 __all__ = ["COMPLETE", "Column", "Schema"]
 
 COMPLETE = "complete"
-"""The array that tells which records lack nothing that must be there."""
+"""Name of the array that is True for records without a missing cell in a column with
+``missing = "drop"``."""
 
 KINDS = {
     "real": {"range", "unit", "mean", "sd", "shape"},
@@ -71,7 +75,8 @@ KINDS = {
     "category": {"levels"},
     "boolean": set(),
 }
-"""Keys of a column by its kind, beside ``kind`` and ``missing``."""
+"""``{kind: keys that a column of this kind may have}``, besides ``kind`` and
+``missing``."""
 
 RULES = "drop", "indicator", "fill", "category"
 
@@ -81,13 +86,14 @@ WORDS = {
     for word in words
     for form in (word, word.capitalize(), word.upper())
 }
-"""Booleans in words, beside 0 and 1."""
+"""``{word: code}`` of booleans in words. The numbers 0 and 1 are booleans, too."""
 
 HUGE = 1e30
-"""Size of the largest number; float32 holds some 1e38."""
+"""Largest absolute value of a number in a schema. float32 holds numbers up to about
+3e38."""
 
 MAX_COUNT = 2**31 - 1
-"""The largest count, which is an int32."""
+"""Largest absolute value of a count, which is an int32."""
 
 UNSAFE = (
     "NOT PRIVATE, for the owner of the records alone. Correct how levels are spelt, "
@@ -95,38 +101,44 @@ UNSAFE = (
 )
 
 MAX_SHOWN = 3
-"""Different missing cells of a column that `Schema.unsafe_check` shows."""
+"""Largest number of different missing cells that `Schema.unsafe_check` shows for a
+column."""
 
 MAX_SHAPE = 10**6
-"""Numbers in one cell of an array."""
+"""Largest number of entries of one cell, if the cells of a column are arrays."""
 
 EXAMPLE_RECORDS, MIN_RECORDS, EXAMPLE_SIZE = 1000, 16, 10**7
-"""Number of records that `Schema.example` makes up, and the least that it does where
-they would hold more numbers than `EXAMPLE_SIZE`."""
+"""Of `Schema.example`: the number of records that are made up; the least number of
+records, if records are so large that there are fewer; and the number of entries of all
+records together at which there are fewer."""
 
 MISSING_SHARE = 0.1
-"""Of made-up cells in a column with an indicator."""
+"""Share of missing cells in a made-up column with ``missing = "indicator"``."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """What is publicly known of a column.
+    """The public description of a column.
 
     kind
         ``"real"``, ``"count"`` (a whole number), ``"category"`` or ``"boolean"``.
     range
-        The lowest and the highest number, of a real or count.
+        The lowest and the highest number of a real or a count.
     levels
-        The values of a category, two or more.
+        The values of a category, two or more. With ``missing = "category"`` the level
+        ``"missing"`` is the last one.
     unit
-        For people.
+        The unit of a real or a count, a text for people. It is not used.
     missing
-        ``"drop"``, ``"indicator"``, ``"fill"`` or ``"category"``.
+        The rule for missing cells: ``"drop"``, ``"indicator"``, ``"fill"`` or
+        ``"category"``. See the module docstring.
     mean, sd
-        A guess, without the records, of the mean and standard deviation of a real or
-        count. Made-up records follow it; without it they are uniform in the range.
+        A guess, made without the records, of the mean and standard deviation of a real
+        or a count. Made-up values are normal with this mean and sd, truncated to the
+        range. Without a guess they are uniform in the range.
     shape
-        The shape of one cell, for arrays of more dimensions in an ``.npz`` file.
+        The shape of one cell of a real, for arrays of two or more dimensions, as in an
+        ``.npz`` file.
     """
 
     kind: str
@@ -143,10 +155,16 @@ class Column:
         return np.float64 if self.kind == "real" else np.int32
 
     def read(self, cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Values of the cells, and which cells are missing, ``(n,)``.
+        """Values of the cells, ``(n, *shape)``, and whether they are missing, ``(n,)``.
 
-        Categories are numbered in the order of their levels, from 0. Booleans are 0
-        and 1.
+        A category becomes the number of its level, from 0 on in the order of the
+        levels. A boolean becomes 0 or 1. A cell that is an array is missing if any of
+        its entries is.
+
+        Raises
+        ------
+        ValueError
+            If the column has numbers, and its levels are not different numbers.
         """
         if self.kind in ("real", "count"):
             low, high = self.range
@@ -159,7 +177,8 @@ class Column:
             return values.astype(self.dtype), is_missing
         of_numbers = self._code_of_numbers()
         if cells.dtype.kind in "iuf" and len(of_numbers) < len(self._listed):
-            # One null makes floats of integers, among which levels could be the same.
+            # One null in a column of integers makes it a column of floats, as which two
+            # levels could be the same. So the levels are compared as floats.
             raise ValueError(
                 "a column of numbers needs levels that are different numbers, also "
                 f"as floats, got {reprlib.repr(self._listed)}: make texts of the column"
@@ -175,7 +194,11 @@ class Column:
         return {str(level).strip(): code for code, level in enumerate(self._listed)}
 
     def _code_of_numbers(self) -> dict[float, int]:
-        """Codes of the levels that are numbers: a reader may turn 1 into 1.0."""
+        """Codes of the levels that are numbers, by these numbers as floats.
+
+        The reader of a file may have turned a level 1 into 1.0. Levels that are equal
+        as floats are left out.
+        """
         if self.kind == "boolean":
             return {0.0: 0, 1.0: 1}
         found = tables.numbers(np.array(list(map(str, self._listed)))).tolist()
@@ -183,11 +206,15 @@ class Column:
 
     @property
     def _listed(self):
-        """The levels that cells may have."""
+        """The levels that a cell may have: all but the added level ``"missing"``."""
         return self.levels[:-1] if self.missing == "category" else self.levels
 
     def draw(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        """Made-up values ``(count, ...)``, spread evenly over what may be."""
+        """Made-up values ``(count, *shape)``: evenly spaced quantiles in random order.
+
+        The quantiles are those of the guess, or of a uniform law on the range or the
+        levels.
+        """
         shape = (math.prod(self.shape), count)
         places = (rng.permuted(np.indices(shape)[1], axis=1) + 0.5) / count
         places = places.T.reshape(count, *self.shape)
@@ -213,14 +240,16 @@ class Schema(Mapping[str, Column]):
     Parameters
     ----------
     source
-        A dict of tables by column, or the path of such a TOML file.
+        A dict ``{column: table}``, where a table is a dict of the keys of a column; the
+        path of such a TOML file; or another schema.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     ValueError
-        If a table does not describe a column.
+        If the file is not valid TOML, a table does not describe a column, or a column
+        has the name of an array about missing values.
     """
 
     def __init__(self, source: "str | Path | Mapping[str, Any]"):
@@ -255,25 +284,27 @@ class Schema(Mapping[str, Column]):
         return [name for name, column in self.items() if column.missing == rule]
 
     def read(self, records, arrays: Mapping[str, Any] | None = None) -> dict:
-        """The records as arrays, which NumPyro models take.
+        """The records as arrays, in the form that NumPyro models take.
 
         Parameters
         ----------
         records
             A table of pandas, polars or pyarrow, a dict of arrays, or the path of a
-            .csv, .csv.gz, .parquet or .npz file. Of a .csv file, each line below the
-            first is a record, even an empty one: no cell spans lines.
+            .csv, .csv.gz, .parquet or .npz file. In a .csv file, each line below the
+            first is a record, even an empty line: no cell spans lines.
         arrays
-            ``{array: column}``, or a list of columns for an array of shape ``(n, k)``.
-            By default every column is an array. Columns that are not named in it are
-            not read.
+            ``{array: column}``, with the names of the arrays to make. In place of a
+            column there may be a list of k columns, for an array of shape ``(n, k)``,
+            and ``NAME_missing`` is a column, too. Columns that are not named are not
+            read. By default every column is an array of its own.
 
         Returns
         -------
         dict
-            Arrays with one entry per record: reals are floats in their own units,
-            counts, codes of levels and booleans are integers, and lists of columns are
-            floats. If a column has ``missing = "drop"``, there is ``complete`` too.
+            Arrays by name, with one entry for each record. Reals are floats in their
+            own units; counts, codes of levels and booleans are integers; arrays from
+            lists of columns are floats. If a column that is read has
+            ``missing = "drop"``, there is also the array ``complete``.
 
         Raises
         ------
@@ -281,13 +312,15 @@ class Schema(Mapping[str, Column]):
             If there is no such file, or it cannot be read.
         ValueError
             If the table is of another form: a column is absent, has another number of
-            records than the others, or cells of another shape or type.
+            records than the others, or has cells of another shape or type. Or if
+            `arrays` is not of the form above.
 
         Notes
         -----
-        *Formal guarantees.* Tables that differ in one record give arrays that differ in
-        that entry alone. Errors say nothing of the records but their number and the
-        types and shapes of their columns: see the module docstring.
+        *Formal guarantees.* If two tables differ in one record, their arrays differ in
+        the entries of that record alone. Errors depend on the records only through
+        their number and the names, types and shapes of the columns: see the module
+        docstring.
         """
         wanted = self._wanted(arrays)
         table = tables.table(records)
@@ -304,12 +337,12 @@ class Schema(Mapping[str, Column]):
         return self._arrays(values, missing, arrays)
 
     def unsafe_check(self, records) -> str:
-        """What becomes of the cells, for the owner of the records. It is NOT private.
+        """A summary of how the cells are read, for the owner of the records.
 
-        A level that the records spell otherwise than the schema makes all of its
-        records incomplete, and nothing else may tell of it. Correct such mistakes
-        alone: where a range or a level is chosen by what this says, the schema depends
-        on the records, and no epsilon is true.
+        It is NOT private. If the records spell a level otherwise than the schema, all
+        records with this level are incomplete, and no private output may show it.
+        Correct such mistakes alone. If a range or a level is chosen by what this
+        summary says, the schema depends on the records, and no epsilon is true.
 
         Parameters
         ----------
@@ -318,9 +351,10 @@ class Schema(Mapping[str, Column]):
 
         Returns
         -------
-        For every column how many cells are missing, and some of them; of numbers, how
-        many lie at the ends of the range or beyond; of categories, the levels that no
-        cell has. Then how many records are complete.
+        A text: for every column, how many cells are missing, and some of these cells;
+        for a column of numbers, how many lie at the ends of the range or beyond; for a
+        category, the levels that no cell has; and at the end, how many records are
+        complete.
 
         Raises
         ------
@@ -353,8 +387,9 @@ class Schema(Mapping[str, Column]):
     def example(self, arrays: Mapping[str, Any] | None = None) -> dict:
         """Made-up records in the form of `read`, spread over the ranges and levels.
 
-        Values are uniform, or follow the guess of mean and sd. All records are
-        complete, and a tenth of the indicators are 1.
+        They depend on the schema alone. Values are uniform, or normal with the guessed
+        mean and sd (`Column.draw`). All records are complete, and a tenth of the
+        entries of each ``NAME_missing`` are 1.
         """
         wanted = self._wanted(arrays)
         size = sum(math.prod(self[name].shape) for name in wanted)
@@ -369,7 +404,14 @@ class Schema(Mapping[str, Column]):
         return self._arrays(values, missing, arrays)
 
     def _wanted(self, arrays) -> set[str]:
-        """The columns that the arrays are made of."""
+        """Names of the columns that `arrays` is made of.
+
+        Raises
+        ------
+        ValueError
+            If `arrays` is not of the form that `read` takes, or leaves out the
+            indicator of a column that it names.
+        """
         if arrays is None:
             return set(self)
         if not (isinstance(arrays, Mapping) and arrays):

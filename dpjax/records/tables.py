@@ -1,9 +1,9 @@
-"""Tables of any kind as columns of cells, and cells as numbers or codes.
+"""Reading of tables, in memory or in files, as columns of cells, and of cells.
 
-A cell is read by itself: nothing that is told or returned of one record depends on
-another one, and no cell is refused. What cannot be read is missing. In a .csv file each
-line below the first is a record, whatever it holds: no cell spans lines, and a quote
-that is not closed spoils its own line.
+Each cell is read by itself as a number or a code. So neither a result nor an error
+about one record depends on another record, and no cell is refused: a cell that cannot
+be read is missing. In a .csv file each line below the first is a record, whatever it
+holds. No cell spans lines, and a quote that is not closed spoils its own line only.
 """
 
 import csv
@@ -22,7 +22,7 @@ __all__ = ["cells", "codes", "header", "numbers", "table"]
 
 
 def table(records) -> Mapping[str, Any]:
-    """Columns by name, of a table in memory or in a file.
+    """``{name: column}`` of a table in memory or in a file.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def table(records) -> Mapping[str, Any]:
 
 
 def header(path: Path) -> list[str]:
-    """The names of the columns of a file; no record is looked at.
+    """Names of the columns of a file. The result depends on no record.
 
     Raises
     ------
@@ -60,7 +60,14 @@ def header(path: Path) -> list[str]:
 
 
 def cells(columns: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """The cells of a column, ``(n, *shape)``."""
+    """The cells of a column as an array, ``(n, *shape)``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such column, or it has another shape, or a type that is neither
+        of numbers nor of texts.
+    """
     if name not in columns:
         raise ValueError(
             f"the records have no column {name!r}: the first row of a file must name "
@@ -68,7 +75,8 @@ def cells(columns: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.n
         )
     where = f"column {name!r}"
     values = columns[name]
-    # NumPy would give every text as many letters as the longest.
+    # From a list of texts NumPy would make an array in which every text takes as much
+    # memory as the longest.
     kind = object if isinstance(values, list | tuple) else None
     found = readable(where, lambda: np.asarray(values, kind))
     if found.dtype.kind not in "biufUSOT":
@@ -93,7 +101,17 @@ def numbers(found: np.ndarray) -> np.ndarray:
 def codes(
     found: np.ndarray, of_texts: dict[str, int], of_numbers: dict[float, int]
 ) -> np.ndarray:
-    """The codes of the cells, ``(n,)``; -1 where a cell has none."""
+    """The codes of the cells, ``(n,)``; -1 for a cell that has no code.
+
+    Parameters
+    ----------
+    found
+        The cells, ``(n,)``.
+    of_texts
+        ``{text of a cell, without spaces around it: code}``.
+    of_numbers
+        ``{number: code}``, for cells whose text is not in `of_texts`.
+    """
 
     def code(cell):
         known = of_texts.get(_text(cell))
@@ -116,7 +134,7 @@ def _text(cell) -> str:
 
 
 def _names(records) -> list:
-    # The `columns` of pyarrow are the columns themselves.
+    # The `columns` of a pyarrow table are the columns, not their names.
     names = getattr(records, "column_names", getattr(records, "columns", None))
     if names is None:
         raise ValueError(
@@ -138,14 +156,15 @@ def _of_file(path: Path) -> Mapping[str, Any]:
     width = len(_checked_header(path, first))
     if not rows:
         raise ValueError(f"{path} has no records below its first row")
-    # A line with another number of cells has none that could be told apart.
+    # If a line has another number of cells than the first row, it is not known which
+    # cell belongs to which column, so all of its cells are missing.
     empty = [""] * width
     rows = [row if len(row) == width else empty for row in rows]
     return dict(zip(first, zip(*rows, strict=True), strict=True))
 
 
 def _row(line: str) -> list[str]:
-    """The cells of a line."""
+    """The cells of one line of a .csv file; none if `csv` cannot read the line."""
     line = line.rstrip("\r\n")
     if '"' not in line:
         return line.split(",")
@@ -156,7 +175,15 @@ def _row(line: str) -> list[str]:
 
 
 def _checked_header(path, names: list[str]) -> list[str]:
-    """The first row; what it holds is not told, as it may be a record."""
+    """The first row of a file, checked to be names of columns.
+
+    The error does not show the row, as it may be a record.
+
+    Raises
+    ------
+    ValueError
+        If a name is empty, a number, or there twice.
+    """
     are_names = all(name.strip() and math.isnan(_number(name)) for name in names)
     if not names or not are_names or len(set(names)) < len(names):
         raise ValueError(
@@ -181,7 +208,7 @@ def _opened(path: Path):
 
 
 def _npz(path):
-    # NumPy leaves a file open that it cannot read.
+    # If NumPy opened the file itself and could not read it, the file would stay open.
     with open(path, "rb") as file, np.load(file) as arrays:
         return dict(arrays)
 

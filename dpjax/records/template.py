@@ -1,4 +1,4 @@
-"""A template of a schema, from the names of a table's columns alone."""
+"""`template` makes a schema to be filled in, from the column names of a table alone."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ HEAD = """\
 
 
 def template(path) -> str:
-    """TOML of a schema with a column for each of those of the file at `path`.
+    """TOML of a schema that names each column of the file at `path`, to be filled in.
 
     Raises
     ------
@@ -31,8 +31,9 @@ def template(path) -> str:
 
     Notes
     -----
-    *Formal guarantees.* Nothing of the file is told but the names of its columns. In a
-    .csv file these are its first row, which is refused if one of its cells is a number.
+    *Formal guarantees.* The result depends on the file's name and the names of its
+    columns alone. In a .csv file these are the first row, which is refused if one of
+    its cells is a number.
     """
     path = Path(path)
     parts = [HEAD.format(name=path.name)]
@@ -42,5 +43,5 @@ def template(path) -> str:
 
 def _key(name: str) -> str:
     is_bare = name.isascii() and name.replace("-", "_").isidentifier()
-    # A basic string of TOML is one of JSON.
+    # Basic strings of TOML have the syntax of strings of JSON.
     return name if is_bare else json.dumps(name, ensure_ascii=False)

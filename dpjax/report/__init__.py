@@ -1,4 +1,4 @@
-"""What is shown of runs: pictures, a page, comparisons. Of released values only."""
+"""Pictures, pages and comparisons of runs, of released and public values only."""
 
 from dpjax.report.compare import compare
 from dpjax.report.page import write

@@ -1,4 +1,4 @@
-"""Two runs side by side."""
+"""`compare` puts two runs side by side."""
 
 import numpy as np
 
@@ -8,9 +8,10 @@ __all__ = ["compare"]
 
 
 def compare(first: Run, second: Run):
-    """Means and standard deviations of the components that two runs share.
+    """A table of the means and standard deviations of the components of two runs.
 
-    It is computed from released draws alone, so it costs no budget.
+    It is computed from released draws alone, so it costs no budget. Components that
+    only one of the runs has are left out.
 
     Parameters
     ----------
@@ -20,9 +21,9 @@ def compare(first: Run, second: Run):
     Returns
     -------
     pandas.DataFrame
-        One row a component, with the means and sds of both, the difference of the
-        means in units of the root mean square of the sds, and the ratio of the sds. Its
-        ``attrs`` hold what each run spent, as texts.
+        One row for each component, with the means and sds of both runs, the difference
+        of the means in units of the root mean square of the sds, and the ratio of the
+        sds. Its ``attrs`` hold the privacy statement of each run, in one line.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A page about a run that can be sent to somebody: one HTML file with its pictures."""
+"""A report of a run: one HTML file, with its pictures, that can be sent to somebody."""
 
 import base64
 import html
@@ -14,7 +14,8 @@ from dpjax.runner.results import Run
 __all__ = ["write"]
 
 MAX_ROWS = 100
-"""Components in the table of the page; of more, the first."""
+"""Largest number of components in the table of the page. If there are more, the first
+ones are shown."""
 
 CAPTIONS = {
     "densities": "Draws of each parameter, with mean and central 94% interval. Lines, "
@@ -52,14 +53,15 @@ def write(
 ) -> Path:
     """Write ``report.html`` and its pictures to a folder.
 
-    The page needs no other file, no network and no scripts.
+    The page needs no other file, no network and no scripts. The pictures are also
+    written as PNG files.
 
     Parameters
     ----------
     run
-        The run.
+        The run to report.
     folder
-        Where to; it is made if it does not exist.
+        The folder to write to. It is created if it does not exist.
     title
         Heading of the page.
     prior, ledger
@@ -71,8 +73,8 @@ def write(
 
     Notes
     -----
-    *Formal guarantees.* The page is a function of what the run holds, which is released
-    or public, and of the arguments.
+    *Formal guarantees.* The page is a function of the run, which holds released and
+    public values alone, and of the other arguments. No records are read.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""Pictures of draws and of what they cost.
+"""Pictures of a run's draws and of its privacy cost.
 
-They are right for two parameters and for hundreds: each picture shows as many
-components as can be read, and says how many it leaves out. No density is smoothed,
-because a chain that stands still repeats its value.
+Each picture shows as many components as can be read, and says how many it leaves out,
+so it serves for two parameters and for hundreds. Densities are drawn as histograms and
+not smoothed, because a chain that stands still repeats its value.
 """
 
 import datetime
@@ -18,17 +18,21 @@ from dpjax.runner.results import Fit, Run
 __all__ = ["pictures"]
 
 MAX_DENSITIES, MAX_PAIRED, MAX_ROWS = 12, 5, 30
-"""Components in histograms and rank plots, in pairs, and in rows of intervals."""
+"""Largest numbers of components: in histograms and rank plots, in pairs, and in rows of
+intervals."""
 
 MAX_RUNS = 20
-"""Runs of a ledger in the picture of its budget; of more, the last."""
+"""Largest number of runs of a ledger in the picture of the budget. If there are more,
+the last ones are shown."""
 
 NUM_BINS = 40
 NUM_RANK_BINS, MIN_RANKED = 20, 20
-"""Bins of ranks at most, and draws of a chain that fall into each of fewer ones."""
+"""Largest number of bins of ranks, and about the least number of draws of a chain for
+each bin: with fewer draws there are fewer bins."""
 
 NUM_DRAWN_CHAINS = 8
-"""Chains that have a line each in a histogram; of more, one line is for all."""
+"""Largest number of chains that have a line each in a histogram. If there are more, no
+chain has a line."""
 
 INTERVAL = 0.94
 """Probability of the intervals, as in ArviZ's summary."""
@@ -54,20 +58,22 @@ def pictures(
     Parameters
     ----------
     run
-        The run.
+        The run to show.
     prior
-        Draws from the prior, a pytree like the positions with leaves
+        Draws from the prior, a pytree like the positions of the run, with leaves
         ``(1, num_draws, ...)``.
     ledger
-        Path of the ledger that the run was charged in.
+        Path of the ledger in which the run was charged.
     shown
-        Names of components, as in the summary, that come first. Default: their order.
+        Names of the components that come first, as in the run's summary. The other
+        components follow in their order.
 
     Returns
     -------
-    Figures of matplotlib: ``"densities"``, ``"ranks"`` of several chains, ``"pairs"``
-    of several components, ``"prior"`` if there are draws from it, ``"width"`` of a fit,
-    and ``"budget"`` if there is a ledger.
+    Figures of matplotlib: ``"densities"``; ``"ranks"`` if the run has several chains
+    and is not a fit; ``"pairs"`` if there are several components; ``"prior"`` if draws
+    from the prior are given; ``"width"`` if the run is a fit; and ``"budget"`` if a
+    ledger is given.
 
     Raises
     ------
@@ -113,8 +119,8 @@ def _order(names: list[str], shown: Sequence[str] | None) -> list[int]:
 
 
 def _figure(num_rows: int, num_columns: int, width: float, height: float):
-    """A figure and its axes; `width` and `height` are those of one pair of axes."""
-    # Figures of pyplot would stay in memory, and need a display.
+    """A figure and its array of axes, each of `width` and `height`, in inches."""
+    # Figures of pyplot would stay in memory, and would need a display.
     from matplotlib.figure import Figure
 
     size = num_columns * width, num_rows * height
@@ -129,7 +135,10 @@ def _left_out(figure, names: list[str], num_shown: int) -> None:
 
 
 def _grid(names: list[str], panel: Callable, most: int, height: float = 1.7):
-    """A figure of one panel for every component: ``panel(axes, index)``."""
+    """A figure with one panel for each component, of at most `most` components.
+
+    ``panel(axes, index)`` draws the panel of a component.
+    """
     count = min(len(names), most)
     num_columns = min(count, 3)
     num_rows = math.ceil(count / num_columns)
@@ -147,20 +156,20 @@ def _grid(names: list[str], panel: Callable, most: int, height: float = 1.7):
 
 
 def _interval(values) -> np.ndarray:
-    """Ends of the central interval."""
+    """Both ends of the central interval with the probability `INTERVAL`."""
     tail = (1 - INTERVAL) / 2
     return np.quantile(values, [tail, 1 - tail])
 
 
 def _edges(values, num_bins: int = NUM_BINS):
-    """Edges of bins over the bulk of the values, not over what a few outliers take."""
+    """Edges of bins over the bulk of the values; a few outliers may lie outside."""
     low, high = np.quantile(values, [0.001, 0.999])
     pad = 0.05 * (high - low) or 0.5
     return np.linspace(low - pad, high + pad, num_bins + 1)
 
 
 def _densities(names, draws, has_lines: bool):
-    """Histograms with mean and interval, and perhaps a line for every chain."""
+    """Histograms with mean and interval; with `has_lines`, a line for every chain."""
 
     def panel(axes, index):
         chains = draws[..., index]
@@ -176,10 +185,12 @@ def _densities(names, draws, has_lines: bool):
 
 
 def _ranks(names, draws):
-    """How the ranks of every chain's draws among all are spread: evenly, if mixed.
+    """Ranks of each chain's draws among those of all chains, counted in bins.
 
-    Vehtari et al. (2021), section 4.4; here a row for every chain and a colour for the
-    share of its draws, so that a hundred chains can be seen at once.
+    If the chains have mixed, the ranks of each chain are spread evenly. The rank plots
+    of Vehtari et al. (2021), section 4.4, are histograms. Here each chain is a row, and
+    the colour is the number of its draws in a bin, so that a hundred chains can be seen
+    at once.
     """
     from scipy.stats import rankdata
 
@@ -283,7 +294,10 @@ def _columns(run: Run):
 
 
 def _width(known):
-    """What the draws' variance is due to."""
+    """Shares of the draws' variance that are due to the records, the prior and noise.
+
+    `known` is that of a `dpjax.runner.Fit`.
+    """
     if hasattr(known, "noise"):
         shares = {"records": known.records, "prior": known.prior}
         noise = known.noise
@@ -308,7 +322,7 @@ def _width(known):
 
 
 def _budget(ledger, statement):
-    """Epsilon of all runs in a ledger up to each."""
+    """For each run in a ledger, the epsilon of this and all earlier runs together."""
     (rule, runs, _), entries = ledgers.entries(ledger)
     assert rule is not None
     first = max(len(runs) - MAX_RUNS, 0)
@@ -322,7 +336,8 @@ def _budget(ledger, statement):
     each.bar(places, spent, width=0.5, color=BLUE)
     each.set_xlim(-1, max(len(spent), 4))
     labels = [str(number) for number in range(first + 1, len(runs) + 1)]
-    # Runs within a plan are charged for nothing, so that there are fewer of them.
+    # Runs within a plan are charged for nothing, so there may be fewer runs that were
+    # charged than entries. Then it is not known which entry a run belongs to.
     if len(entries) == len(runs):
         times = [datetime.datetime.fromisoformat(entry.time) for entry in entries]
         labels = [f"{time:%Y-%m-%d\n%H:%M}" for time in times[first:]]

@@ -1,4 +1,4 @@
-"""Stochastic gradient MCMC, private by the noise that its dynamics have anyway."""
+"""Stochastic gradient MCMC whose own Gaussian noise protects the records."""
 
 from dpjax.sgmcmc.noisy_gradient import SGMCMCInfo, SGMCMCState
 from dpjax.sgmcmc.sghmc import sghmc

@@ -1,25 +1,28 @@
-"""The step that samplers along noisy gradients share.
+"""The step that SGLD, SGHMC and SGNHT share: a noisy gradient and an optax update.
 
-A step of size eta takes
+A step of size eta computes
 
     G = (grad log prior + T/q (sum over the sample of clip(grad l_i) + noise)) / N
 
-and adds eta G to the position or to a velocity. Each of the N records enters the sample
-with chance q; T is the tempering. The divisor q N is public. The gradient of the prior
-is exact and is not clipped. A noise multiplier sigma, the standard deviation of the
-noise over the clip norm C, puts noise of standard deviation
+and adds eta G to the position or to a velocity. Here l_i is the log-likelihood of
+record i, N the number of records, and T the tempering. Each record enters the sample
+with chance q, independently of the others. The divisor q N is public. The gradient of
+the prior is exact and is not clipped.
 
-    s = eta sigma T C / (q N)
+The noise multiplier sigma is the standard deviation of the noise over the clip norm C.
+It gives the update eta G noise of the standard deviation
 
-into the update. A sampler's temperature determines s, and sigma follows from s: the
-noise that the dynamics need anyway pays for privacy. What a step does with eta G is an
-optax transformation.
+    s = eta sigma T C / (q N).
 
-The choice of the sample adds variance too: (eta T)^2 v / (q N) in a direction in which
-the gradients of one record have the mean square v. If this is not small beside s^2, the
-chain is hotter than it should be. s^2 is ten times as large if sigma^2 is
-10 q N v / C^2. As v <= C^2, sigma^2 >= 10 q N is always enough.
-`temperature.excess_temperature` estimates the excess of a run.
+The temperature of a sampler determines s, and sigma follows from s. So the noise that
+protects the records is the noise that the dynamics need anyway. An optax transformation
+makes the update of the position from G.
+
+The random choice of the sample adds variance to the update too. In a direction in which
+the clipped gradients of single records have the mean square v, it adds
+(eta T)^2 v / (q N). If this is not small beside s^2, the chain is hotter than it should
+be. It is a tenth of s^2 if sigma^2 = 10 q N v / C^2. As v <= C^2, sigma^2 >= 10 q N is
+always enough. `temperature.excess_temperature` estimates this excess from a run.
 """
 
 import functools
@@ -53,24 +56,27 @@ __all__ = [
 ]
 
 MAX_SCHEDULED_STEPS = 10**7
-"""Steps up to which the sizes of a schedule are accounted for one by one."""
+"""The most steps of a run whose step size follows a schedule. The size of each of them
+is evaluated for the accountant."""
 
 STEP_SIZE_TOLERANCE, MAX_ROUNDING = 2.0**-20, 2.0**-10
-"""Relative difference that is allowed for between a step size as a step evaluates it
-and as the accountant does, a few float32 digits; and the largest one between two ways
-of rounding it. What is allowed for grows with the difference that is found."""
+"""Two relative differences of step sizes. The accountant evaluates a schedule itself,
+and the result may be rounded in another way than in the step. The first number is the
+least difference for which the charge allows. The charge allows for more if compiled and
+uncompiled evaluations differ. If they differ by the second number or more, the schedule
+is refused."""
 
 
 class SGMCMCState(NamedTuple):
-    """Where a chain stands. Public.
+    """The state of a chain. All fields are public.
 
     position
-        Pytree.
+        The sampled parameters, a pytree.
     optimizer_state
-        What the optax transformation remembers of the released gradients: a velocity,
-        a friction.
+        State of the optax transformation, such as a velocity and a friction. It is
+        computed from released gradients.
     num_steps
-        Steps made, int32.
+        Number of steps made, int32.
     """
 
     position: Any
@@ -79,12 +85,12 @@ class SGMCMCState(NamedTuple):
 
 
 class SGMCMCInfo(NamedTuple):
-    """What a step releases.
+    """What a step releases. Both fields are public, and zero for a step that stays.
 
     gradient
         N G, the noisy gradient of the log posterior, a pytree like the position.
     noise_sd
-        Standard deviation of the noise in each of its components.
+        Standard deviation of the noise in each component of `gradient`, a scalar.
     """
 
     gradient: Any
@@ -93,18 +99,21 @@ class SGMCMCInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Scales:
-    """Step sizes, and what noise in the update means for the noise multiplier.
+    """The step sizes of a sampler, and conversions between sigma and s.
+
+    sigma is the noise multiplier and s the standard deviation of the noise in an update
+    (see the module docstring).
 
     Parameters
     ----------
     posterior
-        What is sampled; only its size and tempering are used.
+        The posterior to sample. Only its number of records and its tempering are used.
     step_size
-        eta, a positive number, or a schedule ``count -> eta`` such as optax's.
+        eta, a positive number, or a schedule ``count -> eta`` such as those of optax.
     l2_clip_norm, sampling_prob
         C and q, as in `GaussianSum`.
     nominal_num_records
-        N; None is the number of records.
+        N. If it is None, N is the number of records.
 
     Raises
     ------
@@ -125,24 +134,40 @@ class Scales:
 
     @property
     def num_records(self) -> int:
-        """N."""
+        """N of the module docstring."""
         return nominal_size(self.posterior, self.nominal_num_records)
 
     @property
     def release(self) -> GaussianSum:
-        """How gradients are released."""
+        """The noisy sum that releases gradients; it is given its noise at each call."""
         return GaussianSum(self.l2_clip_norm, None, self.sampling_prob)
 
     def at(self, count):
-        """eta of a step, float64; call it under `jax.enable_x64(True)`."""
+        """eta of the step after `count` steps, float64.
+
+        Call it under `jax.enable_x64(True)`.
+        """
         eta = self.step_size(count) if callable(self.step_size) else self.step_size
         return jnp.asarray(eta, jnp.float64)
 
     def sizes(self, num_steps: int) -> tuple[np.ndarray, float]:
-        """eta of the first steps, ``(num_steps,)``, or ``(1,)`` if it does not vary.
+        """Evaluate the step sizes of the first `num_steps` steps.
 
-        The second number is by how much of itself the eta of a step may differ from
-        these, because it is rounded in another way.
+        Returns
+        -------
+        sizes
+            eta of each step, float64 ``(num_steps,)``, or ``(1,)`` if the step size is
+            a number.
+        tolerance
+            Bound on the relative difference between these and the step sizes that the
+            steps take, because both are rounded.
+
+        Raises
+        ------
+        ValueError
+            If a step size is not positive and finite, if it depends too much on
+            rounding (`MAX_ROUNDING`), or if a schedule is asked for more than
+            `MAX_SCHEDULED_STEPS` steps.
         """
         if callable(self.step_size) and num_steps > MAX_SCHEDULED_STEPS:
             raise ValueError(
@@ -152,7 +177,7 @@ class Scales:
             )
         varies = callable(self.step_size)
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-            # A step counts in this type, in which powers overflow.
+            # A step counts in int32, in which powers overflow. So does this.
             counts = jnp.arange(num_steps if varies else 1, dtype=jnp.int32)
             found = again = np.asarray(jax.vmap(self.at)(counts))
             if varies:
@@ -163,7 +188,8 @@ class Scales:
                 f"{found.min():g} to {found.max():g}; give a schedule that decays to "
                 "more than zero, and whose integers stay below 2^31"
             )
-        # Compiled or not, a step size is rounded in two ways. A step may take a third.
+        # The compiled schedule and the uncompiled one round in two ways. The program of
+        # a step may round in a third.
         apart = float(np.max(np.abs(again / found - 1)))
         if not apart < MAX_ROUNDING:
             raise ValueError(
@@ -173,22 +199,22 @@ class Scales:
         return found, STEP_SIZE_TOLERANCE + 8 * apart
 
     def multiplier(self, noise_sd, step_size):
-        """sigma that gives updates of size eta the noise s."""
+        """sigma, the noise multiplier with which an update of size eta has noise s."""
         return noise_sd / (step_size * self._unit)
 
     def noise_sd(self, noise_multiplier, step_size):
-        """s of updates of size eta whose noise multiplier is sigma."""
+        """s, the noise in an update of size eta whose noise multiplier is sigma."""
         return noise_multiplier * step_size * self._unit
 
     @property
     def _unit(self) -> float:
-        """T C / (q N): what a clip norm in the sum of gradients is in G."""
+        """T C / (q N): one clip norm in the sum of gradients, in the units of G."""
         sampled = self.sampling_prob * self.num_records
         return self.posterior.tempering * self.l2_clip_norm / sampled
 
 
 def check_friction(friction: float, noise_multiplier: float) -> None:
-    """Refuse friction outside (0, 1] and negative noise."""
+    """Refuse a friction outside (0, 1] and a negative noise multiplier."""
     check_positive(friction=friction)
     if friction > 1 or not noise_multiplier >= 0:
         raise ValueError(
@@ -203,30 +229,33 @@ def algorithm(
     noise_sd_fn: Callable,
     dim: int,
 ) -> Algorithm:
-    """The sampler whose updates are those of `optimizer`.
+    """The sampler that adds the updates of an optax transformation to the position.
 
     Parameters
     ----------
     scales
-        Data, step sizes and the scale of noise.
+        The posterior, the step sizes and the release of gradients.
     optimizer
-        Transformation of -G, which multiplies by the step size.
+        Transformation of -G into the update of the position. It multiplies by the step
+        size.
     noise_sd_fn
-        ``eta -> s``, elementwise in float64.
+        ``eta -> s``: the noise that an update of size eta needs, elementwise in
+        float64.
     dim
-        Components of the position. Each of them adds to the numerical error charged.
+        Number of components of the position. Each of them adds to the numerical error
+        that is charged.
 
     Raises
     ------
     ValueError
-        If `dim` is not a positive integer; later, if a position has not `dim`
-        components.
+        If `dim` is not a positive integer. A step also raises it if the position does
+        not have `dim` components.
 
     Notes
     -----
     *Formal guarantees.* A step releases one noisy sum of clipped gradients, which is a
-    Poisson sampled Gaussian release. State and info follow from it. The number of
-    records in the sample stays secret.
+    Poisson sampled Gaussian release. State and info are post-processing of it. The
+    number of records in the sample stays secret.
     """
     dim = check_count("dim", dim)
     posterior, release = scales.posterior, scales.release
@@ -287,7 +316,11 @@ def algorithm(
 
 
 def _check_noise(multipliers: np.ndarray) -> None:
-    """Refuse steps so small that their noise is more than a release can have."""
+    """Refuse a step whose noise multiplier is larger than a release can have.
+
+    `multipliers` are those of the first steps, in order. The smaller a step is, the
+    larger its noise multiplier.
+    """
     (beyond,) = np.nonzero(multipliers > MAX_NOISE_MULTIPLIER)
     if not beyond.size:
         return

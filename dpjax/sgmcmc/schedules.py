@@ -19,7 +19,7 @@ def power_decay(init_value: float, exponent: float = 1 / 3) -> Callable:
     init_value
         The first step size.
     exponent
-        How fast step sizes fall.
+        How fast the step sizes fall, as a power of the count.
 
     Notes
     -----

@@ -1,18 +1,19 @@
-"""DP-SGHMC: stochastic gradient Hamiltonian Monte Carlo, private by friction's noise.
+"""DP-SGHMC: stochastic gradient HMC, whose own noise protects the records.
 
     v <- (1 - alpha) v + eta G + N(0, 2 alpha K eta / N),    theta <- theta + v
 
-with the gradient G of `noisy_gradient`, which holds the noise. The mass is N, the
-velocity has the units of theta, and alpha = 1 is SGLD with the same eta. Only the first
-line reads the data. Its noise multiplier is
+G is the gradient of `noisy_gradient`; the code adds the noise to G instead of adding it
+afterwards. The mass is N, and the velocity v has the units of theta. With the friction
+alpha = 1 the step is that of SGLD with the same eta. Only the update of v reads the
+data. Its noise multiplier is
 
     sigma = (q / (T C)) sqrt(2 alpha K N / eta).
 
-Where a budget asks for more noise than that, alpha is raised to the value that gives
-it. Noise of standard deviation s without more friction would heat the chain to the
-temperature s^2 N / (2 alpha eta). Friction multiplies v by 1 - alpha: an
-Ornstein-Uhlenbeck step, v <- sqrt(1 - N s^2 / (K eta)) v, has too small a variance in
-theta.
+If a budget asks for a larger sigma, alpha is raised to the value that gives it. Noise
+of a larger standard deviation s without more friction would heat the chain to the
+temperature s^2 N / (2 alpha eta). The friction multiplies v by 1 - alpha. With the
+factor sqrt(1 - N s^2 / (K eta)) of an Ornstein-Uhlenbeck step instead, the variance of
+theta would be too small.
 
 References: Chen, Fox and Guestrin 2014, whose step size h is sqrt(eta / N), friction
 alpha / h, and mass 1; Li, Chen, Liu and Carin 2019, who name no settings.
@@ -52,23 +53,26 @@ def as_top_level_api(
     nominal_num_records
         As in `dpjax.sgld`.
     friction
-        alpha in (0, 1]: the share of the velocity that a step loses.
+        alpha in (0, 1]: the share of the velocity that a step loses. A step may have
+        more friction, because of `noise_multiplier`.
     noise_multiplier
-        Standard deviation of the noise on the sum of clipped gradients over
-        `l2_clip_norm`. Friction is raised for it, up to 1, beyond which a larger step
-        size has less noise. `privacy.calibrate` finds what a budget asks for.
+        The least standard deviation of the noise on the sum of clipped gradients,
+        divided by `l2_clip_norm`. A step raises its friction up to 1 to have so much
+        noise. A step so large that friction 1 is not enough has less noise, and is
+        charged for it. `privacy.calibrate` finds the multiplier for a budget.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range, or the first step would need a friction above 1;
-        later, if the position has not `dim` components.
+        If a parameter is out of range, or the first step would need a friction above 1.
+        A step also raises it if the position does not have `dim` components, and
+        `privacy` if records are added or removed.
 
     Notes
     -----
-    *Formal guarantees.* A step releases one Poisson sampled Gaussian release, with
-    the noise multiplier sigma of the module's docstring at the friction that the step
-    has; position, velocity and info are post-processing of it.
+    *Formal guarantees.* A step makes one Poisson sampled Gaussian release. Its noise
+    multiplier is the sigma of the module docstring, for the friction of that step.
+    Position, velocity and info are post-processing of it.
     """
     check_positive(temperature=temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
@@ -77,7 +81,7 @@ def as_top_level_api(
     )
 
     def variance(step_size):
-        """Variance of the noise in an update with friction 1."""
+        """Variance of the noise in an update of v with friction 1."""
         return 2 * temperature * step_size / scales.num_records
 
     def least_friction(step_size):

@@ -1,19 +1,24 @@
-"""DP-SGLD: stochastic gradient Langevin dynamics, private by its own noise.
+"""DP-SGLD: stochastic gradient Langevin dynamics, whose own noise protects the records.
 
     theta <- theta + eta G + N(0, 2 K eta / N)
 
-with the gradient G of `noisy_gradient`, which holds the noise. With h = eta / N this is
-theta <- theta + h grad log posterior + N(0, 2 K h), Langevin dynamics at temperature K:
-for a posterior of curvature N kappa and exact gradients the chain has the variance
+G is the gradient of `noisy_gradient`; the code adds the noise to G instead of adding it
+afterwards. With h = eta / N the step is
+
+    theta <- theta + h grad log posterior + N(0, 2 K h),
+
+Langevin dynamics at the temperature K. For a posterior of curvature N kappa and exact
+gradients the chain has the variance
 
     2 K / (N kappa (2 - eta kappa)),
 
-so eta kappa must stay well below 2. The paper draws N(0, eta / N), which is K = 1/2: it
-samples the squared posterior, whose variances are half as large (`published`). The
+so eta kappa must stay well below 2. The paper draws N(0, eta / N), which is K = 1/2.
+That samples the squared posterior, whose variances are half as large (`published`). The
 paper also has the signs of both gradients wrong.
 
-The choice of the sample heats the chain as well, as `noisy_gradient` says. Sampling at
-the temperature K needs eta v <= .2 K q, v the mean square of one record's gradient.
+The random choice of the sample heats the chain as well (see `noisy_gradient`). If v is
+the mean square of one record's gradient in a direction, sampling at the temperature K
+needs eta v <= .2 K q, without tempering.
 
 The temperature determines the noise, so more privacy means a smaller step size.
 `dpjax.privacy.max_step_size` finds the largest one that a budget pays for.
@@ -50,34 +55,35 @@ def as_top_level_api(
     Parameters
     ----------
     posterior
-        What to sample, and the data.
+        The posterior to sample, with its data.
     step_size
         eta, which multiplies the gradient of ``log posterior / N``: a number, or a
         schedule ``count -> eta`` such as those of optax.
     dim
         Number of components of the position.
     l2_clip_norm
-        C, the bound on the norm of one record's gradient. The prior is not clipped.
+        C, the bound on the Euclidean norm of the gradient of one record's
+        log-likelihood. The gradient of the prior is not clipped.
     sampling_prob
         q, the chance that a record enters a gradient, rounded up to a multiple of
         2^-32.
     temperature
         K: the chain samples the posterior to the power 1 / K.
     nominal_num_records
-        N. None is the number of records. Half the N has the effect of twice the step
-        size, and the chain samples the same posterior.
+        N. If it is None, N is the number of records. Half the N has the effect of twice
+        the step size, and the chain samples the same posterior.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range; later, if the position has not `dim` components,
-        or an N that is not public is to be accounted for.
+        If a parameter is out of range. A step also raises it if the position does not
+        have `dim` components, and `privacy` if records are added or removed.
 
     Notes
     -----
-    *Formal guarantees.* A step releases one Poisson sampled Gaussian release with the
-    noise multiplier (q / (T C)) sqrt(2 K N / eta), T the tempering, of which position
-    and info are post-processing.
+    *Formal guarantees.* A step makes one Poisson sampled Gaussian release. Its noise
+    multiplier is (q / (T C)) sqrt(2 K N / eta), where T is the tempering. Position and
+    info are post-processing of it.
     """
     check_positive(temperature=temperature)
     scales = Scales(
@@ -95,4 +101,5 @@ sgld = Sampler.of(as_top_level_api)
 """Differentially private stochastic gradient Langevin dynamics."""
 
 published = functools.partial(as_top_level_api, temperature=0.5)
-"""Algorithm 1 as printed, but for the signs: it samples the squared posterior."""
+"""Algorithm 1 of the paper with the signs corrected: it samples the squared posterior.
+"""

@@ -1,18 +1,22 @@
-"""DP-SGNHT: the stochastic gradient Nose-Hoover thermostat, private by its noise.
+"""DP-SGNHT: the stochastic gradient Nose-Hoover thermostat, private by its own noise.
 
     v <- (1 - alpha_t) v + eta G + N(0, s^2),        theta <- theta + v,
     alpha_(t+1) = clip(alpha_t + r (K_t / K - 1), 0, 1)
 
-with the gradient G of `noisy_gradient`, which holds the noise, and the kinetic
-temperature K_t = (N / eta) mean(v^2) (1 - alpha_t / 2). The friction alpha adapts to
-the noise that there is, so s may be as large as a budget asks for,
+G is the gradient of `noisy_gradient`; the code adds the noise to G instead of adding it
+afterwards. K_t is the kinetic temperature, (N / eta) mean(v^2) (1 - alpha_t / 2). The
+friction alpha adapts until K_t is near the temperature K, whatever the noise is. So the
+standard deviation s may be as large as a budget asks for,
 
-    s = max(sqrt(2 A K eta / N), sigma eta T C / (q N)).
+    s = max(sqrt(2 A K eta / N), sigma eta T C / (q N)),
 
-It also adapts to isotropic noise from the choice of the sample, which heats the chains
-of SGLD and SGHMC. The velocities of the Euler scheme have the variance (K eta / N) /
-(1 - alpha / 2). K_t as published lacks the last factor, which makes strong friction too
-strong. alpha reads the velocity alone, which is public.
+where A is the first alpha. The random choice of the sample is noise as well, which
+heats the chains of SGLD and SGHMC. The friction adapts to it as far as it is isotropic.
+
+The velocities of the Euler scheme have the variance (K eta / N) / (1 - alpha / 2).
+Hence the factor 1 - alpha_t / 2 of K_t, which the published K_t lacks; without it,
+strong friction would become too strong. alpha is computed from the velocity, which is
+public.
 
 Reference: Ding, Fang, Babbush, Chen, Skeel and Neven 2014, with that correction.
 """
@@ -34,14 +38,14 @@ __all__ = ["ThermostatState", "as_top_level_api", "sgnht"]
 
 
 class ThermostatState(NamedTuple):
-    """What the thermostat remembers. Public.
+    """The optimizer state of a chain. All fields are public.
 
     velocity
         v, a pytree like the position.
     friction
         alpha, a scalar.
     num_steps
-        Steps made, int32.
+        Number of steps made, int32.
     """
 
     velocity: Any
@@ -71,24 +75,26 @@ def as_top_level_api(
     nominal_num_records
         As in `dpjax.sgld`.
     friction
-        A in (0, 1]: where alpha starts. It is also the friction that would balance the
-        noise of `dpjax.sghmc`.
+        A in (0, 1], the first value of alpha. The noise is at least that of
+        `dpjax.sghmc` with this friction.
     noise_multiplier
-        The least standard deviation of the noise on the sum of clipped gradients over
-        `l2_clip_norm`. `privacy.calibrate` finds what a budget asks for.
+        The least standard deviation of the noise on the sum of clipped gradients,
+        divided by `l2_clip_norm`. `privacy.calibrate` finds the multiplier for a
+        budget.
     gain
         r: how fast alpha follows the kinetic temperature.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range; later, if the position has not `dim` components.
+        If a parameter is out of range. A step also raises it if the position does not
+        have `dim` components, and `privacy` if records are added or removed.
 
     Notes
     -----
-    *Formal guarantees.* A step releases one Poisson sampled Gaussian release whose
-    noise multiplier is the larger of `noise_multiplier` and (q / (T C)) sqrt(2 A K N /
-    eta); position, velocity, friction and info are post-processing of it.
+    *Formal guarantees.* A step makes one Poisson sampled Gaussian release. Its noise
+    multiplier is the larger of `noise_multiplier` and (q / (T C)) sqrt(2 A K N / eta).
+    Position, velocity, friction and info are post-processing of it.
     """
     check_positive(gain=gain, temperature=temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
@@ -97,7 +103,7 @@ def as_top_level_api(
     )
 
     def variance(step_size):
-        """Variance of the velocity without friction."""
+        """K eta / N: variance of a velocity component in the limit of no friction."""
         return temperature * step_size / scales.num_records
 
     def noise_sd(step_size):

@@ -1,4 +1,4 @@
-"""The temperature that a chain really had, estimated from what it released."""
+"""The temperature of a chain, estimated from the gradients that it released."""
 
 import math
 
@@ -17,16 +17,18 @@ def excess_temperature(gradients, noise_sd) -> tuple[float, float]:
     ----------
     gradients
         ``infos.gradient`` of a run: the noisy gradients, a pytree with leaves of shape
-        ``(chains, draws, ...)``. The steps must be successive ones. Otherwise the
-        gradient itself changes between two draws, and this change is counted as
-        variance too. After one step of size eta on a curvature of N kappa it changes by
-        a share of eta kappa.
+        ``(chains, draws, ...)``. The draws must be successive steps. Any change of the
+        exact gradient from one draw to the next is counted as variance too. One step
+        of size eta changes it by a share of eta kappa, if the curvature is N kappa.
     noise_sd
         ``infos.noise_sd`` of the run, ``(chains, draws)``.
 
     Returns
     -------
-    The excess, and its standard error if the components are independent.
+    excess
+        The ratio of the variances.
+    standard_error
+        Standard error of `excess`, if the components are independent.
 
     Raises
     ------
