@@ -1,11 +1,12 @@
-"""What of the parameters reaches the observations of a record: its effects.
+"""The effects of a record: the numbers through which it depends on the parameters.
 
-Effects are what a record's log-likelihood makes of the parameters and the covariates
-before it meets an observation, such as the mean and the scale of a normal observation.
-They may be made of products of parameters, such as mean + scale z[group], and many
-values of the parameters then give the same effects. A fit takes scores to be linear in
-the parameters, and these are far from it however many records there are, as records
-tell the effects alone.
+Effects are the numbers that a record's log-likelihood computes from the parameters and
+the covariates before they enter an operation together with an observation. The mean and
+the scale of a normal observation are examples. An effect may be a product of
+parameters, such as mean + scale z[group]. Then many values of the parameters give the
+same effects. Records inform about the effects only. So the scores are not linear in
+such parameters, however many records there are, although `dpjax.fit.score_fit` assumes
+that they are.
 """
 
 from collections.abc import Callable
@@ -21,30 +22,34 @@ from dpjax.release.traced import scan_sizes
 __all__ = ["are_products", "effects"]
 
 RANK_TOLERANCE, MIN_CHANGE = 1e-5, 0.01
-"""Of the slope of the effects per prior sd, with rows of length one: the least singular
-value over the largest; and the least part of a direction, and change of an effect, that
-counts."""
+"""Tolerances for the derivatives of the effects by the parameters, in prior sds, with
+rows scaled to length one. A singular value counts as zero if it is at most the first
+times the largest. A component of a direction, or the change of an effect along it,
+counts as zero if it is at most the second."""
 
 
 def are_products(slopes: np.ndarray) -> np.ndarray:
-    """Which parameters change the effects only together with others, nonlinearly.
+    """Which parameters enter the effects in products, such as in mean + scale z.
 
-    The directions in which the effects do not change, to first order, are then others
-    at another position, as for mean + scale z. Parameters that no effect is made of,
-    such as the mean and the scale of effects that are parameters themselves, are not
-    among them.
+    At a position, the effects do not change, to first order, along some directions. For
+    parameters in products, these directions differ between positions: a direction that
+    changes no effect at one position changes some at another. The components of such
+    directions are found. Parameters that no effect depends on are not among them. An
+    example is the mean and the scale of effects that are parameters themselves.
 
     Parameters
     ----------
     slopes
-        Derivatives of m effects at k positions, ``(k, m, d)``, in units of the prior.
+        Derivatives of m effects at k positions by the parameters in units of prior sds,
+        ``(k, m, d)``.
 
     Returns
     -------
-    Booleans, ``(d,)``.
+    Booleans, one for each parameter, ``(d,)``.
     """
     lengths = np.linalg.norm(np.asarray(slopes, np.float64), axis=2)
-    # A sigmoid that saturates at one position changes nothing there.
+    # Effects whose derivative is zero at a position, such as a sigmoid that saturates,
+    # are left out at all positions.
     is_seen = np.all(np.isfinite(lengths) & (lengths > 0), axis=0)
     slopes = slopes[:, is_seen] / lengths[:, is_seen, None]
     found = np.zeros(slopes.shape[2], bool)
@@ -53,7 +58,8 @@ def are_products(slopes: np.ndarray) -> np.ndarray:
         least = RANK_TOLERANCE**2 * squares.max(initial=0.0)
         unseen = vectors[:, squares <= least]
         elsewhere = slopes.reshape(-1, slopes.shape[2]) @ unseen
-        # Turned so that directions which are seen elsewhere are apart from the others.
+        # The basis of the directions is turned so that those which change an effect at
+        # another position are separate from those which do not.
         _, turn = np.linalg.eigh(elsewhere.T @ elsewhere)
         unseen = unseen @ turn
         changed = np.max(np.abs(elsewhere @ turn), axis=0, initial=0.0)
@@ -72,11 +78,12 @@ def effects(
     loglikelihood_fn
         ``(position, covariates, observations) -> scalar``, of a flattened position.
     position, covariates, observations
-        One of each, ``(d,)`` and pytrees. The values of the observations are not used.
+        A flat position ``(d,)``, and the covariates and the observations of one record.
+        The values of the observations are not used.
 
     Returns
     -------
-    Array of shape ``(m,)``.
+    The effects as one vector, ``(m,)``.
     """
     given = position, covariates, observations
     program = jax.make_jaxpr(loglikelihood_fn)(*given)
@@ -91,11 +98,13 @@ def effects(
 def _effects(
     program: ClosedJaxpr | Jaxpr, depends: list[tuple], values: list
 ) -> list[Any]:
-    """The effects in a program, for its inputs' `values`.
+    """The effects in a program whose inputs have these `values`.
 
-    `depends` says of each input whether it depends on the position, and whether on an
-    observation. Numbers that enter an operation together with an observation are
-    effects, unless the operation is made of others, which are then looked into.
+    `depends` has a pair for each input: whether it depends on the position, and whether
+    it depends on an observation. A number that depends on the position only is an
+    effect if it enters an operation together with a number that depends on an
+    observation. If the operation consists of others (`WITHIN`), such as a loop, the
+    effects are those of the operations in it.
     """
     jaxpr, consts = _parts(program)
     known = _dependence(jaxpr, depends)
@@ -135,7 +144,7 @@ def _of(known: dict, atom) -> tuple[bool, bool]:
 
 
 def _dependence(jaxpr: Jaxpr, depends: list[tuple]) -> dict:
-    """Of each variable whether it depends on the position, and on an observation."""
+    """The pair of `depends` in `_effects`, for each variable of a program."""
     known = dict(zip(jaxpr.invars, depends, strict=True))
     known.update(dict.fromkeys(jaxpr.constvars, (False, False)))
     for eqn in jaxpr.eqns:
@@ -145,9 +154,10 @@ def _dependence(jaxpr: Jaxpr, depends: list[tuple]) -> dict:
 
 
 def _of_loop(program: ClosedJaxpr, depends: list[tuple], first: int) -> list[tuple]:
-    """`depends` of a loop's inputs in any pass; its state comes from input `first` on.
+    """The pairs `depends` of the inputs of a loop's body that hold in every iteration.
 
-    The first outputs of a pass are the next one's state.
+    The state of the loop begins at input `first`. The outputs of `program` are the
+    state of the next iteration.
     """
     while True:
         known = _dependence(program.jaxpr, depends)
@@ -173,7 +183,7 @@ def _in_branches(params, depends, values):
 
 
 def _in_scan(params, depends, values):
-    """Of all passes."""
+    """The effects in all iterations of a scan."""
     num_consts, num_states = scan_sizes(params)
     program = params["jaxpr"]
     state = slice(num_consts, num_consts + num_states)
@@ -199,7 +209,10 @@ def _in_scan(params, depends, values):
 
 
 def _in_while(params, depends, values):
-    """Of the first pass: how many there are may depend on an observation."""
+    """The effects in the first iteration of a while loop.
+
+    Later iterations are left out, as their number may depend on an observation.
+    """
     num_tested, num_body = params["cond_nconsts"], params["body_nconsts"]
     body = _of_loop(params["body_jaxpr"], depends[num_tested:], num_body)
     first = num_tested + num_body
@@ -217,4 +230,4 @@ WITHIN = {
     "scan": _in_scan,
     "while": _in_while,
 }
-"""Operations that are made of others."""
+"""Operations that consist of others, and functions that find the effects in them."""

@@ -1,22 +1,23 @@
-"""What a fit will know of the parameters, from records that its model makes up.
+"""A prediction of how wide the draws of a fit will be, from simulated records.
 
-A fit releases a noisy sum of clipped scores, and draws from the posterior that it
-implies. At a public position, let g be the score of a record from the model there, in
-the units of a `dpjax.fit.frame`: the sum F of the records' expected information and the
-prior's precision P is then the identity. With psi = clip_C(g), A the regression of psi
-on g, n records and the tempering T,
+A fit releases a noisy sum of clipped scores, and draws from the posterior that the sum
+implies. At a public position, let g be the score of a record that is simulated from the
+model there. It is in the units of a `dpjax.fit.frame`, in which the records' expected
+information and the prior's precision P add up to the identity. Let psi = clip_C(g), and
+A the regression of psi on g. With n records, the tempering T and noise of sd nu,
 
     J = T n E[psi g^T],
-    Sigma = T n A E[g g^T] A^T + T^2 n (E[psi psi^T] - A E[g g^T] A^T) + nu^2 I,
+    Sigma = T n A E[g g^T] A^T + T^2 n (E[psi psi^T] - A E[g g^T] A^T) + nu^2 I.
 
-the sum is N(J y, Sigma) about a parameter y, and the draws have the covariance
-(J^T Sigma^-1 J + P)^-1. Its second term is what clipping loses, and nu is the sd of the
-noise. C is the clip norm at which the two lose least. Where J is released as well, the
-covariance is a mean over the noise on it.
+Given the parameters, y away from the position, the sum is about N(J y, Sigma), so the
+draws have the covariance (J^T Sigma^-1 J + P)^-1. The second term of Sigma is due to
+clipping. The clip norm C is the one at which clipping and noise lose least. If J is
+released as well, the covariance is averaged over the noise on J.
 
-Draws that are w times as wide as the exact posterior's have a centre that is off by
-sqrt(w^2 - 1) of its sds, because the variance given a release is the expected variance
-given the records plus the variance of their mean.
+If draws are w times as wide as those of the exact posterior, their centre is off by
+sqrt(w^2 - 1) standard deviations of the exact posterior. For the variance given a
+release is the expected variance given the records plus the variance of the mean given
+the records.
 """
 
 from collections.abc import Callable
@@ -37,22 +38,24 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = ["MadeUp", "Noise", "made_up"]
 
 NUM_SIMULATED = 2000
-"""Records that are simulated at a position."""
+"""Number of records that are simulated at a position."""
 
 NUM_SLOPES = 32
-"""Draws of the noise on J."""
+"""Number of draws of the noise on J."""
 
 
 class Noise(NamedTuple):
     """Noise multipliers of a fit.
 
     scores
-        Of one release of scores that tells as much as all of them together.
+        Noise multiplier of one release of scores that tells as much as all releases of
+        scores together.
     slope
-        Of J, times its clip norm; zero if it is computed without data.
+        Noise multiplier of J times the clip norm of a record's slope. Zero if J is
+        computed without data.
     norm
-        In which scores are clipped, in place of the Euclidean one. The noise of the
-        scores is then multiplied by its ratio.
+        The norm in which scores are clipped; None is the Euclidean norm. With a mixed
+        norm, the caller multiplies `scores` by `MixedNorm.ratio`.
     """
 
     scores: float
@@ -61,21 +64,22 @@ class Noise(NamedTuple):
 
 
 NO_NOISE = Noise(1e-3)
-"""As good as none; covariances without any are singular."""
+"""So little noise that it does not matter. Without any, covariances may be singular."""
 
 
 class MadeUp(NamedTuple):
-    """What a model says of its records at a public position.
+    """Scores of records that a model makes up at a public position, and the prior.
 
     scores
-        Of simulated records, ``(m, d)``.
+        Scores of m simulated records, ``(m, d)``.
     prior_precision
-        P, ``(d, d)``.
+        The prior's precision P, ``(d, d)``.
     tempering
         T.
     kept
-        Share of the information of a record that scores keep whose centre is that of
-        redrawn observations: J and the covariance of psi are that much less.
+        The share of a record's information that is left if its score is compared with
+        those of redrawn observations (`dpjax.fit.scores.NUM_REDRAWS`). J and the
+        covariance of psi are multiplied by it.
     """
 
     scores: np.ndarray
@@ -84,17 +88,17 @@ class MadeUp(NamedTuple):
     kept: float = 1.0
 
     def widths(self, num_records: float, noise: Noise) -> np.ndarray:
-        """Sds of the draws over those of the exact posterior, ``(d,)``."""
+        """Sds of the draws, divided by those of the exact posterior, ``(d,)``."""
         draws, exact = self.covariances(num_records, noise)
         return np.sqrt(np.diag(draws) / np.diag(exact))
 
     def lost(
         self, num_records: float, clip_norm: float, norm: MixedNorm | None = None
     ) -> float:
-        """How much variance clipping and redraws add, over that of the exact posterior.
+        """How much variance clipping and redraws add.
 
-        It is summed over all directions. The clip norm is over the root mean square
-        length of a record's score.
+        It is in variances of the exact posterior, and summed over all directions. The
+        clip norm is in units of the root mean square length of a record's score.
         """
         noise = NO_NOISE._replace(norm=norm)
         draws, exact = self.covariances(num_records, noise, clip_norm)
@@ -105,7 +109,7 @@ class MadeUp(NamedTuple):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Covariances of the draws and of the exact posterior, ``(d, d)``.
 
-        Without a clip norm, it is the one at which clipping and noise lose least.
+        If `clip_norm` is None, it is the one at which clipping and noise lose least.
         """
         count, dim = self.scores.shape
         effective = self.tempering * num_records
@@ -136,7 +140,7 @@ class MadeUp(NamedTuple):
         return draws, axes.stretch @ axes.stretch.T
 
     def _clip_norm(self, lengths, unit, noise_multiplier) -> float:
-        """As in `dpjax.fit.score_fit`, with all lengths known."""
+        """The clip norm as in `dpjax.fit.clip_choice`, but with all lengths known."""
         kept = np.minimum(1, CLIP_NORMS[:, None] / lengths)
         squares = lengths**2 / np.sum(lengths**2)
         noise = self.tempering * (CLIP_NORMS * unit * noise_multiplier) ** 2
@@ -149,7 +153,7 @@ _frame = jax.jit(frame)
 
 
 def _lengths(scores, axes, norm: MixedNorm | None) -> np.ndarray:
-    """Of scores in units of the frame, in a norm over its ratio."""
+    """Lengths of scores in units of the frame, in a norm divided by its ratio."""
     if norm is None:
         return np.linalg.norm(scores, axis=1)
     with jax.enable_x64(True):
@@ -163,9 +167,11 @@ def _gram(left, right) -> np.ndarray:
 
 
 def _seen(slope, noise_sd, is_measured) -> np.ndarray:
-    """The slope as it may be released, ``(draws, d, d)``.
+    """The slope as it may be released, for several draws of the noise.
 
-    Only the measured block has noise, and is not zero.
+    The result has shape ``(draws, d, d)``. With noise, only the block of the measured
+    directions is not zero, and small or negative eigenvalues are raised. Without noise,
+    it is the slope itself, ``(1, d, d)``.
     """
     if not noise_sd or not is_measured.any():
         return slope[None]
@@ -188,7 +194,7 @@ def made_up(
     positions: Any,
     kept: float = 1.0,
 ) -> list[MadeUp]:
-    """What a model says of its records at several public positions.
+    """`MadeUp` of a model at each of several public positions.
 
     Parameters
     ----------
@@ -197,7 +203,7 @@ def made_up(
     simulate_fn
         ``(rng_key, position) -> record``, a draw from the model.
     prior_precision
-        Of the flattened position, ``(d, d)``.
+        The prior's precision of the flattened position, ``(d, d)``.
     positions
         Leaves ``(number of positions, ...)``.
     kept

@@ -7,7 +7,7 @@ __all__ = ["names_of"]
 
 
 def names_of(position) -> list[str]:
-    """Names of the components of a flattened position."""
+    """Names of the components of a position, in the order of the flattened position."""
     return [
         f"{jax.tree_util.keystr(path, simple=True, separator='.') or 'position'}"
         f"{list(index) or ''}"

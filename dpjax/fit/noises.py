@@ -1,7 +1,10 @@
-"""How a fit divides its budget among its releases, before the data are read.
+"""The division of the budget of a fit among its releases, before the data are read.
 
-A release of `dpjax.fit.score_fit` takes what the noise that is wanted of it costs, up
-to a share of the budget. The last score takes what is left.
+For each release of `dpjax.fit.score_fit` there is a noise that is small enough for its
+purpose. The release takes the share of the budget which that noise costs, up to a
+largest share. The last score takes the share that is left. A release with the share f
+has a noise multiplier 1 / sqrt(f) times that of a release which spends the whole
+budget.
 """
 
 import math
@@ -22,71 +25,84 @@ PHASES = (
     (8, 0.05, 0.0005, 0.15, 0.02),
     (6, 0.03, 0.001, 0.15, 0.03),
 )
-"""Of the search: number of steps; noise of a step, in standard deviations of the
-posterior given one record; the share of the budget that a step takes at least, because
-clipping may leave little of what the records say of a rare outcome; noise of the
-curvature's eigenvalues, in units of the frame; and the share of the budget that the
-curvature takes at most for it."""
+"""The phases of the search, each with five numbers:
+
+- the number of its steps;
+- the noise that is wanted of a step, in standard deviations that the posterior would
+  have if there were only one record;
+- the least share of the budget of a step, as clipping may leave little of the
+  information about a rare outcome;
+- the noise that is wanted of the eigenvalues of the curvature, in units of the frame;
+- the largest share of the budget of the curvature.
+"""
 
 SLOPE_NOISE, PLACE_NOISE = 0.05, 0.35
-"""Noise of the slope's eigenvalues over their mean; and noise of the place where the
-last score is released, in standard deviations of the posterior."""
+"""The noise that is wanted of the slope's eigenvalues, over their mean; and that of the
+place where the last score is released, in standard deviations of the posterior."""
 
 MAX_STEP_SHARE, MAX_SLOPE_SHARE = 0.004, 0.1
-"""Shares of the budget that a release takes at most for these noises."""
+"""The largest shares of the budget of a step of the search, and of the slope."""
 
 HISTOGRAM_SHARE = 0.003
-"""Of the histogram of lengths."""
+"""Share of the budget of the histogram of lengths."""
 
 FIRST_SCORES, LEAST_FIRST, MAX_FIRST = (0.1, 0.25, 0.65), 0.1, 0.4
-"""How the scores before the last one divide their share, and bounds on this share of
-what the other releases leave. Between them it is what `PLACE_NOISE` asks for. The last
-score takes the rest, as K-norm noise is least on one large share."""
+"""How the scores before the last one divide their share of the budget, and the least
+and the largest value of this share, over the budget that the other releases leave to
+all scores. Between these bounds, `PLACE_NOISE` determines it. The last score takes the
+rest, because K-norm noise is smallest if one release has a large share."""
 
 THRIFT = 0.5
-"""What the search and the first scores take of their shares where the last score has
-noise of a mixed norm, which falls with the epsilon that they leave, not with its root.
-The slope keeps its share, as noise on it hides what the records say."""
+"""Factor by which the shares of the search and of the first scores are multiplied if
+the last score has noise of a mixed norm. That noise is inversely proportional to the
+epsilon which the other releases leave, and not to the root of a share. The slope keeps
+its share, because noise on it hides how much the records say."""
 
 CHECK_SHARE = 0.01
-"""Of the fit check. It makes the noise of the scores half a per cent larger. At epsilon
-1 and delta 1e-6, its own noise is that of the mean square of 20,000 records to 3 %."""
+"""Share of the budget of the fit check. It makes the noise of the scores half a per
+cent larger. At epsilon 1 and delta 1e-6 and with 20,000 records, the noise on the fit
+check is 3 % of the sum of the mean squares."""
 
 VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
-"""Of V and of the slope that is lost, in a robust fit."""
+"""Shares of the budget of V and of the slope that is lost, in a robust fit."""
 
 SLOPE_CLIPS, CURVATURE_CLIPS = (1.0, 2.0), (3.0, 7.0)
-"""The least and the largest clip norm of a record's slope and of its curvature, over
-about what these are. A large one shows heavy tails and rare covariates. It is taken if
-the slope's noise is then at most twice what is wanted, and if `CURVATURE_CLIP_SHARE` of
-the budget gives the curvature the noise that is wanted at the end of the search."""
+"""The least and the largest clip norm of a record's slope, and of its curvature, in
+units of about their typical size. With a large clip norm, heavy tails and rare
+covariates are visible. The clip norm of the slope is as large as it can be, in this
+range, if the largest share of the budget shall give the slope at most twice the noise
+that is wanted. The clip norm of the curvature is as large as it can be if
+`CURVATURE_CLIP_SHARE` of the budget shall give the curvature the noise that is wanted
+at the end of the search."""
 
 CURVATURE_CLIP_SHARE = 0.01
 
 CURVATURE_REACH = 2 / 3
-"""The curvature of a record grows as the square of the length of its score, over the
-root mean square length, up to this times the clip norm, and beyond it as the length."""
+"""The reach of `dpjax.fit.contrast.curvature` over the clip norm of the curvature. The
+length of the scores is in units of its root mean square."""
 
 MIN_RESOLUTION = 0.5
-"""Least eigenvalue of the slope over about the largest of its noise, below which noise
-may hide directions in which the records say little."""
+"""A bound on the resolution: the least eigenvalue of the slope over about the largest
+eigenvalue of its noise. Below the bound, noise may hide directions in which the records
+say little."""
 
 
 class Noises(NamedTuple):
     """Noise multipliers of all releases, fixed before the data are read.
 
     steps
-        Of the steps of the search, an array for each of its phases.
+        Those of the steps of the search, an array for each phase.
     curvatures, curvature_clip
-        Of the release at the end of each phase, and its clip norm.
+        Those of the curvatures, one for each phase of the search, and the clip norm of
+        all curvatures.
     slope, slope_clip
-        Of J, and its clip norm.
+        That of the slope J, and its clip norm.
     histogram, check
-        Of the lengths of scores, and of the fit check.
+        Those of the histogram of lengths and of the fit check.
     variance, lost
-        Of V and of the slope that is lost; None if the fit is not robust.
+        Those of V and of the slope that is lost; None if the fit is not robust.
     scores
-        Of the scores, the last one at the end.
+        Those of the scores in the order of their release.
     """
 
     steps: list[np.ndarray]
@@ -109,10 +125,16 @@ class Noises(NamedTuple):
         robust: bool = False,
         last: GaussianSum | KNormSum | None = None,
     ) -> "Noises":
-        """The noise for `effective` = T n records, and the last release if it is given.
+        """The noise multipliers of a fit.
 
-        A release of the share f of the budget has noise 1 / sqrt(f) times that of a
-        release which spends all of it.
+        Parameters
+        ----------
+        dim
+            Number of parameters.
+        effective
+            T n, the number of records times the tempering.
+        noise_multiplier, robust, last
+            As in `dpjax.fit.score_fit.score_fit`.
         """
         is_mixed = last is not None and last.norm is not None
         thrift = THRIFT if is_mixed else 1.0
@@ -145,7 +167,7 @@ class Noises(NamedTuple):
             clip,
             noise(slope),
             slope_clip,
-            noise(2 * HISTOGRAM_SHARE),  # Its diameter is smaller by sqrt(2).
+            noise(2 * HISTOGRAM_SHARE),  # A histogram has the diameter sqrt(2), not 2.
             noise(CHECK_SHARE),
             noise(VARIANCE_SHARE) if robust else None,
             noise(LOST_SHARE) if robust else None,
@@ -154,15 +176,16 @@ class Noises(NamedTuple):
 
     @property
     def pooled_scores(self) -> float:
-        """Of one release that tells as much as all releases of scores."""
+        """Noise multiplier of one release that tells as much as all scores together."""
         return float(np.sum(np.power(self.scores, -2.0)) ** -0.5)
 
 
 def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -> float:
-    """What `dpjax.fit.score_draws.Known.resolution` will be, from public numbers.
+    """A prediction of `dpjax.fit.score_draws.Known.resolution` from public numbers.
 
-    The clip norm is taken to be the root mean square length of a record's score, and
-    the public design to be like the data; if it is not, less is resolved.
+    It assumes that the clip norm is the root mean square length of a record's score,
+    and that the public covariates are like those of the data. If they are not, the
+    resolution is smaller.
 
     Parameters
     ----------
@@ -171,7 +194,7 @@ def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -
     num_records
         Number of records, times the tempering.
     noise_multiplier
-        As in `score_fit`.
+        As in `dpjax.fit.score_fit.score_fit`.
     """
     share, clip = _slope(dim, num_records, noise_multiplier)
     noise = clip * dim / num_records * noise_multiplier / math.sqrt(share)
@@ -179,9 +202,9 @@ def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -
 
 
 def _slope(dim: int, effective: float, noise_multiplier: float):
-    """Share of the budget that the slope takes, and its clip norm.
+    """Share of the budget of the slope, and its clip norm.
 
-    Arguments are as in `Noises.of`.
+    The arguments are those of `Noises.of`.
     """
     unit = largest_noise(dim / effective, dim) / SLOPE_NOISE
     clip = 2 * math.sqrt(MAX_SLOPE_SHARE) / (unit * noise_multiplier)
@@ -197,12 +220,12 @@ def _share(unit, noise_multiplier: float, most, thrift: float = 1.0):
     unit
         The noise that a noise multiplier of one causes, over the noise that is wanted.
     noise_multiplier
-        Of a release that spends the whole budget.
+        Noise multiplier of a release that spends the whole budget.
     most
-        The largest share. The smallest one has the largest noise multiplier that a
-        release can have.
+        The largest share. The smallest share is the one with `MAX_NOISE_MULTIPLIER`,
+        the largest noise multiplier that a release can have.
     thrift
-        By which the share is multiplied.
+        Factor by which the share is multiplied.
     """
     least = (noise_multiplier / MAX_NOISE_MULTIPLIER) ** 2
     share = thrift * np.minimum((unit * noise_multiplier) ** 2, most)

@@ -1,8 +1,9 @@
-"""Normal laws that stand for the posterior of a fit, of which draws are near.
+"""Normal laws that are close to the posterior which a fit by scores implies.
 
-What `dpjax.fit.score_fit` releases is a normal likelihood of y, the parameters in a
-frame. The posterior is normal where the prior is. Elsewhere the prior has a normal law
-in its place, near where the posterior is.
+The releases of `dpjax.fit.score_fit` are a normal likelihood of y, the parameters in
+the coordinates of a frame, given the slope. If the prior is normal, so is the
+posterior. Otherwise a normal law takes the place of the prior, which approximates it
+where the posterior is.
 """
 
 from collections.abc import Callable
@@ -18,31 +19,39 @@ from dpjax.fit.slopes import Evidence
 __all__ = ["Law", "Laws", "PriorLaw", "closest", "laws_of"]
 
 NUM_POINTS = 64
-"""Points of an average over a normal law."""
+"""Number of points with which an average over a normal law is computed."""
 
 MAX_TRIALS, MAX_MOVE, MIN_GAIN = 60, 3.0, 1e-3
-"""Of the search for the closest law: laws that are tried; how far a step moves a
-component in the frame; and the gain of a step after which there is no other."""
+"""Bounds on the search for the closest law: the number of laws that are tried; how far
+a step moves a component of y; and the gain in the bound on the log evidence below which
+a step is the last one."""
 
 MIN_PRECISION = 0.25
-"""Least precision of a local prior, over that of the normal law that fits the prior's
-draws. Hessians of a prior that is not log-concave may be indefinite."""
+"""Least precision of a local prior, over the precision 1 - gamma of the normal law that
+stands for the prior everywhere. It is needed because the Hessian of a prior that is not
+log-concave may be indefinite."""
 
 
 class PriorLaw(NamedTuple):
-    """A normal law that stands for the prior of y, ``(d,)`` and ``(d, d)``."""
+    """A normal law that stands for the prior of y.
+
+    mean, precision
+        Its mean ``(d,)`` and its precision ``(d, d)``.
+    """
 
     mean: np.ndarray
     precision: np.ndarray
 
 
 class Laws(NamedTuple):
-    """For each of n slopes: the likelihood of y, and its law where the prior is normal.
+    """The likelihood and the posterior of y for each of n slopes, with a normal prior.
 
     rows, target
-        The likelihood is exp(-|rows y - target|^2 / 2); ``(n, r, d)`` and ``(n, r)``.
+        The likelihood of y is exp(-|rows y - target|^2 / 2). The shapes are
+        ``(n, r, d)`` and ``(n, r)``, for r measured directions.
     mean, root
-        Of y: ``(n, d)``, and ``(n, d, d)`` with covariance root root^T.
+        Mean of the posterior, ``(n, d)``, and a root of its covariance, root root^T,
+        ``(n, d, d)``.
     """
 
     rows: np.ndarray
@@ -54,7 +63,11 @@ class Laws(NamedTuple):
 def laws_of(
     evidence: Evidence, prior: PriorLaw, is_measured, slopes: np.ndarray
 ) -> Laws:
-    """The likelihood and the law of y for each of the slopes, ``(n, r, r)``."""
+    """The likelihood and the posterior of y for each of the slopes, ``(n, r, r)``.
+
+    `is_measured`, ``(d,)``, says which components of y are in the r measured
+    directions.
+    """
     place, score, noise_sd = evidence.pooled
     scatter = evidence.scatter(slopes, noise_sd)
     factor = np.linalg.cholesky(scatter)
@@ -70,17 +83,20 @@ def laws_of(
 
 
 class Law(NamedTuple):
-    """A normal law q of y.
+    """A normal law q of y, as a candidate for the law that is closest to the posterior.
 
     mean, root
-        ``(d,)``, and ``(d, d)`` with covariance root root^T.
+        Mean of q, ``(d,)``, and a root of its covariance, root root^T, ``(d, d)``.
     bound
-        The lower bound on the log evidence that it gives.
+        The lower bound on the log evidence that q gives, up to a constant.
     prior
-        The local prior: its precision is the average over q of minus the Hessian of the
-        log prior, and it has the average gradient at the mean of q.
+        The local prior, a normal law. Its precision is minus the average over q of the
+        Hessian of the log prior, with eigenvalues raised to `MIN_PRECISION`. The
+        gradient of its log density at the mean of q is the average over q of the
+        gradient of the log prior.
     posterior
-        The law of y given that prior.
+        The posterior of y given the local prior and the `regular` slope, a `Laws` of
+        one slope.
     """
 
     mean: np.ndarray
@@ -95,21 +111,26 @@ def closest(
 ) -> Law:
     """The normal law that is closest to the posterior.
 
-    Closest is the law q of variational inference, at which q is its own `posterior`
-    (Opper and Archambeau, Neural Computation 21, 2009). It exists where the mode does
-    not, as that of effects of unknown scale. Steps of the natural gradient lead there,
-    each of which raises the bound on the evidence.
+    It is the normal law q that variational inference finds: the one which is its own
+    `posterior` (Opper and Archambeau, Neural Computation 21, 2009). It exists also if
+    the posterior has no mode, as that of effects of unknown scale. Steps of the natural
+    gradient lead there, each of which raises the bound on the log evidence.
 
     Parameters
     ----------
     evidence
-        What was released; its `regular` slope is used.
+        What was released. Its `regular` slope is used as the slope.
     logprior, origin
-        ``(y, origin) -> scalar``, and its second argument.
+        The log prior ``(y, origin) -> scalar``, and its second argument.
     data_share
         gamma of the frame, ``(d,)``.
     rng_key
-        Of the `NUM_POINTS` points that averages over q are taken at.
+        Key of the `NUM_POINTS` points at which averages over q are computed.
+
+    Raises
+    ------
+    ValueError
+        If the prior, or what was released, is not finite where the fit has ended.
     """
     dim = len(data_share)
     half = jax.random.normal(rng_key, (NUM_POINTS // 2, dim))
@@ -119,7 +140,8 @@ def closest(
     def averages(ys, origin):
         def at(y):
             value, gradient = jax.value_and_grad(logprior)(y, origin)
-            # In reverse mode twice: that of a differential equation has no other.
+            # Reverse mode twice, because the gradient of a differential equation's
+            # solution may have no forward mode.
             return value, gradient, -jax.jacrev(jax.grad(logprior))(y, origin)
 
         return jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), jax.vmap(at)(ys))
@@ -146,7 +168,10 @@ def closest(
         return Law(mean, root, bound, prior, posterior)
 
     def moved(q: Law, share) -> Law | None:
-        """After a share of a step, or less of it if it is long."""
+        """The law after a share of a step, or after less of it if the step is long.
+
+        It is None if averages over that law are not finite.
+        """
         step = q.posterior.mean[0] - q.mean
         share /= max(1.0, np.abs(step).max() / MAX_MOVE)
         ahead = np.linalg.inv(q.posterior.root[0] @ q.posterior.root[0].T)
@@ -155,7 +180,8 @@ def closest(
         values, vectors = np.linalg.eigh(precision)
         return law(q.mean + step, vectors / np.sqrt(values))
 
-    # Derivatives of the prior may overflow far out, but not where the fit has ended.
+    # Derivatives of the prior may overflow far from where the fit has ended. So the
+    # first law is the widest of these for which they are finite.
     wide_first = (law(np.zeros(dim), np.eye(dim) / 4**i) for i in range(MAX_TRIALS))
     best, share = next((q for q in wide_first if q is not None), None), 1.0
     if best is None:

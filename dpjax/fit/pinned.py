@@ -1,16 +1,21 @@
-"""Coordinates of a model in which effects that are products are linear.
+"""Coordinates of a model in which effects are linear, though they contain products.
 
-Effects such as mean + scale z[group] are linear in z where mean and scale have fixed
-values. So let c be the centre of the prior, and keep those of its components that the
-effects are linear in, such as z, while the others are pinned at c. Every parameter
-theta then has a position zeta(theta), which gives the effects of theta to the pinned
-model:
+Effects (`dpjax.fit.effects`) such as mean + scale z[group] are linear in z as long as
+the mean and the scale are constant. In the *pinned model*, components of the
+parameters such as the scale are pinned at their values in c, the centre of the prior.
+The components that are kept free, such as z, are a position of the pinned model. For
+parameters theta, zeta(theta) is the position at which the pinned model has the effects
+that the model has at theta:
 
     zeta = kept + A^+ (phi(theta) - phi(c)),
 
-with phi the effects and A their slope at c. A record's log-likelihood is a function of
-zeta alone, whose scores are linear where data are many. What a fit says of zeta is
-therefore a likelihood of theta, through zeta(theta).
+with phi the effects, A their slope at c in the kept components, and A^+ its
+pseudoinverse. A record's log-likelihood is a function of zeta alone, and its scores are
+about linear in zeta if there are many records. So a fit of the pinned model is a
+likelihood of theta, through zeta(theta).
+
+Components of theta that are not in products are not pinned. Zeta holds their values in
+theta, and phi(c) is evaluated with these values in place of those of c.
 """
 
 from collections.abc import Callable
@@ -26,24 +31,29 @@ from dpjax.fit.compiled import evaluated
 __all__ = ["Pinned", "pinned"]
 
 RANK_TOLERANCE = 1e-3
-"""Least part of a column of A that others do not explain, of one that is kept."""
+"""A column of A is kept if the share of it that the columns before it do not explain is
+larger than this. Smaller singular values of A count as zero."""
 
 AFFINE_TOLERANCE, ROUNDING = 1e-3, 1e-5
-"""Largest difference of an affine function's changes by one step at two places, over
-the change and its size."""
+"""Tolerances of the test whether a function is affine: it changes by the same amount if
+the same step is made at two places. The difference of the two changes may be the first
+times the change, plus the second times the size of the function."""
 
 NEAR_ZERO = 0.2
-"""A center in units of the prior, by which that of its draws may be off zero."""
+"""Median of draws of the prior, in prior sds, below which it is replaced by zero."""
 
 NUM_ROWS, NUM_DRAWS = 64, 32
-"""Records of which variables are compared, and of a batch; and draws of the prior at
-which the log-likelihoods of all records are."""
+"""Number of records for which variables are tested to be affine, which is also the size
+of a batch of records; and number of draws of the prior at which the log-likelihoods of
+all records are compared."""
 
 MAX_NUMBERS = 2**26
-"""Derivatives that are compared. If there are more records, some are left out."""
+"""The most derivatives that are computed. If all records have more, some records are
+left out."""
 
 MAX_DIFFERENCE = 0.01
-"""Between log-likelihoods that are taken to be equal, over one plus their size."""
+"""Two log-likelihoods are taken to be equal if they differ by less than this, over one
+plus their size."""
 
 INLINED = {
     "jit": "jaxpr",
@@ -52,7 +62,8 @@ INLINED = {
     "custom_vjp_call": "call_jaxpr",
     "remat2": "jaxpr",
 }
-"""Calls of a program that are replaced by what they call, and its name."""
+"""Primitives that call another program, and the parameter of each that holds it. Such
+calls are replaced by the operations of the program that they call."""
 
 
 class Pinned(NamedTuple):
@@ -61,8 +72,8 @@ class Pinned(NamedTuple):
     center
         c, ``(d,)``.
     kept
-        Which components are free, ``(r,)``: their values are a position of the pinned
-        model.
+        Indices of the free components, ``(r,)``. Their values are a position of the
+        pinned model.
     zeta
         ``theta -> zeta``, from ``(d,)`` to ``(r,)``.
     """
@@ -73,9 +84,10 @@ class Pinned(NamedTuple):
 
     @property
     def theta(self) -> Callable[[jax.Array], jax.Array]:
-        """``zeta -> theta``, whose pinned components are those of c.
+        """``zeta -> theta``: zeta in the free components, and c in the pinned ones.
 
-        It holds nothing else, as it is part of a log-likelihood of records.
+        The function holds c and the indices only, because it becomes part of a
+        log-likelihood of records, which must not hold records.
         """
         center, kept = self.center, self.kept
         return lambda zeta: jnp.asarray(center, zeta.dtype).at[kept].set(zeta)
@@ -90,33 +102,36 @@ def pinned(
     covariates: Any,
     observations: Any,
 ) -> Pinned | None:
-    """The pinned model of a model whose effects are products; None if there is none.
+    """The pinned model of a model whose effects contain products of parameters.
+
+    It is None if no such model has the same log-likelihoods as the model itself.
 
     Parameters
     ----------
     loglikelihood_fn
         ``(theta, covariates, observations) -> scalar``, of a flattened position.
     draws
-        From the prior, ``(count, d)``.
+        Draws from the prior, ``(count, d)``.
     units
-        Of the components a priori, ``(d,)``.
+        Prior standard deviations of the components, ``(d,)``.
     is_product
-        Which components products are made of, ``(d,)``.
+        Which components enter the effects in products, ``(d,)``. The others are free.
     sizes
-        Number of components of the latent that a component belongs to, ``(d,)``. Those
-        of large latents are kept before others.
+        For each component, the number of components of its latent, ``(d,)``. Components
+        of large latents are tried before others when free ones are chosen.
     covariates, observations
-        Of made-up records, which lie along the leading axis. Values of the
-        observations only serve to compare log-likelihoods.
+        The parts of made-up records, which lie along the leading axis. The values of
+        the observations only serve to compare log-likelihoods.
     """
     center = np.median(draws, axis=0)
-    # A latent whose prior is symmetric about zero has a factor that nothing tells of.
+    # A center near zero is set to zero. Take scale * z, with a prior of z that is
+    # symmetric about zero: then scale has no effect at the center, and is pinned.
     center = np.where(np.abs(center) < NEAR_ZERO * units, 0, center)
     center = center.astype(draws.dtype)
     first = jax.tree.map(lambda leaf: leaf[0], (covariates, observations))
     program = _Program.of(loglikelihood_fn, center, *first)
     given = covariates, observations
-    # Columns of all public numbers that the position changes, to choose what is kept.
+    # The slopes of the effects at the center decide which components are kept.
     values_fn = program.values_fn(program.frontier(lambda atom: True))
     columns = _slope(values_fn, center, _few(values_fn, center, given)) * units[None]
     order = np.argsort(-sizes, kind="stable")
@@ -158,7 +173,7 @@ def pinned(
 
 
 def _is_same(loglikelihood_fn, found: Pinned, draws, records) -> bool:
-    """Whether log-likelihoods are functions of zeta."""
+    """Whether the log-likelihoods at draws are those of the pinned model at zeta."""
 
     def both(draws, records):
         def one(theta):
@@ -177,14 +192,17 @@ def _is_same(loglikelihood_fn, found: Pinned, draws, records) -> bool:
 
 
 class _Program(NamedTuple):
-    """A log-likelihood as operations on numbers, without calls.
+    """The traced program of a log-likelihood, with calls replaced by what they call.
 
+    jaxpr, consts
+        The program and its constants.
     is_public
-        The variables that depend on the position, and not on an observation.
+        The floating-point variables that depend on the position and on no observation.
     made
-        ``{variable: the operation that it comes from}``.
+        ``{variable: the equation that computes it}``.
     joined
-        Public variables that enter an operation together with an observation.
+        The public variables that enter an equation together with an observation, or
+        with a number that depends on one.
     """
 
     jaxpr: Jaxpr
@@ -227,7 +245,10 @@ class _Program(NamedTuple):
         )
 
     def frontier(self, is_wanted: Callable) -> list:
-        """Wanted variables from which all effects follow, as near to them as can be."""
+        """Variables from which all effects follow, as near to the effects as possible.
+
+        Each of them satisfies `is_wanted`, or is an input of the program.
+        """
         found, seen, waiting = {}, set(), list(self.joined)
         while waiting:
             atom = waiting.pop()
@@ -241,7 +262,7 @@ class _Program(NamedTuple):
         return list(found)
 
     def values_fn(self, atoms: list) -> Callable:
-        """``(position, covariates, observations) -> vector``, of the atoms."""
+        """``(position, covariates, observations) -> vector`` of the atoms' values."""
         program = ClosedJaxpr(self.jaxpr.replace(outvars=atoms), self.consts)
         evaluate = jaxpr_as_fun(program)
 
@@ -252,10 +273,11 @@ class _Program(NamedTuple):
         return values
 
     def affine(self, positions, pinned, units, moved, given) -> Callable:
-        """Which variables are affine in the components `moved`, as a function.
+        """A function that says whether a variable is affine in the components `moved`.
 
-        Their slopes must be the same at all positions `pinned`. That of shape * mean is
-        not where the shape is free, and the mean is the effect then.
+        It must be affine at each of `positions`, and have the same slope at all of the
+        positions `pinned`. The product shape * mean, for instance, has not if the shape
+        is not pinned. The mean is then the effect, and not the product.
         """
         atoms = list(self.is_public)
         evaluate = jaxpr_as_fun(
@@ -319,7 +341,7 @@ class _Program(NamedTuple):
 
 
 def _called(program: ClosedJaxpr, values) -> list:
-    """What a program returns, with its calls replaced by what they call."""
+    """The outputs of a program, evaluated with its calls inlined (`INLINED`)."""
     jaxpr = program.jaxpr
     known = dict(zip(jaxpr.constvars, program.consts, strict=True))
     known.update(zip(jaxpr.invars, jax.tree.leaves(values), strict=True))
@@ -355,7 +377,7 @@ def _slope(values_fn, position, given) -> np.ndarray:
 
 
 def _independent(columns: np.ndarray, order) -> list:
-    """Columns that earlier ones do not explain, by index, in this order."""
+    """Indices of columns that earlier ones do not explain, tried in this order."""
     basis, found = np.zeros((len(columns), 0)), []
     largest = np.linalg.norm(columns, axis=0).max(initial=0.0)
     for i in order:
@@ -370,7 +392,11 @@ def _independent(columns: np.ndarray, order) -> list:
 
 
 def _spanning(rows: np.ndarray, per_record: int) -> np.ndarray:
-    """Few records whose rows span as much as all of them, well."""
+    """Indices of a few records whose rows span the same space as all rows.
+
+    Record i has the rows from ``i * per_record`` on. The rows are chosen one by one,
+    each as the one that the rows before it explain least.
+    """
     rest, found = rows.copy(), []
     for _ in range(rows.shape[1]):
         lengths = np.sum(rest**2, axis=1)
@@ -384,14 +410,14 @@ def _spanning(rows: np.ndarray, per_record: int) -> np.ndarray:
 
 
 def _few(values_fn, position, records):
-    """As many of the records as `MAX_NUMBERS` allows."""
+    """As many of the records as `MAX_NUMBERS` allows, for derivatives of the values."""
     first = jax.tree.map(lambda leaf: leaf[0], records)
     size = jax.eval_shape(values_fn, position, *first).size * len(position)
     return _some(records, MAX_NUMBERS // max(size, 1))
 
 
 def _some(records, count: int):
-    """At most so many of the records, from first to last."""
+    """At most `count` of the records, evenly spaced from the first to the last."""
     chosen = np.linspace(0, _num(records) - 1, min(max(count, 2), _num(records)))
     return jax.tree.map(lambda leaf: leaf[chosen.astype(int)], records)
 

@@ -1,14 +1,16 @@
-"""Draws of the parameters from what a `score_fit` of a pinned model released.
+"""Draws of the parameters theta from what a `score_fit` of a pinned model released.
 
-A fit of the pinned model (`dpjax.fit.pinned`) tells of zeta(theta), the position at
-which the pinned model has the effects of theta. With y = T^-1 (zeta - position) as in
-`dpjax.fit.score_draws`, and draws J_j of the slope given the releases and a normal law
-of y a priori, the posterior of theta is about
+A fit of the pinned model (`dpjax.fit.pinned`) informs about zeta(theta), the position
+at which the pinned model has the effects of theta. As in `dpjax.fit.score_draws`, let
+y(theta) = T^-1 (zeta(theta) - position), and let s be the released scores. Let the J_j
+be draws of the slope, given the releases and a normal prior of y. Each J_j then has a
+density proportional to p(J_j | released slope) p(s | J_j). So the posterior of theta is
+about
 
-    p(theta) mean_j p(s | y(theta), J_j) / p(s | J_j),
+    p(theta) mean_j p(s | y(theta), J_j) / p(s | J_j).
 
-as each J_j comes with the chance p(J_j | released) p(s | J_j). Many parameters have the
-same effects, so the posterior is curved, and chains of NUTS draw from it.
+Many values of theta have the same effects, so the posterior is curved, and chains of
+NUTS draw from it.
 """
 
 import functools
@@ -43,14 +45,15 @@ from dpjax.posterior import Posterior
 __all__ = ["draws"]
 
 NUM_SLOPES = 128
-"""Draws of the slope, over which every density is a mean."""
+"""Number of draws J_j of the slope. The likelihood is a mean over them."""
 
 NUM_CHAINS, NUM_WARMUP = 8, 200
-"""Of NUTS: chains, and steps of each before the first draw. In coordinates in which the
-posterior is about standard normal, successive states are nearly independent."""
+"""Number of chains of NUTS, and number of warm-up steps of each. The chains move in
+coordinates in which the posterior is about standard normal, so successive states are
+nearly independent, and all of them are draws."""
 
 MAX_R_HAT = 1.1
-"""Beyond which the chains are said not to have mixed."""
+"""The largest R-hat of the chains without a warning."""
 
 
 def draws(
@@ -67,27 +70,32 @@ def draws(
 ) -> tuple[Any, Known]:
     """Draws from the posterior that a fit of the pinned model implies.
 
-    They are states of chains, of which each comes after the other.
+    They are states of chains of NUTS. Neighbouring draws are of different chains.
 
     Parameters
     ----------
     posterior, rng_key, num_draws, like, lost_fn
-        As of `dpjax.fit.score_draws.draws`: of all parameters, not of the pinned model.
+        As in `dpjax.fit.score_draws.draws`. They are those of all parameters, not of
+        the pinned model.
     released
-        What `score_fit` released of the pinned model.
+        What `score_fit` released for the pinned model.
     pinned
         The pinned model.
     prior_mean, prior_precision
-        Of the normal law that stands for the prior of the flattened position.
+        Mean and precision of the normal law that stands for the prior of the flattened
+        position, ``(d,)`` and ``(d, d)``.
 
     Returns
     -------
-    Positions with leaves ``(num_draws, ...)``, and what they know.
+    positions
+        Leaves ``(num_draws, ...)``.
+    known
+        How well they are determined. It names no noisiest component.
 
     Warns
     -----
     UserWarning
-        As there; and if the chains differ.
+        As in `dpjax.fit.score_draws.draws`, and if the chains differ.
     """
     wide = is_wide()
     is_measured = np.asarray(released.data_share) > 0
@@ -167,11 +175,25 @@ def draws(
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class _Whitened:
-    """Coordinates x in which the posterior is about standard normal.
+    """Coordinates x in which the posterior of theta is about standard normal.
 
-    The last components of x are the pinned ones of theta, in units of the prior. Given
-    them, zeta is about linear in the others, so with a normal law for their prior these
-    are normal: theirs are the first components of x.
+    The last components of x are the pinned components of theta, less those of c and in
+    prior sds. The first components of x stand for the kept components of theta. Given
+    the pinned ones, zeta is about linear in the kept ones. With a normal law for their
+    prior, their posterior is then normal, and x are their whitened values.
+
+    zeta, kept
+        Those of the `Pinned` model; zeta takes and returns float64.
+    origin, back
+        `position` and the measured rows of T^-1, from what was released.
+    rows, target
+        The likelihood of y, as in `dpjax.fit.normal_laws.Laws`.
+    base
+        c with the kept components at the estimate of the fit, ``(d,)``.
+    units
+        Prior sds of theta, ``(d,)``.
+    prior_mean, prior_precision
+        The normal law that stands for the prior, in the kept components.
     """
 
     zeta: Callable = field(metadata=dict(static=True))
@@ -212,11 +234,11 @@ class _Whitened:
         return cls(zeta, tuple(map(int, kept)), *parts)
 
     def y(self, theta):
-        """T^-1 (zeta - position), in the measured directions."""
+        """y = T^-1 (zeta(theta) - position), in the measured directions."""
         return self.back @ (self.zeta(theta) - self.origin)
 
     def theta(self, x):
-        """theta, and the logarithm of its volume over that of x."""
+        """theta at x, and the log determinant of its derivative, up to a constant."""
         kept = np.array(self.kept)
         rest = np.setdiff1d(np.arange(len(self.base)), kept)
         theta = self.base.at[rest].add(self.units[rest] * x[len(kept) :])
@@ -231,7 +253,11 @@ class _Whitened:
 
 
 def _log_weights(evidence: Evidence, mean, covariance, found) -> np.ndarray:
-    """Of each slope: log p(s | y, J) without its square, over p(s | J)."""
+    """log p(s | y, J) - log p(s | J) for each slope, without the square in the first.
+
+    The square is that of the residual of s, -|rows y - target|^2 / 2. A priori, y is
+    normal with this mean and covariance.
+    """
     place, score, noise_sd = evidence.pooled
     scatter = evidence.scatter(found, noise_sd)
     whole = found @ covariance @ found + scatter
@@ -242,7 +268,7 @@ def _log_weights(evidence: Evidence, mean, covariance, found) -> np.ndarray:
 
 
 def _r_hat(theta: np.ndarray) -> float:
-    """The largest of the components, of chains ``(chains, draws, d)``."""
+    """The largest split R-hat of all components, for chains ``(chains, draws, d)``."""
     half = theta.shape[1] // 2
     parts = np.concatenate([theta[:, :half], theta[:, half : 2 * half]])
     within = parts.var(axis=1, ddof=1).mean(axis=0)
@@ -253,9 +279,10 @@ def _r_hat(theta: np.ndarray) -> float:
 def _known(
     evidence: Evidence, laws: Laws, y, found, check, released, lost: float
 ) -> Known:
-    """What the draws ``(count, r)`` know.
+    """`Known` of the draws y, ``(count, r)``.
 
-    The precision of the prior is what that of the draws has beyond the likelihood's.
+    The precision of the prior of y is taken to be the precision of the draws less that
+    of the likelihood.
     """
     transposed = np.swapaxes(laws.rows, 1, 2)
     likelihood = np.linalg.inv(transposed @ laws.rows)

@@ -1,8 +1,8 @@
-"""What a model says about its records, from records that are simulated. Reads no data.
+"""Scores, clipped scores and their moments under a model, from simulated records.
 
-All positions here are flat vectors ``(d,)`` in float64. The score of a record x at t is
-s = grad log p(x | t); g = W^T s is the score whitened by a public W, and clip(g) is g
-shortened to the norm C.
+No data are read. All positions are flat vectors ``(d,)`` in float64. The score of a
+record x at t is s = grad log p(x | t). Then g = W^T s is the score after whitening with
+a public matrix W, and clip(g) is g shortened to the norm C.
 """
 
 import functools
@@ -20,26 +20,26 @@ from dpjax.release.gradient_parts import gradient_parts, whole
 __all__ = ["Moments", "RecordModel", "Window", "clip"]
 
 RANK_TOLERANCE = 1e-11
-"""Eigenvalues of the Fisher information, scaled to a unit diagonal, below this share of
-the largest are of directions that records say nothing about."""
+"""Records say nothing about a direction if its eigenvalue of the Fisher information,
+scaled to a unit diagonal, is below this share of the largest eigenvalue."""
 
 CLIP_NORMS = np.geomspace(0.6, 16.0, 40)
-"""Choices of C, over the median norm of g."""
+"""The values of C to choose from, over the median norm of g."""
 
 TINY = 1e-300
 
 BLOCK = 10_000
-"""Records that are simulated at once."""
+"""Number of records that are simulated at once."""
 
 MAX_PARTS = 64
-"""Components of a score up to which they are computed one by one."""
+"""The most components of a score that are computed one by one."""
 
 SEED = 0
-"""Of all simulated records. They are public, and the same in every fit."""
+"""Seed of all simulated records. They are public, and the same in every fit."""
 
 
 class Window(NamedTuple):
-    """What is released of a score: clip(W^T s), with s at `center`.
+    """The function of a record that a release sums: clip(W^T s), with s at `center`.
 
     center
         theta ``(d,)``.
@@ -54,22 +54,22 @@ class Window(NamedTuple):
     l2_clip_norm: jax.Array
 
     def __call__(self, scores: jax.Array) -> jax.Array:
-        """clip(g) of scores at the center, both ``(..., d)``."""
+        """clip(g) for scores s at the center, both ``(..., d)``."""
         return clip(scores @ self.whitening, self.l2_clip_norm)
 
 
 class Moments(NamedTuple):
-    """Of clip(g) and g, of records from the model at the center.
+    """Moments of clip(g) and g, for records from the model at the center of a window.
 
     mean
         E clip(g) ``(d,)``, up to the error of the simulation.
     information
         A E[g g^T] A^T ``(d, d)``, with A the regression of clip(g) on g.
     loss
-        Covariance of the residual ``(d, d)``.
+        Covariance of the residual of that regression ``(d, d)``.
     slope
-        E[clip(g) s^T] ``(d, d)``, the derivative of E clip(g) by the parameter that
-        records are drawn at.
+        E[clip(g) s^T] ``(d, d)``, the derivative of E clip(g) with respect to the
+        parameter at which records are drawn.
     square
         E |clip(g)|^2.
     """
@@ -117,7 +117,7 @@ class RecordModel:
     def simulate(self, positions: jax.Array, count: int | None = None, block=0):
         """Records from the model: `count` at one position, or one at each of many.
 
-        Those of another block are independent.
+        Records of different blocks are independent.
         """
         axis = None if count else 0
         with jax.enable_x64(self.is_wide):
@@ -128,7 +128,7 @@ class RecordModel:
             return jax.vmap(self.simulate_fn, (0, axis))(keys, positions)
 
     def loglikelihoods(self, position: jax.Array, records) -> jax.Array:
-        """Of the records at one position, ``(count,)``."""
+        """Log-likelihoods of the records at one position, ``(count,)``."""
         with jax.enable_x64(self.is_wide):
             position = position.astype(float)
             found = jax.vmap(self.loglikelihood_fn, (None, 0))(position, records)
@@ -139,24 +139,24 @@ class RecordModel:
         return self._scores(position, records).astype(jnp.float64).T
 
     def score_sums(self, weights: jax.Array, position: jax.Array, records) -> jax.Array:
-        """Sums ``(k, d)`` of scores times weights ``(count, k)``.
+        """Sums of scores times weights ``(count, k)``; the result is ``(k, d)``.
 
-        They are added up in the precision of the model, which takes half the time where
-        that is float32.
+        They are added up in the precision of the model. If that is float32, it takes
+        half the time that float64 would take.
         """
         scores = self._scores(position, records)
         product = jnp.matmul(scores, weights.astype(scores.dtype), precision="highest")
         return product.astype(jnp.float64).T
 
     def _scores(self, position, records):
-        """Scores ``(d, count)``, by component: XLA stores these much faster."""
+        """Scores ``(d, count)``: XLA stores them much faster in this order of axes."""
         with jax.enable_x64(self.is_wide):
             scores = jax.vmap(self._score, (None, 0), out_axes=1)
             return scores(position.astype(float), records)
 
     @functools.cached_property
     def _score(self):
-        """``(position, record) -> score``, which is traced once in a fit."""
+        """``(position, record) -> score``, a function that is traced once in a fit."""
 
         @jax.jit
         def score(position, record):
@@ -166,20 +166,23 @@ class RecordModel:
         return score
 
     def window(self, center: jax.Array, noise_variance, predicted=None) -> Window:
-        """The window at a center that leaves least unknown.
+        """The window at a center with which a release determines the parameters best.
 
         Parameters
         ----------
         noise_variance
-            Of the noise on the sum of clip(g) over n records, over n, for C = 1.
+            Variance of the noise on the sum of clip(g) over n records if C = 1, divided
+            by n.
         predicted
-            Records that may be in the data: C is at least the 95 % quantile of their
-            |g|. None if the center is known to be close.
+            Records that are simulated where the parameters may be. C is at least the
+            95 % quantile of their |g|. None if the center is known to be close to the
+            parameters.
 
         Notes
         -----
-        With B the covariance of clip(g) and g, and R the covariance of the residual of
-        the regression, C minimises tr[B^-1 (R + C^2 noise_variance I) B^-T].
+        Let B be the covariance of clip(g) and g, and R the covariance of the residual
+        of the regression of clip(g) on g. C minimises
+        tr[B^-1 (R + C^2 noise_variance I) B^-T], up to the quantile above.
         """
         scores = self.scores(center, self.simulate(center, BLOCK))
         whitening = _whitening(scores.T @ scores / BLOCK)
@@ -209,7 +212,7 @@ class RecordModel:
         return Window(center, whitening, best)
 
     def moments(self, window: Window, num_blocks: int) -> Moments:
-        """Moments at the center, from `num_blocks` x `BLOCK` records."""
+        """Moments at the center of the window, from `num_blocks` x `BLOCK` records."""
         dim = len(window.center)
 
         def add(block, total):
@@ -226,7 +229,8 @@ class RecordModel:
         regression = product @ jnp.linalg.pinv(
             fisher, rtol=RANK_TOLERANCE, hermitian=True
         )
-        # The exact mean of g is zero, and what is left of clip(g) varies little.
+        # The exact mean of g is zero, so the regression on g may be subtracted. What is
+        # left of clip(g) varies little.
         mean = clipped[:, -1] - regression @ white[:, -1]
         information = regression @ product.T
         loss = clipped[:, :dim] - information - jnp.outer(mean, mean)
@@ -234,11 +238,13 @@ class RecordModel:
         return Moments(mean, information, loss, slope, jnp.trace(clipped[:, :dim]))
 
     def far_mean(self, window: Window, position: jax.Array, count: int) -> jax.Array:
-        """E clip(g) ``(d,)`` of records from the model at any position.
+        """An estimate of E clip(g) ``(d,)`` for records from the model at `position`.
 
-        The estimate is clip(g) where the score at that position is zero, on the line
-        that fits best. Its derivative is right on average whether or not records move
-        with the position: if they do not, that of the score takes over.
+        The score at `position` has mean zero. So clip(g) is regressed on it, and the
+        estimate is the value of the regression where the score is zero. The expectation
+        of its derivative by the position is right for continuous records, which move
+        with the position, and for discrete ones, which do not: then the score carries
+        the derivative.
         """
         records = self.simulate(position, count)
         scores = self.scores(position, records)

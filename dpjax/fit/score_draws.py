@@ -1,17 +1,25 @@
-"""Draws from what a `score_fit` released. They read no data and cost nothing.
+"""Draws from the posterior that the releases of a `score_fit` imply.
 
-With y = T^-1 (z - position), each released score s_k is about
+No data are read, so the draws cost no privacy. Let y = T^-1 (z - position) be the
+parameters in the coordinates of the frame. The law of each released score s_k is about
 
     s_k ~ N(J (y - y_k), rho Q + V + sigma_k^2 I),  sigma_k^2 = nu_k^2 + b_k^2,
 
-where J is the slope, rho Q the scatter of the records' scores under the model (see
-`dpjax.fit.slopes`), V what a robust fit has in its place, as the records show it, nu_k
-the sd of the noise and b_k = kappa |y - y_k|^2 / sqrt(r n) what the scores' curvature
-adds. K-norm noise is taken to be normal with the same covariance. Draws of y come from
-this likelihood times the prior, each given its own draw of J (`dpjax.fit.slopes`).
-Given J they are normal where the prior is. Elsewhere every draw is the end of a short
-chain of its own, of Hamiltonian steps from the normal law that is closest to the
-posterior (`dpjax.fit.normal_laws`).
+with these parts:
+
+- J is the slope of the scores.
+- rho Q is the covariance of the records' scores under the model (`dpjax.fit.slopes`).
+  In a robust fit V is the larger part of it, as released; otherwise V is zero.
+- nu_k is the sd of the noise. K-norm noise is taken to be normal with the same
+  covariance.
+- b_k = kappa |y - y_k|^2 / sqrt(r n) allows for the curvature of the scores, with y at
+  the centre of the posterior. There are r measured directions and n records.
+
+Draws of y come from this likelihood times the prior. Each is made given a draw of J
+(`dpjax.fit.slopes`). If the prior is normal, y given J is normal. Otherwise, every draw
+is the last state of a short chain of its own. The chain begins at a draw from the
+normal law that is closest to the posterior (`dpjax.fit.normal_laws`), and takes
+Hamiltonian steps.
 """
 
 import functools
@@ -38,58 +46,62 @@ from dpjax.privacy.shown import shown
 __all__ = ["Known", "bend", "draws", "evidence_of", "fit_check_of", "known_of", "warn"]
 
 STEP_SIZES, NUM_INTEGRATION_STEPS = np.tile([0.3, 0.1, 0.03], 20), 6
-"""Of every draw's chain, in standard deviations of the closest normal law. Only small
-steps are accepted in the neck of a funnel, such as that of effects of unknown scale."""
+"""The step sizes of the transitions of every draw's chain, in standard deviations of
+the posterior with the closest normal prior, and the leapfrog steps of a transition. In
+the neck of a funnel, such as that of effects of unknown scale, only small steps are
+accepted."""
 
 CURVATURE = 0.3
-"""kappa, in the module docstring."""
+"""kappa, in the module's docstring."""
 
 NUM_HIDDEN_SDS = 2.0
-"""Of the noise on the mean eigenvalue of V, which are added to it."""
+"""V is raised by so many standard deviations of the noise on its mean eigenvalue."""
 
 MIN_KEPT = 0.25
-"""Least share of the slope that a robust fit keeps."""
+"""Least share of the slope that is left after the lost share is taken off."""
 
 ARRIVAL = 2.0
-"""Sd of the score where the search ends, over that of the noise on its last step."""
+"""Sd of the score where the search ends, over the sd of the noise on its last score."""
 
 MAX_DRIFT = 2.0
-"""Of `Released.drift`, beyond which draws are warned of."""
+"""The largest `Released.drift` without a warning."""
 
 NUM_SLOPES = 512
-"""Draws of the slope, which the draws of the position share in turn."""
+"""The most draws of the slope. The draws of the position use them in turn."""
 
 
 class Known(NamedTuple):
-    """What draws know of the directions in which records were asked.
+    """How well the draws are determined, in the directions in which records were asked.
 
     position_error
-        Root mean square distance, in posterior standard deviations, by which noise and
-        clipping move the centre of the draws, and redrawn observations where scores
-        are compared with these. What the latter two add is what they would add if the
-        records were those that the model makes up there.
+        Root mean square distance by which noise, clipping and redrawn observations
+        (`dpjax.fit.scores`) move the centre of the draws, in posterior standard
+        deviations. The parts of clipping and redraws are computed for records that the
+        model makes up.
     records, prior, noise
-        Shares of the draws' variance that go with what the records say, with the prior,
-        and with noise and clipping. They add to one.
+        Shares of the draws' variance that are due to the information of the records, to
+        that of the prior, and to noise and clipping. They add to one.
     num_directions
-        Number of these directions.
+        Number of directions in which records were asked.
     resolution, likely_resolution
-        Least eigenvalue of the slope over about the largest of its noise: of the slope
-        as released, and in the median over draws of the slope.
+        Least eigenvalue of the slope over about the largest eigenvalue of its noise.
+        The first is that of the slope as released, the second is the median over draws
+        of the slope.
     fit_check
         How much the scores of the records vary, over how much the model says they do.
     clipped
-        About the share of records whose score is clipped, by the model.
+        About the share of records whose score is clipped, if the model holds.
     is_near
-        Whether the scores were released near where they lead, so that they are about
-        linear between.
+        Whether the last score was released so near to where the scores lead that the
+        score is about linear between the two.
     is_robust
         Whether the draws are as wide as the records' scores vary, not as the model
         says.
     noisiest, most_noise
-        The component of the unconstrained latents of whose variance noise and clipping
-        make the largest share, as in ``"slopes[0, 1]"``, and this share. There is no
-        name where latents are drawn given their effects (`dpjax.fit.pinned_draws`).
+        Name of the component of the unconstrained latents in whose variance the share
+        of noise and clipping is largest, as in ``"slopes[0, 1]"``, and this share. The
+        name is empty if latents are drawn given their effects
+        (`dpjax.fit.pinned_draws`).
     """
 
     position_error: float
@@ -108,7 +120,10 @@ class Known(NamedTuple):
 
     @property
     def most(self) -> str:
-        """The noisiest component and its share, if that is above the mean."""
+        """The noisiest component and its share of noise, as text.
+
+        It is empty if that share is not above the mean share `noise`.
+        """
         if self.most_noise <= self.noise:
             return ""
         return f"{self.most_noise:.0%} in {self.noisiest}"
@@ -136,24 +151,31 @@ def draws(
 ) -> tuple[Any, Known]:
     """Draws from the posterior that a fit implies.
 
-    They are independent given the slopes, of which there are at most `NUM_SLOPES`.
+    The draws are independent given the draws of the slope, of which there are at most
+    `NUM_SLOPES`.
 
     Parameters
     ----------
     posterior
-        Its prior is used.
+        The posterior. Its prior and its tempering are used.
     released
         What `score_fit` released.
+    rng_key
+        A JAX key. It need not be secret.
     num_draws
         Number of draws.
     like
         A position, for its structure.
     lost_fn
-        How much variance clipping and redraws add: `dpjax.fit.foretold.MadeUp.lost`.
+        ``released -> float``: how much variance clipping and redraws add, as in
+        `dpjax.fit.foretold.MadeUp.lost`.
 
     Returns
     -------
-    Positions with leaves ``(num_draws, ...)``, and what they know.
+    positions
+        Leaves ``(num_draws, ...)``.
+    known
+        How well they are determined.
 
     Warns
     -----
@@ -247,15 +269,16 @@ def draws(
 
 
 def bend(evidence: Evidence, mean, num_records) -> np.ndarray:
-    """b_k, where the draws have this mean in the measured directions."""
+    """b_k for every score, if y has this mean in the measured directions; ``(K,)``."""
     apart = np.sum((mean - evidence.places) ** 2, axis=1)
     return CURVATURE * apart / np.sqrt(len(mean) * num_records)
 
 
 def evidence_of(released: Released, is_measured, tempering) -> Evidence:
-    """What was released in the measured directions.
+    """What was released, in the measured directions.
 
-    The share of the slope that is lost is shrunk by as much of it as may be noise.
+    The share of the slope that a robust fit finds to be lost is taken off the slope.
+    Before that, the share is shrunk by the part of it that may be noise.
     """
     slope, share, stretch, places, scores, score_sds = (
         np.asarray(leaf, np.float64)
@@ -293,7 +316,7 @@ def evidence_of(released: Released, is_measured, tempering) -> Evidence:
 
 
 def _variance(released: Released, is_measured) -> np.ndarray:
-    """V over the tempering, raised by what noise may hide of its mean eigenvalue."""
+    """V over the tempering, raised by as much as noise may hide of its eigenvalues."""
     noise_sd = float(released.variance_noise_sd)
     if not noise_sd:
         return np.zeros(released.variance.shape)
@@ -305,11 +328,15 @@ def _variance(released: Released, is_measured) -> np.ndarray:
 
 
 def fit_check_of(released: Released, tempering, distance) -> FitCheck:
-    """The fit check at a squared distance from the centre, in variances of the draws.
+    """The fit check of a `score_fit`.
 
-    No |psi|^2 is above one, so the variance of their sum is at most its mean. Where the
-    parameters are at the maximum, it is less, by the square of its correlation with the
-    scores. This correlation and the distance are what the wrong parameters add.
+    `distance` is the squared distance by which noise moves the centre of the draws, in
+    variances of draws without noise.
+
+    Each |psi|^2 is at most one, so the variance of the sum of |psi|^2 is at most its
+    mean. At the maximum of the likelihood the variance is smaller, by the square of the
+    correlation of the sum with the scores. Parameters away from the maximum add to the
+    variance through this correlation and the distance.
     """
     expected = float(released.expected_square)
     return FitCheck.of(
@@ -376,7 +403,7 @@ def known_of(
     released: Released,
     lost: float,
 ) -> Known:
-    """What draws know, from their law in the r measured directions.
+    """`Known` of draws, from their law in the r measured directions.
 
     Parameters
     ----------
@@ -384,16 +411,19 @@ def known_of(
         What was released.
     found
         Draws of the slope, ``(count, r, r)``.
-    covariance, without
-        Of the draws, and what it would be without noise, ``(r, r)``.
+    covariance
+        Covariance of the draws, ``(r, r)``.
+    without
+        The covariance that draws would have without noise, ``(r, r)``.
     prior_precision
-        Of the prior, ``(r, r)``.
+        Precision of the prior, ``(r, r)``.
     distance
-        Squared distance by which noise moves the centre, in variances `without` it.
+        Squared distance by which noise moves the centre, in variances of draws without
+        noise, summed over the r directions.
     check
-        The fit check at a distance.
+        ``distance -> FitCheck``.
     lost
-        As `lost_fn` of `draws` returns it.
+        The result of `lost_fn` of `draws`.
     """
     count = len(found[0])
     added = max(lost, 0.0) / count
@@ -420,7 +450,7 @@ def known_of(
 def warn(known: Known) -> None:
     """Warn of draws that may be off by more than their width, or are very wide.
 
-    The warnings are those of `draws`.
+    The docstring of `draws` lists the warnings.
     """
     if known.resolution < MIN_RESOLUTION:
         caller.warn(_hidden(known))

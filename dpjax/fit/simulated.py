@@ -1,26 +1,31 @@
 """A posterior from a few noisy sums of clipped scores, where records can be simulated.
 
-The only access to the data is, at public positions theta,
+*Release.* The data are read only through sums of clipped scores at public positions
+theta,
 
     S = sum_i clip(g_i) + noise,    g_i = W^T grad log p(x_i | theta),
 
-clip(g) being g shortened to the norm C. What S says about the parameter t is computed
-without data. Its mean n m(t), with m(t) = E clip(g) for x from the model at t, is that
-of simulated records. So the likelihood N(S; n m(t), Sigma) is as curved as the model
-is, and clipping biases nothing. With A the regression of clip(g) on g and R the
+where clip(g) is g shortened to the norm C, and the matrix W whitens the score.
+
+*Likelihood.* The law of S given the parameter t is computed without data. Its mean is
+n m(t), with m(t) = E clip(g) for records x from the model at t. This is a mean over
+simulated records. So the likelihood N(S; n m(t), Sigma) is as curved as the model is,
+and clipping does not bias it. With A the regression of clip(g) on g and R the
 covariance of its residual,
 
     Sigma = n (A E[g g^T] A^T / T + R) + noise covariance.
 
-A g is what S knows of the exact score. Tempering with the power T divides only that
-information: clipping loss and noise are real.
+Here T is the power of a tempered likelihood. A g is the part of clip(g) that is linear
+in the exact score, and only its information is divided by the tempering: the errors
+from clipping and noise are as large without tempering.
 
-Four releases find the mode, each with a hundredth of the budget, and one with the rest
-is made there. Before each, simulated records give W, which whitens the score, and C,
-which minimises the covariance of what S leaves unknown, but is at least the 95 %
-quantile of |g| of records that may be in the data. A last hundredth pays for a fit
-check: by how much the |clip(g_i)|^2 exceed those of simulated records. The release that
-takes the rest may have K-norm noise, which is taken to be normal with its covariance.
+*Plan.* Four releases, each with a hundredth of the budget, find the mode. A fifth one
+is made at the mode, with what is left of the budget. Its noise may be K-norm noise,
+which is taken to be normal with the same covariance. Before each release, W and C are
+chosen with simulated records. C minimises the covariance of the error with which S
+determines t, but is at least the 95 % quantile of |g| of records that are simulated at
+positions where the parameters may be. A last hundredth of the budget pays for a fit
+check: the sum of the |clip(g_i)|^2 less its expectation for simulated records.
 """
 
 import math
@@ -56,43 +61,48 @@ __all__ = [
 ]
 
 SHARES = (0.01, 0.01, 0.01, 0.01, 0.95)
-"""Of the budget, in squared inverse noise multipliers, for each release of scores, if
-the last one is Gaussian."""
+"""Shares of the budget of the releases of scores, if the last one is Gaussian. A share
+is proportional to the inverse square of the noise multiplier."""
 
 CHECK_SHARE = 0.01
-"""Of the fit check, if records are substituted."""
+"""Share of the budget of the fit check, if neighbours substitute one record."""
 
 MIN_RESOLUTION = 5.0
-"""Bound on `expected_resolution` for draws that can be believed."""
+"""The least `expected_resolution` with which draws can be believed."""
 
 
 class FitState(NamedTuple):
-    """Where the next fit begins. Public."""
+    """Where the next fit begins. Public.
+
+    position
+        A pytree, like a draw of the prior.
+    """
 
     position: Any
 
 
 class Released(NamedTuple):
-    """The last release of a fit, and what it means. Public.
+    """The last release of a fit, and its law under the model. Public.
 
     position
-        theta ``(d,)``, flattened, where scores were taken.
+        The flattened position theta where scores were taken, ``(d,)``.
     whitening, l2_clip_norm
-        W ``(d, d)`` and C: see `Window`.
+        W ``(d, d)`` and C: see `dpjax.fit.record_model.Window`.
     total
-        S ``(d,)``.
+        S, the noisy sum of clipped scores, ``(d,)``.
     mean, slope
-        m ``(d,)`` at theta and its derivative ``(d, d)``.
+        m at theta ``(d,)``, and its derivative ``(d, d)``.
     information
-        A E[g g^T] A^T ``(d, d)``, of one record.
+        A E[g g^T] A^T for one record, ``(d, d)``.
     error
-        The rest of Sigma ``(d, d)``: clipping loss, noise, and what simulation errs.
+        The rest of Sigma, ``(d, d)``: the covariances of the error from clipping, of
+        the noise, and of the error of `mean` from simulation.
     square
-        E |clip(g)|^2 at theta, over C^2.
+        E |clip(g)|^2 / C^2 for records from the model at theta.
     excess
-        Sum over the records of |clip(g)|^2 / C^2 less `square`.
+        Sum over the records of |clip(g)|^2 / C^2 less `square`, as released.
     excess_noise_sd
-        Sd of what noise and the simulation of `square` add to it.
+        Sd of the errors of `excess` from the noise and from the simulation of `square`.
     """
 
     position: jax.Array
@@ -109,16 +119,16 @@ class Released(NamedTuple):
 
     @property
     def window(self) -> Window:
-        """The release is of scores through this window."""
+        """The position, whitening and clip norm of the release."""
         return Window(self.position, self.whitening, self.l2_clip_norm)
 
     def covariance(self, num_records: int, tempering: float) -> jax.Array:
-        """Sigma."""
+        """The covariance Sigma of S, ``(d, d)``."""
         return num_records / tempering * self.information + self.error
 
 
 def num_parameters(prior_sample_fn: Callable[[jax.Array], Any]) -> int:
-    """Size of a draw of the prior; none is made."""
+    """Number of components of a draw of the prior, without making a draw."""
     position = jax.eval_shape(prior_sample_fn, jax.random.key(0))
     return sum(leaf.size for leaf in jax.tree.leaves(position))
 
@@ -126,11 +136,12 @@ def num_parameters(prior_sample_fn: Callable[[jax.Array], Any]) -> int:
 def expected_resolution(dim: int, num_records: float, noise_multiplier: float) -> float:
     """How close to the parameters the last release is made, from public numbers.
 
-    The noise on the release before it moves the position of the last one. This is one
-    over the distance that is expected of it, in standard deviations of what a single
-    record says. Draws are computed from records that are simulated at that position,
-    with likelihood ratios as weights, and these are of use at short distances only. The
-    clip norm is taken to be the root mean square length of a record's score.
+    The position of the last release is off by the noise on the release before it. The
+    resolution is one over the expected distance, in standard deviations that the
+    posterior would have if there were only one record. Draws are computed from records
+    that are simulated at that position, weighted with likelihood ratios, and that works
+    at short distances only. The clip norm is taken to be the root mean square length of
+    a record's score.
 
     Parameters
     ----------
@@ -153,16 +164,17 @@ def simulated_fit(
     last: GaussianSum | KNormSum | None = None,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
-    """A whole fit in one step, which starts at the position of the state.
+    """A fit of a model whose records can be simulated, as an algorithm of one step.
+
+    The step starts at the position of the state.
 
     Parameters
     ----------
     posterior, simulate_fn, prior_sample_fn, nominal_num_records
         As in `dpjax.sample`.
     noise_multiplier
-        Of all releases together: one Gaussian release with this ratio of noise sd to
-        clip norm costs what the fit costs. `privacy.calibrate` finds the one that
-        spends a budget.
+        Noise multiplier of one Gaussian release that costs as much as the fit.
+        `privacy.calibrate` finds the one that spends a budget.
     last
         As in `dpjax.fit.score_fit.score_fit`.
 
@@ -174,15 +186,16 @@ def simulated_fit(
 
     Notes
     -----
-    *Formal guarantees.* A step makes one release for each of the `SHARES`, of sums over
-    all records of vectors with a norm of at most one. One more is of a sum of numbers
-    between -m and 1 - m, with a public m in [0, 1]. All their noise is fixed. State and
-    info follow from what they released, and are public.
+    *Formal guarantees.* A step makes one release for each of the `SHARES`: a sum over
+    all records of vectors whose norms are at most one. One more release is a sum of
+    numbers between -m and 1 - m, with a public m in [0, 1]. The noise of all releases
+    is fixed before the data are read. State and info are functions of what they
+    released, and so are public.
     """
     check_positive(noise_multiplier=noise_multiplier)
     num_records = nominal_size(posterior, nominal_num_records)
-    # The simulated mean errs the same way in all fits of a model. Up to 2.5 million
-    # records, that adds at most a quarter to the clipping loss.
+    # The simulated mean has the same error in all fits of a model. Up to 2.5 million
+    # records, that adds at most a quarter to the covariance of the clipping error.
     num_blocks = -(-min(max(4 * num_records, 1_000_000), 10_000_000) // BLOCK)
     *firsts, rest = [noise_multiplier / share**0.5 for share in SHARES]
     first = GaussianSum(1.0, None)
@@ -200,7 +213,7 @@ def simulated_fit(
         prior = Prior.of(posterior.logprior_fn, prior_sample_fn, like, wide)
 
         def whitened(window):
-            """``record -> g / C``."""
+            """A function ``record -> g / C``."""
             position = window.center.astype(start.dtype)
             scale = window.whitening / window.l2_clip_norm
 
@@ -218,7 +231,7 @@ def simulated_fit(
             return score_fn
 
         def excess(words, window, square):
-            """Sum of |clip(g)|^2 / C^2 - square."""
+            """Release the sum over the records of |clip(g)|^2 / C^2 - square."""
             score_fn = whitened(window)
 
             def contribution_fn(record):
@@ -227,16 +240,16 @@ def simulated_fit(
             return check(words, posterior, contribution_fn)
 
         def released(release, words, multiplier, num_blocks, center, predicted):
-            """A release at a center, with noise of sd C times the multiplier.
+            """Release the scores at a center, with noise of sd C times the multiplier.
 
-            What belongs to the fit check is zero.
+            In the result, the fields of the fit check are zero.
             """
             window = model.window(center, multiplier**2 / num_records, predicted)
             total = window.l2_clip_norm * release(
                 words, posterior, whitened(window), noise_multiplier=multiplier
             )
             moments = model.moments(window, num_blocks)
-            # The simulated mean errs like that of so many more records.
+            # The factor allows for the error of the simulated mean.
             loss = moments.loss * (1 + num_records / (num_blocks * BLOCK))
             noise_variance = (multiplier * window.l2_clip_norm) ** 2
             error = num_records * loss + noise_variance * jnp.eye(start.size)
@@ -285,7 +298,7 @@ def simulated_fit(
         return Released(flat, square, zero, vector, vector, *3 * [square], *3 * [zero])
 
     def words_of_releases(dim):
-        """Of the first releases together, the last one and the check."""
+        """Number of words of the first releases, of the last one and of the check."""
         size = posterior.num_records
         of_firsts = len(firsts) * first.num_words(dim, size)
         return of_firsts, last.num_words(dim, size), check.num_words(1, size)
@@ -309,9 +322,10 @@ def simulated_fit(
 
 
 def _excess(found: jax.Array, square) -> jax.Array:
-    """What a record with |g|^2 / C^2 = `found` adds to the fit check.
+    """The number that a record with |g|^2 / C^2 = `found` adds to the fit check.
 
-    The ends of its range are apart by one. Half precision would move them by 2^-9.
+    The ends of its range are one apart, which is the diameter that is charged. In half
+    precision, rounding would move them by 2^-9.
     """
     found = wide(found)
     return jnp.minimum(1, found) - square.astype(found.dtype)

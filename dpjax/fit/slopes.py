@@ -1,43 +1,53 @@
-"""What the releases of a fit say of the slope, which noise hides where n is small.
+"""Draws of the slope of the scores, given the releases of a fit.
 
-The slope J of the scores in a `dpjax.fit.frame` is about a multiple of the shares gamma
-of the information that are expected from the records. A priori
+The slope J in a `dpjax.fit.frame` is released with noise, which hides it if the number
+of records is small. So it is drawn from its posterior.
+
+*Prior.* J is about a multiple of diag(gamma), with gamma the shares of the information
+that are expected from the records:
 
     J = T^T (b K b + b (1 - b) diag(K)) T,  T^T K T = R B U c U^T B R,
-    B = e^(a/2) (I + tau W / sqrt(r)),
+    B = e^(a/2) (I + tau W / sqrt(r)).
 
-where T is the stretch of the frame, R = diag(gamma)^(1/2), b and c are diagonal, the
-symmetric W is standard normal (on its diagonal; off it, entries have the variance 1/2),
-and a, log tau, log(-log b_i) and log(-log c_i) are normal. A share b_i of the records
-tells of latent i: as if of each record, at random, some latents were left out. The b_i,
-and the c_i of directions, are nearly one, but for a few that may be any share: records
-may say nothing where the public design says that they do, as of a group that only the
-design has, or of the difference of two covariates that only the design tells apart, and
-clipping loses most of what a rare covariate says. U holds the eigenvectors of the slope
-as released. Some of them are chosen by its noise, which makes slopes seem small there.
-So the c_i are as much closer to one, a priori, as noise is likely to do that.
+Here T is the stretch of the frame, R = diag(gamma)^(1/2), r is the number of measured
+directions, and b and c are diagonal matrices. The symmetric matrix W has independent
+normal entries, with variance 1 on the diagonal and 1/2 off it. The numbers a, log tau,
+log(-log b_i) and log(-log c_i) are normal.
 
-With Gaussian noise, J is observed three times: as released; in how the scores s_k
-differ between the places y_k where they were released; and in their mean, whose law
-given J follows from that of y a priori,
+- b_i is the share of the records that inform about latent i. J is as if, for each
+  record, latents were left out at random, latent i with probability 1 - b_i.
+- c_i is the share of the information that the records have in direction i of U. The
+  columns of U are eigenvectors of the slope as released.
+
+Most b_i and c_i are nearly one, but a few may be any share. The records may say nothing
+where the public covariates lead to expect that they do. This is so for a group that
+only the public covariates have, or for the difference of two covariates that only the
+public ones tell apart. And clipping loses most of what a rare covariate says. Noise
+turns U towards directions in which it makes the slope seem small. The prior of the c_i
+allows for that: it is closer to one than that of the b_i.
+
+*Likelihood.* With Gaussian noise, J is observed in three ways: by its release; by the
+differences between the scores s_k that were released at different places y_k; and by
+the mean of the s_k, whose law given J follows from the prior of y. The law of a score
+is
 
     s_k ~ N(J (y - y_k), rho Q + V + sigma_k^2 I),  Q = t J diag(gamma)^-1 J.
 
-The search has led to y_1, where the score is about zero, so a priori J (y - y_1) is
-also about N(0, alpha^2 I). Without this, a small J would be taken to be why the scores
-are small.
+The search has led to y_1, where the score is about zero. So J (y - y_1) is a priori
+about N(0, alpha^2 I). Without this, small scores would be explained by a small J.
 
-The scatter of the clipped scores is at least J diag(gamma)^-1 J by the inequality of
-Cauchy and Schwarz: J is their covariance with the scores before clipping, whose own
-covariance is diag(gamma). What clipping adds to it is taken to be in proportion: t
-gives Q the trace of J, and rho J has the trace of the scatter.
+*Scatter.* The covariance of the clipped scores is at least J diag(gamma)^-1 J, by the
+inequality of Cauchy and Schwarz. For J is their covariance with the scores before
+clipping, and diag(gamma) is the covariance of the latter. Clipping adds to this lower
+bound. The sum is taken to be proportional to the bound: t is such that Q has the trace
+of J, and rho is such that rho Q has the trace of the covariance of the clipped scores.
 
-Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J given all three. Its
-ellipses are those of a law that is close to the posterior, and not of the prior
-(Nishihara, Murray and Adams 2014). Given a and tau, W has the normal law there that it
-would have given the released slope, were J linear in W. What is far from resolved keeps
-its prior, so J may be nearly zero there, and the draws of y are then nearly those of
-the prior.
+*Sampling.* Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J from the
+posterior. Its ellipses are not those of the prior, but those of a law that is close to
+the posterior (Nishihara, Murray and Adams 2014). In that law, W given a and tau has the
+normal law that the released slope would give it if J were linear in W. Directions that
+noise hides keep their prior. There J may be nearly zero, and the draws of y are then
+nearly those of the prior.
 """
 
 from typing import NamedTuple
@@ -53,36 +63,39 @@ __all__ = ["Evidence", "expected_slope", "largest_noise", "regular", "slopes"]
 
 LEVEL_SD = 1.0
 MEDIAN_SPREAD, SPREAD_SD = 0.5, 0.7
-"""Of the priors: the sd of a; the median of tau, and the sd of log tau."""
+"""Parameters of the prior: the sd of a; the median of tau and the sd of log tau."""
 
 SILENCE_SD, RARE = 3.0, 3.3
-"""Of the priors of log(-log b_i): the sd, and by how many sds the mean is below zero.
-One of two thousand b_i is below .37. For the c_i, about the largest eigenvalue of
-standard noise adds to `RARE` in quadrature."""
+"""Parameters of the prior of log(-log b_i): its sd, and the number of sds by which its
+mean is below zero. So one of two thousand b_i is below .37, which is 1/e. For the c_i,
+the number of sds is the root of the sum of the squares of `RARE` and of about the
+largest eigenvalue of standard noise."""
 
 MAX_SILENT = 0.5
-"""Where the released slope shows that a b or c is less than one, chains begin with at
-most this. Elsewhere they begin with one."""
+"""The largest b_i or c_i that counts as silent (`_Silence`): chains begin near the
+estimate of such a number, which is at most this. The others are drawn from the prior at
+the start, and so are nearly one."""
 
 MIN_SIZE = 1e-12
-"""Of the expected slope of a latent over the largest one, below which it has none."""
+"""Expected slope of a latent, over the largest one of all latents, below which it
+counts as zero."""
 
 MAX_SHRINKS = 64
-"""Proposals of an elliptical step before it stays."""
+"""The most proposals of an elliptical step. If none is accepted, the chain stays."""
 
 MIN_EIGENVALUE = 0.2
-"""Least eigenvalue of the slope, over their mean."""
+"""Least eigenvalue of a `regular` slope, over the mean of its eigenvalues."""
 
 NUM_CHAINS, SPACING = 32, 6
-"""Chains, and their steps between draws."""
+"""Number of chains, and number of steps of a chain from one draw to the next."""
 
 NUM_WINDOWS, WINDOW = 5, 8
-"""Windows of the warm-up, and draws of every chain in a window. The ellipses of the
-next window have the mean and the sds of these draws."""
+"""Number of windows of the warm-up, and number of draws of every chain in a window. The
+draws of a window give the mean and the sds of the ellipses in the next one."""
 
 
 class Evidence(NamedTuple):
-    """What is known of the slope, in r measured directions.
+    """What was released, in r measured directions, and what is known of its errors.
 
     slope
         J as released, ``(r, r)``.
@@ -93,15 +106,16 @@ class Evidence(NamedTuple):
     data_share
         gamma, ``(r,)``.
     stretch, back
-        The measured columns of T, ``(d, r)``, and rows of its inverse, ``(r, d)``.
+        The measured columns of T, ``(d, r)``, and the measured rows of its inverse,
+        ``(r, d)``.
     level
-        Median of e^a.
+        The median of e^a in the prior.
     places, scores
-        y_k and s_k, both ``(K, r)``.
+        y_k and s_k for K scores, both ``(K, r)``.
     score_sds
         sigma_k, ``(K,)``.
     arrival_sd
-        alpha.
+        alpha, the sd of the score where the search has ended.
     inefficiency, variance
         rho, and V ``(r, r)``, which is zero unless the fit is robust.
     """
@@ -128,9 +142,10 @@ class Evidence(NamedTuple):
         return factor * least + known
 
     def arrived(self, slope, mean):
-        """Mean and covariance of y once the search has ended, for J = `slope`.
+        """Mean and covariance of y given where the search has ended, for J = `slope`.
 
-        Before the search, y has this mean and the precision 1 - gamma.
+        A priori y has the mean `mean`, ``(r,)``, and the precision diag(1 - gamma). The
+        search adds that J (y - y_1) is N(0, alpha^2 I).
         """
         precision = 1 - self.data_share
         found = slope @ slope / self.arrival_sd**2
@@ -139,7 +154,10 @@ class Evidence(NamedTuple):
 
     @property
     def pooled(self):
-        """Mean place and score, weighted by precision, and the mean score's noise."""
+        """Means of the places and of the scores, and the sd of the mean score's noise.
+
+        Both means are weighted with the precisions of the scores, sigma_k^-2.
+        """
         weights = self.score_sds**-2.0
         total = weights.sum()
         return weights @ self.places / total, weights @ self.scores / total, total**-0.5
@@ -152,7 +170,7 @@ def _trace(matrix):
 def expected_slope(clip_norm):
     """About the share of the information that clipped scores carry.
 
-    The clip norm is over the root mean square length of a record's score.
+    The clip norm is in units of the root mean square length of a record's score.
     """
     return 0.7 * clip_norm / (clip_norm + 0.8)
 
@@ -160,16 +178,17 @@ def expected_slope(clip_norm):
 def largest_noise(noise_sd, dim):
     """About the largest eigenvalue of noise on a symmetric ``(dim, dim)`` matrix.
 
-    The noise has sd `noise_sd` on the diagonal, and less by sqrt(2) off it.
+    The noise has sd `noise_sd` on the diagonal; off the diagonal it is less by sqrt(2).
     """
     return noise_sd * (np.sqrt(2 * dim) + 1)
 
 
 def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
-    """A released slope or variance, shrunk towards a multiple of the identity.
+    """A released slope or variance, made positive definite in the measured directions.
 
-    It is made positive. The multiple is the mean eigenvalue of the measured block. The
-    share of the deviation from it that noise explains is taken off.
+    The matrix is shrunk towards a multiple of the identity, its mean eigenvalue. Of the
+    deviation from that multiple, the share that noise explains is taken off. Then
+    eigenvalues that are too small are raised (`MIN_EIGENVALUE`).
 
     Parameters
     ----------
@@ -178,7 +197,8 @@ def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
     noise_sd
         Sd of the noise on a diagonal entry; off the diagonal it is less by sqrt(2).
     is_measured
-        ``(d,)``. Rows and columns of other directions become zero.
+        Which directions are measured, ``(d,)``. Rows and columns of the others become
+        zero.
     """
     block = jnp.outer(is_measured, is_measured)
     unit = jnp.diag(is_measured.astype(matrix.dtype))
@@ -194,12 +214,16 @@ def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
 
 
 def slopes(evidence: Evidence, mean, rng_key: jax.Array, num_draws: int) -> np.ndarray:
-    """Draws of the slope.
+    """Draws of the slope from its posterior.
 
     Parameters
     ----------
+    evidence
+        What was released.
     mean
-        Of y a priori, ``(r,)``; its precision is 1 - gamma.
+        Mean of y a priori, ``(r,)``. The precision of y is diag(1 - gamma).
+    rng_key
+        A JAX key.
     num_draws
         Number of draws.
 
@@ -226,10 +250,10 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
     sizes = jnp.where(sizes > MIN_SIZE * jnp.max(sizes), sizes, jnp.nan)
 
     def spoken(found):
-        """B B if the slope is `found`, and the silence of latents.
+        """B U c U^T B for the slope `found`, and the `_Silence` of latents.
 
-        Rows and columns of silent latents tell nothing of B, so they are taken to be
-        those that are expected.
+        Rows and columns of silent latents say nothing about B, so they are replaced by
+        the expected ones, times the typical share.
         """
         along = back.T @ found @ back
         noise_sds = known.slope_noise_sd * jnp.sum(back**2, axis=0) / sizes
@@ -250,16 +274,16 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         for kept in (of_directions.kept**-0.5, of_directions.kept**0.5)
     )
     values, vectors = jnp.linalg.eigh(middle @ square @ middle)
-    # Noise may leave no eigenvalue positive.
+    # With noise, all eigenvalues may be negative.
     least = jnp.linalg.eigvalsh(known.regular)[0] / 2
     values = jnp.sqrt(jnp.maximum(values, least))
-    # B as released. It is symmetric, and with the c gives the slope as released.
+    # B as released: the symmetric matrix that gives the released slope with these c.
     released = outer @ (vectors * values[None]) @ vectors.T @ outer
 
     def scales(few):
-        """e^(a/2), tau / sqrt(r), W times this as released, and its noise's sds.
+        """e^(a/2), tau / sqrt(r), and tau W / sqrt(r) as released with its noise's sds.
 
-        `few` holds a and log tau, as many sds of the prior from its median.
+        `few` holds a and log tau, in sds of the prior from its median.
         """
         level = jnp.exp(LEVEL_SD / 2 * few[0]) * jnp.sqrt(known.level)
         spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * few[1]) / np.sqrt(dim)
@@ -267,7 +291,7 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         return level, spread, packed(released / level - eye), noise
 
     def slope(u):
-        """J, and the logarithm of the density of u a priori."""
+        """The slope J at the coordinates u, and the log density of u in the prior."""
         few, silent, rest = jnp.split(u, [2, 2 + num_latents + dim])
         latents, directions = jnp.split(silent, [num_latents])
         latents, b = of_latents.at(latents)
@@ -303,14 +327,18 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
 
 
 def _chains(rng_key, logdensity, size, per_chain):
-    """At least `per_chain` draws of each chain, ``(draws, size)``, after a warm-up.
+    """At least `per_chain` draws of each chain after a warm-up, ``(draws, size)``.
 
-    Neighbouring draws are of different chains. These begin with draws of N(0, I), to
-    which the law should be close. The warm-up finds its mean and its sds.
+    Neighbouring draws are of different chains. The chains begin with draws of N(0, I),
+    and the law that `logdensity` describes should be close to that. The warm-up
+    estimates the mean and the sds of the law, for the ellipses.
     """
 
     def window(carry, given):
-        """Draws of every chain on ellipses about `mean`, ``(WINDOW, chains, size)``."""
+        """Draws of every chain in one window, ``(WINDOW, chains, size)``.
+
+        The ellipses have the center `mean` and the axes `sd`.
+        """
         (x, value, mean, sd), (rng_key, is_warm) = carry, given
 
         def density(v):
@@ -333,7 +361,8 @@ def _chains(rng_key, logdensity, size, per_chain):
 
     first, second = jax.random.split(rng_key)
     x = jax.random.normal(first, (NUM_CHAINS, size))
-    # The first proposal is taken whatever its density.
+    # With a log density of minus infinity here, the first proposal is accepted whatever
+    # its density is.
     carry = x, jnp.full(NUM_CHAINS, -jnp.inf), jnp.zeros(size), jnp.ones(size)
     num_windows = NUM_WINDOWS - (-per_chain // WINDOW)
     keys = jax.random.split(second, num_windows), jnp.arange(num_windows) >= NUM_WINDOWS
@@ -342,18 +371,21 @@ def _chains(rng_key, logdensity, size, per_chain):
 
 
 class _Silence(NamedTuple):
-    """How silent latents or directions are, as far as the slope as released tells.
+    """Estimates of the b_i of latents, or of the c_i of directions.
+
+    They come from the slope as released, along each latent or direction. A latent or
+    direction is called silent if the records seem to say little about it.
 
     typical
-        The median of the slopes along them.
+        The median of the slopes along all latents or directions.
     is_silent
-        Whether noise explains that a slope is not zero, and does not explain that it is
-        so much less than the median.
+        Whether each is silent: noise may be the reason that its slope is not zero, but
+        not the reason that its slope is so much less than the median.
     kept
-        b or c: one unless it is silent.
+        The estimate of b or c if it is silent; otherwise one.
     rare, mean, sd
-        log(-log b) is `SILENCE_SD` (x - `rare`), where x is about normal with this mean
-        and sd, and standard normal a priori.
+        log(-log b) is `SILENCE_SD` (x - `rare`), where x is standard normal a priori.
+        In the law that is close to the posterior, x is normal with this mean and sd.
     """
 
     typical: jax.Array
@@ -364,18 +396,22 @@ class _Silence(NamedTuple):
     sd: jax.Array
 
     def at(self, u):
-        """x, and b or c, where x is `u` sds from its mean."""
+        """The x that is `u` sds from its mean, and the b or c that it gives."""
         x = self.mean + self.sd * u
         return x, jnp.exp(-jnp.exp(SILENCE_SD * (x - self.rare)))
 
 
 def _silence(along, noise_sds, rare):
-    """The `_Silence` of slopes with this noise; those that are nan are not counted."""
+    """The `_Silence` of the slopes `along` latents or directions.
+
+    The slopes have noise of these sds. Slopes that are NaN are not silent, and the
+    median leaves them out.
+    """
     typical, hidden = jnp.nanmedian(along), rare * noise_sds
     kept = jnp.clip(along / typical, 0.01, MAX_SILENT)
     is_silent = (along < hidden) & (along + hidden < MAX_SILENT * typical)
     mean = rare + jnp.log(-jnp.log(kept)) / SILENCE_SD
-    # Of the slope, by x.
+    # The derivative of the slope with respect to x.
     derivative = SILENCE_SD * typical * kept * jnp.log(kept)
     sd = jax.lax.rsqrt(1 + (derivative / noise_sds) ** 2)
     kept, mean, sd = (
@@ -386,16 +422,18 @@ def _silence(along, noise_sds, rare):
 
 
 def _slices(rng_key, state, logdensity):
-    """`SPACING` elliptical steps from x with its log density over that of N(0, I).
+    """`SPACING` steps of elliptical slice sampling for one chain.
 
-    They are one loop over proposals, in which a chain need not wait for the steps of
-    others. BlackJAX's step keeps a key in a loop, which the key checks of JAX refuse
-    under `jax.vmap`. Here the random numbers of the loop are drawn before it.
+    The state is a position x and the logarithm of its density over that of N(0, I). All
+    steps are one loop over proposals. So under `jax.vmap` a chain does not wait at each
+    step for the others. The random numbers are drawn before the loop. BlackJAX's step
+    has a key inside its loop, which the key checks of JAX refuse under `jax.vmap`.
     """
     x, value = state
     first, second, third = jax.random.split(rng_key, 3)
     others = jax.random.normal(first, (SPACING, *x.shape), x.dtype)
-    # One more than the steps: the bracket after the last one is not used.
+    # There is one more than the steps, for a bracket after the last one, which is not
+    # used.
     falls = jnp.log(jax.random.uniform(second, (SPACING + 1,), x.dtype))
     shares = jax.random.uniform(third, (SPACING + 1, MAX_SHRINKS + 1), x.dtype)
 

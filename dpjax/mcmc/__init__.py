@@ -1,4 +1,4 @@
-"""Metropolis-Hastings kernels whose only release is an accept bit, and DP HMC."""
+"""Metropolis-Hastings kernels that release one accept bit a step, and DP HMC."""
 
 from dpjax.mcmc.barker import barker
 from dpjax.mcmc.fast_mh import fast_mh

@@ -1,12 +1,14 @@
-"""Random-walk Metropolis-Hastings with Barker's acceptance: exact, private, noiseless.
+"""Metropolis-Hastings on all records with Barker's acceptance function and no noise.
 
-A step proposes without reading the data, sums the clipped log ratios of the records to
-l, and accepts with probability c / (1 + e^-l). The step releases the accept bit and
-nothing else, so only that bit is charged. No noise is added, and the stationary
+A step proposes a move without reading the data. The log ratio l of the move is the sum
+of the records' clipped log ratios, times the tempering, plus the log ratio of the prior
+and the proposal. The move is accepted with probability c / (1 + e^-l). The step
+releases the accept bit and nothing else, so only that bit is charged. The stationary
 distribution of the chain is the posterior if no record is clipped.
 
-c is the laziness. With c < 1 a secret coin lets most steps stay where they are without
-reading the data, which costs less privacy per accepted move.
+c is the laziness. With c < 1 a secret coin decides at every step whether the chain
+stays where it is without reading the data. Most steps then do nothing, and an accepted
+move costs less privacy.
 
 References: Barker 1965 (the acceptance function); `dpjax.privacy.bits.renyi` (the
 accounting).
@@ -37,19 +39,20 @@ def as_top_level_api(
     Parameters
     ----------
     posterior
-        What to sample, and the data.
+        The posterior to sample, with its data.
     step_size
-        Length of the proposed jump, in the units of the position, or of the metric if
-        there is one.
+        Length of the proposed jump, or the scale of a proposal whose length varies. It
+        is in the units of the position, or of the metric if there is one.
     inverse_mass_matrix
         The metric, ``(d,)`` or ``(d, d)``: see `proposals.in_metric`.
     clip_bound
-        Bound in nats on one record's log ratio: a number, or `Lipschitz` for a bound
-        proportional to the distance, with proposals of constant length.
+        Bound in nats on the log ratio of one record: a number, or `Lipschitz` for a
+        bound proportional to the distance of the move. `Lipschitz` needs a proposal of
+        constant length.
     proposal
-        One of `dpjax.proposals`.
+        One of the proposals of `dpjax.proposals`.
     laziness
-        c in (0, 1]: the chance that a step reads the data at all.
+        c in (0, 1]: the probability that a step reads the data at all.
 
     Raises
     ------
@@ -60,8 +63,8 @@ def as_top_level_api(
     -----
     *Formal guarantees.* A step releases one bit that is 1 with probability
     c / (1 + e^-l). The sensitivity of l is two tempered clip bounds under substitution
-    of one record, one if a blank takes its place, and the rounding of l: see
-    `dpjax.release.clip_bounds.log_ratio_sensitivity`.
+    of one record, and one if a blank takes the place of a record. Both grow by the
+    rounding of l: see `dpjax.release.clip_bounds.log_ratio_sensitivity`.
     """
     clip_bound = clip_bounds.of(clip_bound)
     bound = clip_bound.largest(proposal.longest(step_size))
@@ -85,4 +88,4 @@ def as_top_level_api(
 
 
 barker = Sampler.of(as_top_level_api, mh.init)
-"""Metropolis-Hastings with Barker's acceptance: see `as_top_level_api`."""
+"""Metropolis-Hastings with Barker's acceptance function: see `as_top_level_api`."""

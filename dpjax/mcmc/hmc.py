@@ -1,24 +1,27 @@
 """DP HMC: Hamiltonian Monte Carlo on noisy clipped gradients, exact by its accept test.
 
-A step starts at theta_0 and moves z in theta = theta_0 + W z, where W W^T is the
-inverse mass matrix. In z all masses are one, and clip norms have the units of the
-metric. From z = 0 and p ~ N(0, I), each of L leapfrog steps is
+A step starts at the position theta_0 and moves a vector z, where theta = theta_0 + W z
+and W W^T is the inverse mass matrix. In the coordinates z all masses are one, and clip
+norms have the units of the metric. From z = 0 and a momentum p ~ N(0, I), a step makes
+L leapfrog steps of size h,
 
     p <- p + h/2 G(z),    z <- z + h p,    p <- p + h/2 G(z),
-    G(z) = T/q (sum over the sample of clip(grad l_i) + noise) + grad log prior,
+    G(z) = T/q (sum over the sample of clip(grad l_i) + noise) + grad log prior.
 
-with a new Poisson sample of rate q and new noise at each of the L + 1 points. Two
-leapfrog steps that meet at a point share its gradient. The accept bit is drawn with the
-log ratio
+Here l_i is the log-likelihood of record i, T the tempering, and all gradients are with
+respect to z. Each of the L + 1 points of the path has a new Poisson sample of rate q
+and new noise. Two leapfrog steps that meet at a point share its gradient. The accept
+bit is drawn with the log ratio
 
-    l = (|p_0|^2 - |p_L|^2)/2 + T sum_i clip(l_i(theta_L) - l_i(theta_0)) + prior ratio.
+    l = (|p_0|^2 - |p_L|^2)/2 + T sum_i clip(l_i(theta_L) - l_i(theta_0))
+        + log prior(theta_L) - log prior(theta_0).
 
-Neither noise, nor sampling, nor clipping of gradients moves the stationary
-distribution. Given the draws of the L + 1 points, each update is a shear, so the path
-preserves volume, and it leads from (z_L, -p_L) back to (0, -p_0) if the draws come in
-reverse order. Both orders are equally likely, so on average over them the proposal is
-symmetric. An acceptance function that is balanced in l then keeps the posterior, if no
-log ratio is clipped.
+Noise, sampling and clipping of the gradients do not change the stationary distribution.
+To see this, fix the random draws (sample and noise) of the L + 1 points. Then each
+update is a shear, so the path preserves volume. It leads from (z_L, -p_L) back to
+(0, -p_0) if the draws are used in reverse order. Both orders are equally likely, so on
+average over them the proposal is symmetric. An acceptance function that is balanced in
+l then keeps the posterior, if no log ratio is clipped.
 
 Reference: Raisa 2021 (thesis), chapter 4.
 """
@@ -47,21 +50,24 @@ from dpjax.release.gradient_parts import Outer, gradient_parts, whole
 __all__ = ["as_top_level_api", "hmc"]
 
 KEY_WORDS = 8
-"""Words that every gradient leaves for its sample, also where all records enter: runs
-with and without sampling then share their noise."""
+"""The least number of uniform uint32 words that each gradient reserves for its sample,
+even if all records enter. A sample with a large `sampling_prob` takes as many words, so
+that runs with and without sampling use the same words for their noise."""
 
 MAX_DIMENSION_WITHOUT_METRIC = 100
-"""Most components of a position if no inverse mass matrix says how many there are. The
-numerical error of so many components is charged then."""
+"""The most components that a position may have if there is no inverse mass matrix. The
+numerical error of so many components is charged then, because only the matrix says how
+many there are."""
 
 
 def _released_gradient(posterior, position, root, words, release):
-    """G of the module docstring at `position`, with W = `root`.
+    """G of the module docstring at `position`, with W = `root`, a vector ``(d,)``.
 
     Notes
     -----
-    *Formal guarantees.* What is returned is post-processing of one `GaussianSum`,
-    `release`; without one it is the plain gradient, which is not private.
+    *Formal guarantees.* The result is post-processing of one release of the
+    `GaussianSum` named `release`. If `release` is None, the result is the plain
+    gradient of the log posterior, which is not private.
     """
     flat, unravel = ravel_pytree(position)
 
@@ -82,7 +88,10 @@ def _released_gradient(posterior, position, root, words, release):
 
 
 def _pull_back(root, parts):
-    """W^T g for a gradient g given as `gradient_parts`."""
+    """W^T g, in parts, for a gradient g in parts (`gradient_parts`).
+
+    `root` is W: None for the identity, ``(d,)`` for a diagonal matrix, or ``(d, d)``.
+    """
     if root is None:
         return parts
     if root.ndim == 1:
@@ -96,7 +105,10 @@ def _pull_back(root, parts):
 
 
 def _scale(factors, part):
-    """A part times the first of the factors, one a component."""
+    """The components of one part of a gradient, each multiplied by its factor.
+
+    `factors` may be longer than the part; the first factors count.
+    """
     if isinstance(part, Outer) and part.weights.size == 1:
         direction = part.direction
         factors = factors[: direction.size].reshape(direction.shape)
@@ -114,7 +126,11 @@ def _charged_dimension(inverse_mass_matrix) -> int:
 def _leapfrog(
     posterior, release, num_integration_steps, inverse_mass_matrix, jitter
 ) -> Proposal:
-    """The noisy path as a proposal, whose log ratio is the kinetic energy lost."""
+    """The noisy leapfrog path as a proposal.
+
+    The log ratio of its move is the loss of kinetic energy, (|p_0|^2 - |p_L|^2) / 2,
+    and the distance of its move is the length of z_L.
+    """
     points = num_integration_steps + 1
     sample_words = KEY_WORDS
     if release is not None:
@@ -183,47 +199,54 @@ def as_top_level_api(
     Parameters
     ----------
     posterior
-        What to sample, and the data.
+        The posterior to sample, with its data.
     step_size
         h, a scalar in the units of the position, or of the metric if there is one.
     num_integration_steps
-        L; a step releases L + 1 gradients.
+        L, the number of leapfrog steps. A step of the chain releases L + 1 gradients.
     l2_clip_norm
-        Bound on the norm of one record's gradient with respect to z. Infinity takes
-        the gradient of all records without clipping, which is not private.
+        Bound on the Euclidean norm of one record's gradient with respect to z. Infinity
+        takes the gradient of all records without clipping, which is not private.
     noise_multiplier
-        Sd of the noise on a sum of clipped gradients over `l2_clip_norm`, as in DP-SGD;
-        2 tau_g sqrt(n) in the thesis. Zero is not private.
+        Standard deviation of the noise on a sum of clipped gradients, divided by
+        `l2_clip_norm`, as in DP-SGD. It is 2 tau_g sqrt(n) in the thesis. Zero is not
+        private.
     clip_bound
-        Bound in nats on one record's log ratio: a number, or `Lipschitz` for a bound
-        proportional to the length of z, which needs a `test_noise_multiplier`.
+        Bound in nats on the log ratio of one record: a number, or `Lipschitz` for a
+        bound proportional to the length of z. `Lipschitz` needs a
+        `test_noise_multiplier`.
     test_noise_multiplier
-        None accepts by Barker's rule, whose bit is charged as it is. A number accepts
-        by the penalty method: the sd of the accept test's noise over the sensitivity of
-        the log ratio under substitution, which is two tempered clip bounds; tau sqrt(n)
-        in the thesis. Zero gives Metropolis's rule, which is not private.
+        None accepts by Barker's rule, without noise. A number accepts by the penalty
+        method. It is the standard deviation of the accept test's noise, divided by the
+        sensitivity of the log ratio under substitution, which is two tempered clip
+        bounds. It is tau sqrt(n) in the thesis. Zero gives Metropolis's rule, which is
+        not private.
     inverse_mass_matrix
         W W^T, ``(d,)`` or ``(d, d)``, as in `proposals.in_metric`. If it is the
         posterior covariance, one record's gradient has a norm of about sqrt(d / n).
-        None is the identity, for positions of up to `MAX_DIMENSION_WITHOUT_METRIC`
-        components, which are charged for rounding. A matrix says how many there are.
+        None is the identity matrix. A position may then have up to
+        `MAX_DIMENSION_WITHOUT_METRIC` components, and so many are charged for rounding;
+        with a matrix, d are charged.
     sampling_prob
-        q, the chance that a record enters a gradient, rounded up to a multiple of
-        2^-32. Only the records that enter are read.
+        q, the probability that a record enters a gradient, rounded up to a multiple of
+        2^-32. A gradient reads only the records that enter it.
     jitter
-        The step size of every step is uniform in ``step_size * (1 +- jitter)``.
+        Number in [0, 1). Every step of the chain draws its leapfrog step size uniformly
+        from ``step_size * (1 +- jitter)``.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range, or the sensitivity would have no bound; later,
-        if the position has more components than `inverse_mass_matrix`.
+        If a parameter is out of range, or the sensitivity would have no bound. A step
+        also raises it if the position has more components than are charged, and
+        `privacy` if gradients are not clipped or there is no noise.
 
     Notes
     -----
-    *Formal guarantees.* A step releases L + 1 noisy sums of clipped gradients, each a
-    (Poisson sampled) Gaussian release, and one accept bit, which reads all records and
-    is charged as in `dpjax.barker` or `dpjax.penalty`.
+    *Formal guarantees.* A step releases L + 1 noisy sums of clipped gradients and one
+    accept bit. Each sum is a Gaussian release, of a Poisson sample of the records if
+    q < 1. The bit reads all records and is charged as in `dpjax.barker` or
+    `dpjax.penalty`.
     """
     num_integration_steps = check_count("num_integration_steps", num_integration_steps)
     if l2_clip_norm == math.inf and (noise_multiplier or sampling_prob < 1):

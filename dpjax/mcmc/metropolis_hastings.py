@@ -1,8 +1,8 @@
-"""One Metropolis-Hastings step on all records whose only release is its accept bit.
+"""One Metropolis-Hastings step on all records, which releases its accept bit.
 
-`barker`, `penalty` and `hmc` differ in the proposal and in the acceptance function and
-share everything else, which is here. Minibatch kernels share the state, the info and
-the parts of the step that read no data.
+`transition` is the step of `barker`, `penalty` and `hmc`, which differ only in the
+proposal and the acceptance function. The minibatch kernels use the state, the info and
+those parts of the step that read no data.
 """
 
 from collections.abc import Callable
@@ -47,9 +47,9 @@ class MHState(NamedTuple):
     """Public state of a chain.
 
     position
-        Pytree, the sampled parameters.
+        The sampled parameters, a pytree.
     walk
-        The proposal's memory, ``()`` for a random walk.
+        The memory of the proposal (`Proposal.init`), ``()`` for a random walk.
     """
 
     position: Any
@@ -60,10 +60,10 @@ class MHInfo(NamedTuple):
     """Public outcome of a step.
 
     acceptance_rate
-        The accept bit as a float. The acceptance probability itself is secret. The bit
-        is an unbiased estimate of it, which is what adaptation needs.
+        The accept bit as a float. It is an unbiased estimate of the acceptance
+        probability, which is secret, and adaptation needs no more than that.
     is_accepted
-        The accept bit.
+        The accept bit, a boolean scalar.
     """
 
     acceptance_rate: jax.Array
@@ -77,18 +77,33 @@ def init(
     proposal: Proposal = proposals.gaussian,
     rng_key: jax.Array | None = None,
 ) -> MHState:
-    """State of a chain at the public `position`; no data are read, no key is used.
+    """State of a chain that starts at the public `position`.
 
-    `proposal` is that of the kernel; all but `proposals.guided_walk` start alike.
+    Parameters
+    ----------
+    position
+        The sampled parameters, a pytree.
+    posterior, rng_key
+        Not used; BlackJAX's `init` functions take them.
+    proposal
+        The proposal of the kernel, if its memory is not empty, as that of
+        `proposals.guided_walk`.
     """
     position = jax.tree.map(jnp.asarray, position)
     return MHState(position, proposal.init(position))
 
 
 def algorithm(step: Transition, proposal: Proposal, events_fn: Callable) -> Algorithm:
-    """The algorithm of a transition, whose chains start with the walk of `proposal`.
+    """The algorithm that makes the step of a transition.
 
-    `events_fn` maps a neighbouring relation to the events of one step and their counts.
+    Parameters
+    ----------
+    step
+        The step of the kernel.
+    proposal
+        The proposal of the kernel, which makes the first `walk` of a chain.
+    events_fn
+        ``neighboring_relation -> [(event, count), ...]``: what one step releases.
     """
 
     def init_chain(position, rng_key=None):
@@ -101,11 +116,12 @@ def algorithm(step: Transition, proposal: Proposal, events_fn: Callable) -> Algo
 
 
 def propose(proposal: Proposal, words, state: MHState, step_size) -> Move:
-    """The proposal's move, with the distance for which a step is charged.
+    """Draw the move of a step from its proposal.
 
-    If `Proposal.longest` says that all moves are as long, this is that length, however
-    far the move goes: a user's proposal may say so and move farther, and clip bounds
-    that grow with the distance must not grow beyond the one that is charged.
+    If `Proposal.longest` gives one length for all moves, the step is charged for that
+    length. The distance of the move is then set to it, because a clip bound that grows
+    with the distance must not exceed the one that is charged. Without that, a proposal
+    of the user could state one length and move farther.
     """
     move = proposal.propose(words, state.position, state.walk, step_size)
     distance = proposal.longest(step_size)
@@ -113,7 +129,7 @@ def propose(proposal: Proposal, words, state: MHState, step_size) -> Move:
 
 
 def check_posterior(posterior) -> None:
-    """Refuse a target that does not name its records."""
+    """Raise `TypeError` if the target is not a `Posterior`."""
     if not isinstance(posterior, Posterior):
         raise TypeError(
             "expected a dpjax.Posterior, which separates the prior from the records' "
@@ -122,7 +138,10 @@ def check_posterior(posterior) -> None:
 
 
 def check_step_size(step_size) -> None:
-    """Refuse step sizes that are not positive; traced ones cannot be checked."""
+    """Refuse a step size that is not positive and finite.
+
+    `step_size` is a scalar or a pytree. Traced leaves have no values to check.
+    """
     leaves = jax.tree.leaves(step_size)
     sizes = [np.asarray(leaf) for leaf in leaves if not isinstance(leaf, Tracer)]
     if not all(np.all(np.isfinite(size)) and np.all(size > 0) for size in sizes):
@@ -138,23 +157,28 @@ def transition(
     noise_sd: Callable = lambda bound: 0.0,
     laziness: float = 1.0,
 ) -> Transition:
-    """The step on all records.
+    """The Metropolis-Hastings step on all records.
 
     Parameters
     ----------
+    posterior, step_size
+        As in the kernels, such as `dpjax.barker`.
+    proposal, clip_bound
+        The proposal, with its metric if there is one, and the bound on the log ratio of
+        one record.
     family
-        Of the acceptance function, as in `dpjax.acceptance.Acceptance`.
+        Family of the acceptance function, as in `dpjax.acceptance.Acceptance`.
     noise_sd
-        ``clip_bound -> nats``: how much noise the acceptance function has for a clip
-        bound, untempered, in float64.
+        ``clip_bound -> noise_sd``: standard deviation of the acceptance function's
+        noise in nats, for a move with this untempered clip bound. Both are float64.
     laziness
-        Chance that a step moves.
+        Probability that a step does anything.
 
     Notes
     -----
-    *Formal guarantees.* `move` reads the data through one `log_ratio_sum`. Of what
-    follows, only the bit that `accept_bit.draw` returns leaves it. The memory stays
-    inside the runner.
+    *Formal guarantees.* `move` reads the data through one call of `log_ratio_sum`. It
+    releases the bit that `accept_bit.draw` returns, and nothing else. The memory is
+    secret and stays inside the runner.
     """
     check_posterior(posterior)
     check_step_size(step_size)
@@ -183,13 +207,13 @@ def transition(
 
 
 def public_log_ratio(posterior: Posterior, state: MHState, proposed: Move) -> jax.Array:
-    """The part of the log ratio that reads no data: of the prior and the proposal."""
+    """The log ratio of the prior and the proposal, which reads no data."""
     prior = posterior.logprior_fn
     return prior(proposed.position) - prior(state.position) + proposed.log_ratio
 
 
 def move_if(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInfo]:
-    """State and info after the accept bit."""
+    """The next state and the info, given the accept bit."""
     accepted = MHState(proposed.position, proposed.walk_accepted)
     rejected = MHState(state.position, proposed.walk_rejected)
     state = jax.tree.map(partial(jnp.where, is_accepted), accepted, rejected)
@@ -197,17 +221,17 @@ def move_if(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInf
 
 
 def stay(state) -> MHInfo:
-    """Info of a step that does nothing."""
+    """The info of a lazy step that does nothing: a rejection."""
     return info_of(jnp.zeros((), bool))
 
 
 def info_of(is_accepted) -> MHInfo:
-    """The info that holds the bit."""
+    """The info of a step with this accept bit."""
     return MHInfo(is_accepted.astype(jnp.result_type(float)), is_accepted)
 
 
 def penalty_family(test_noise_multiplier) -> str:
-    """Acceptance family of the penalty method: Metropolis's rule if there is no noise.
+    """The acceptance family of the penalty method; "metropolis" if there is no noise.
 
     Raises
     ------
@@ -226,8 +250,9 @@ def penalty_family(test_noise_multiplier) -> str:
 
 
 def penalty_noise_sd(posterior: Posterior, test_noise_multiplier, bound):
-    """Nats of noise: the multiplier times the sensitivity under substitution.
+    """Standard deviation of the accept test's noise, in nats.
 
+    It is the multiplier times the sensitivity of the log ratio under substitution.
     `bound` is the clip bound in nats, untempered.
     """
     return posterior.tempering * test_noise_multiplier * 2.0 * bound
@@ -240,11 +265,25 @@ def penalty_event(
     distance: float | None,
     neighboring_relation: NeighboringRelation,
 ) -> AcceptBit | GaussianRelease:
-    """What the accept test of one step of the penalty method releases.
+    """The event of the accept bit of one step of the penalty method.
 
-    An accept bit if one clip bound holds for all moves of a proposal over `distance`.
-    Otherwise the Gaussian release of the log ratio, of which the bit is
-    post-processing: clip bound and noise grow alike, so their ratio is known.
+    The event is an accept bit if one clip bound holds for all moves. Otherwise it is
+    the Gaussian release of the log ratio, of which the bit is post-processing. The
+    noise grows in proportion to the clip bound, so the noise multiplier of that release
+    is known.
+
+    Parameters
+    ----------
+    posterior, test_noise_multiplier, clip_bound, neighboring_relation
+        As in the kernels; only the tempering of the posterior is used.
+    distance
+        The distance of all moves of the proposal, `Proposal.longest`; None if it
+        varies.
+
+    Raises
+    ------
+    ValueError
+        If there is no noise, or if records are added or removed.
     """
     if test_noise_multiplier == 0:
         raise ValueError("without noise the penalty method is not private")

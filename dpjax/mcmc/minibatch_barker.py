@@ -1,23 +1,24 @@
-"""DP Barker: Barker's test on a batch, private by the noise that the test needs.
+"""DP Barker: Barker's test on a batch, made private by the noise that the test needs.
 
-Barker's rule accepts if l + e > 0, l the log ratio and e standard logistic. A batch of
-B records estimates l by Lam = n T rbar + log prior ratio with variance about
-V = (n T)^2 v / B, rbar and v the mean and variance of the batch's clipped log ratios.
-The logistic e is close to a sum of N(0, 2) and a correction V_corr. The noise of the
-batch stands for the part V of the variance 2, and the test is
+Barker's rule accepts if l + e > 0, where l is the log ratio and e a standard logistic
+variate. Let rbar and v be the mean and variance of the B clipped log ratios in a batch,
+n the number of records and T the tempering. The batch estimates l by
+Lam = n T rbar + log ratio of prior and proposal, with variance about V = (n T)^2 v / B.
+The logistic e is close in law to a sum of N(0, 2) and a correction V_corr. The error of
+the estimate stands for the part V of the variance 2, so the test is
 
     accept if Lam + N(0, 2 - V) + V_corr > 0.
 
-Clipping at .99 sqrt(B) / (n T) keeps V below .9801, so Gaussian noise of variance at
-least 1.0199 is left, which makes the test private. The noise is never drawn. V_corr
-takes one of seven points m_k with chances w_k, so the accept bit is drawn with the
-closed-form probability sum_k w_k Phi((Lam + m_k) / sqrt(2 - V)), `barker_test` of
-`dpjax.acceptance`.
+Clipping at .99 sqrt(B) / (n T) keeps V at or below .9801. So Gaussian noise of variance
+at least 1.0199 is left, which makes the test private. The code does not draw the noise.
+V_corr takes one of seven points m_k with probabilities w_k, so the accept bit is drawn
+with the closed-form probability sum_k w_k Phi((Lam + m_k) / sqrt(2 - V)), which
+`dpjax.acceptance.barker_test` computes.
 
 No V_corr is exact, because the logistic characteristic function decays more slowly than
-that of any Gaussian. These points have the least total variation from the logistic that
-any V_corr can have, .0038 (`benchmarks/fit_correction.py`); the published mixtures of
-100 normals have .0055.
+that of any Gaussian. The seven points have the least total variation from the logistic
+that any V_corr can have, .0038 (`benchmarks/fit_correction.py`). The published mixtures
+of 100 normals have .0055.
 
 References: Heikkila, Jalko, Dikmen and Honkela 2019; Seita, Pan, Chen and Canny 2017;
 Raisa 2021 (thesis), section 3.3.
@@ -56,31 +57,33 @@ def as_top_level_api(
     posterior, step_size, inverse_mass_matrix
         As in `dpjax.penalty`.
     batch_size
-        B, at most half of the records, drawn without replacement at every step. It
-        sets the privacy of a step, and the clip bound .99 sqrt(B) / (n T) in nats.
+        B, the number of records in a batch, at most half of all records. Every step
+        draws a batch without replacement. The batch size determines the privacy of a
+        step, and the clip bound .99 sqrt(B) / (n T) in nats.
     proposal
-        One of `dpjax.proposals`.
+        One of the proposals of `dpjax.proposals`.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range.
+        If a parameter is out of range. `privacy` also raises it under another relation
+        than ``REPLACE_ONE``.
 
     Notes
     -----
     The chain is approximate. For a normal batch mean of variance V the acceptance
     probability is within .0011 of Barker's, and its log odds are within .015 nats of l
-    where |l| < 6. The batch mean is only nearly normal, and V is estimated from the
-    batch, without a factor 1 - B/n, so it overstates the variance. What shows first is
-    clipping: the bound is fixed, and ratios above it make the chain accept as if the
-    likelihood were flatter than it is.
+    where |l| < 6. But the batch mean is only nearly normal, and V is estimated from the
+    batch. V also lacks the factor 1 - B/n, so it overstates the variance. The first
+    error to show is that of clipping. The bound is fixed, and log ratios above it make
+    the chain accept as if the likelihood were flatter than it is.
 
     *Formal guarantees.* A step releases the accept bit and nothing else. Replacing a
-    record of the batch moves Lam by at most 2 / sqrt(B) and V by at most 4 / B, both
-    with a factor .99 or .9801, up to rounding in float64. The batch stays secret. The
-    Renyi divergence is the smaller of that of the bit, by `bits.batch_renyi`, and of
-    that of Lam with its noise, by the thesis's Theorem 3.3. Only substitution of one
-    record is accounted for.
+    record of the batch moves Lam by at most .99 times 2 / sqrt(B), and V by at most
+    .9801 times 4 / B, up to rounding in float64. The batch stays secret. The Renyi
+    divergence of a step is the smaller of two bounds: that of the bit
+    (`bits.batch_renyi`), and that of Lam with its noise (Theorem 3.3 of the thesis).
+    Only substitution of one record is accounted for.
     """
     mh.check_posterior(posterior)
     scale = posterior.num_records * posterior.tempering

@@ -1,24 +1,26 @@
 """DP minibatch penalty: the penalty method on a fresh batch of records every step.
 
-With rbar and v the mean and variance of the batch's B clipped log ratios, n T rbar
-estimates the tempered sum of all n records' log ratios with variance about
-V = (n T)^2 v / B. The penalty test treats the noise of the batch like that of privacy:
-it adds N(0, s^2) to the ratio, takes off (s^2 + V) / 2, and compares the result with
-the logarithm of a uniform. The noisy ratio is never formed. Instead the accept bit is
-drawn with the probability that the noisy test has,
+Let rbar and v be the mean and variance of the B clipped log ratios in the batch, n the
+number of records and T the tempering. Then n T rbar estimates the tempered sum of the
+log ratios of all n records, with variance about V = (n T)^2 v / B. The penalty test
+treats the error of this estimate like noise that was added for privacy. It adds
+N(0, s^2) to the log ratio, subtracts (s^2 + V) / 2, and compares the result with the
+logarithm of a uniform variate. This kernel does not compute the noisy ratio. It draws
+the accept bit with the probability that the noisy test would accept,
 
-    Phi(l/s - s/2) + e^l Phi(-l/s - s/2),    l = n T rbar + log prior ratio - V / 2.
+    Phi(l/s - s/2) + e^l Phi(-l/s - s/2),
+    l = n T rbar + log ratio of prior and proposal - V / 2.
 
-Replacing a record of the batch moves l by at most c, for a clip bound M
+With the clip bound M, replacing a record of the batch moves l by at most
 
     c = 2 n T M / B + 2 (1 - 1/B) (n T M / B)^2.
 
-The first part is what rbar adds. The second is what V adds: v changes most between a
-batch with all records at M and a batch with one of them at -M. The thesis has the
+The first term bounds the change of n T rbar, the second that of V / 2. The variance v
+changes most if all log ratios are M and one of them becomes -M. The thesis has the
 factor 3 where 2 suffices.
 
 References: Raisa 2021 (thesis), section 3.4 and Algorithm 3; Ceperley and Dewing 1999;
-Wang, Balle and Kasiviswanathan 2019 (the batch's amplification).
+Wang, Balle and Kasiviswanathan 2019 (amplification by sampling the batch).
 """
 
 from dpjax import acceptance, proposals
@@ -34,7 +36,10 @@ __all__ = ["as_top_level_api", "minibatch_penalty"]
 
 
 def _sensitivity(posterior, batch_size, clip_bound):
-    """c in nats, with the rounding of l in float64, which is less than c B 2^-48."""
+    """c of the module docstring in nats, for the clip bound M in nats.
+
+    It includes the rounding of l in float64, which is less than c B 2^-48.
+    """
     moved = posterior.num_records * posterior.tempering * clip_bound / batch_size
     exact = 2 * moved + 2 * (1 - 1 / batch_size) * moved**2
     return exact * (1 + batch_size * 2.0**-48)
@@ -57,29 +62,32 @@ def as_top_level_api(
     posterior, step_size, clip_bound, proposal, inverse_mass_matrix
         As in `dpjax.penalty`; M is the clip bound.
     test_noise_multiplier
-        Sd of the accept test's noise over the sensitivity c of the log ratio under
-        substitution of a record of the batch: sqrt(tau) of the thesis, whose tau
-        multiplies a variance. Zero leaves only the noise of the batch, which is not
-        private.
+        Standard deviation s of the accept test's noise, divided by c, the sensitivity
+        of the log ratio under substitution of a record of the batch. It is sqrt(tau) of
+        the thesis, whose tau multiplies a variance. Zero leaves only the error of the
+        batch's estimate, which is not private.
     batch_size
-        B, at most half of the records, drawn without replacement at every step.
+        B, the number of records in a batch, at most half of all records. Every step
+        draws a batch without replacement.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range.
+        If a parameter is out of range. `privacy` also raises it if there is no noise,
+        or under another relation than ``REPLACE_ONE``.
 
     Notes
     -----
-    The chain is approximate. The test is exact for a ratio with normal noise of known
-    variance, but the batch mean is only nearly normal and V is estimated from the
-    batch, without a factor 1 - B/n, so it overstates the variance. As long as V is well
-    below 1 this does not show. A large V, from long steps or small batches, costs moves
-    too: the chain accepts as if s^2 + V were the noise.
+    The chain is approximate. The test is exact for a log ratio with normal noise of
+    known variance. But the batch mean is only nearly normal, and V is estimated from
+    the batch. V also lacks the factor 1 - B/n, so it overstates the variance. As long
+    as V is well below 1, these errors do not show. A large V, from long steps or small
+    batches, makes accepted moves rarer too: the chain accepts as if its noise had the
+    variance s^2 + V.
 
-    *Formal guarantees.* A step releases the accept bit, which is post-processing of a
-    Gaussian release with this noise multiplier, on a batch that stays secret. Only
-    substitution of one record is accounted for.
+    *Formal guarantees.* A step releases the accept bit. The bit is post-processing of a
+    Gaussian release with the noise multiplier `test_noise_multiplier`, on a batch that
+    stays secret. Only substitution of one record is accounted for.
     """
     clip_bound = clip_bounds.of(clip_bound)
     family = mh.penalty_family(test_noise_multiplier)

@@ -1,7 +1,7 @@
-"""A Metropolis-Hastings step that reads a batch of fixed size.
+"""A Metropolis-Hastings step that reads a batch of records of fixed size.
 
-`minibatch_penalty` and `minibatch_barker` differ in the acceptance probability as a
-function of the batch's estimates and share everything else, which is here.
+`minibatch_penalty` and `minibatch_barker` make this step. They differ in how the
+acceptance probability is computed from the estimates of the batch.
 """
 
 from collections.abc import Callable
@@ -33,27 +33,34 @@ def algorithm(
     probability: Callable,
     event_fn: Callable[[], AcceptBit | GaussianRelease | BarkerTest],
 ) -> Algorithm:
-    """The kernel on batches of `batch_size` records.
+    """The kernel on batches of `batch_size` records, drawn without replacement.
 
     Parameters
     ----------
+    posterior, step_size, proposal, clip_bound
+        As in `dpjax.mcmc.metropolis_hastings.transition`.
+    batch_size
+        B, the number of records in a batch.
     probability
-        ``(log_ratio, variance, clip_bound) -> chance``, all float64: the acceptance
-        probability. The batch's mean rbar and variance v of B clipped log ratios give
-        the estimate ``log_ratio`` = n T rbar + log prior and proposal ratio, and the
-        estimate ``variance`` = (n T)^2 v / B of its variance.
+        ``(log_ratio, variance, clip_bound) -> acceptance probability``, all float64
+        scalars. Let rbar and v be the mean and variance of the B clipped log ratios, n
+        the number of records and T the tempering. Then ``log_ratio`` is the estimate
+        n T rbar + log ratio of prior and proposal, ``variance`` is (n T)^2 v / B, the
+        estimate of its variance, and ``clip_bound`` is that of the move, untempered.
     event_fn
-        What a step releases of the batch that it draws.
+        ``() -> event``: what a step releases about the batch that it draws.
 
     Raises
     ------
     ValueError
-        By `privacy`, if another relation than substitution is asked for.
+        If the step size or the batch size is out of range. `privacy` also raises it
+        under another relation than ``REPLACE_ONE``.
 
     Notes
     -----
-    *Formal guarantees.* `move` reads the data through one `batch_moments` of a uniform
-    secret batch. Of what follows, only the bit that `accept_bit.bit` returns leaves it.
+    *Formal guarantees.* `move` reads the data through one call of `batch_moments`, on a
+    uniform secret batch. It releases the bit that `accept_bit.bit` returns, and nothing
+    else.
     """
     mh.check_posterior(posterior)
     mh.check_step_size(step_size)

@@ -1,12 +1,13 @@
-"""DP penalty: Metropolis-Hastings whose log ratio carries Gaussian noise.
+"""DP penalty: Metropolis-Hastings on all records, with Gaussian noise in its test.
 
-With noise N(0, s^2) on the log ratio l and the correction -s^2/2 the accept test is
-exact (Ceperley and Dewing 1999; Yildirim and Ermis 2019). The noisy ratio is never
-formed. Instead the accept bit is drawn with the probability that the noisy test has,
+The penalty method adds noise N(0, s^2) to the log ratio l and subtracts s^2/2, which
+makes the test exact (Ceperley and Dewing 1999; Yildirim and Ermis 2019). This kernel
+does not compute the noisy ratio. It draws the accept bit with the probability that the
+noisy test would accept,
 
-    Phi(l/s - s/2) + e^l Phi(-l/s - s/2),
+    Phi(l/s - s/2) + e^l Phi(-l/s - s/2).
 
-so the step can be charged as a Gaussian release or as a bit, whichever is less.
+So the step can be charged as a Gaussian release or as a bit, whichever costs less.
 
 Reference: Raisa 2021 (thesis), sections 3.1 and 3.2.
 """
@@ -40,28 +41,29 @@ def as_top_level_api(
         Scale of the proposal, in the units of the position, or of the metric if there
         is one.
     clip_bound
-        Bound in nats on one record's log ratio: a number, or `Lipschitz` for a bound
-        proportional to the distance (the thesis's choice).
+        Bound in nats on the log ratio of one record: a number, or `Lipschitz` for a
+        bound proportional to the distance of the move (the thesis's choice).
     test_noise_multiplier
-        Sd of the accept test's noise over the sensitivity of the log ratio under
-        substitution, which is two tempered clip bounds; tau sqrt(n) in the thesis. Zero
-        gives Metropolis's rule, which is not private.
+        Standard deviation s of the accept test's noise, divided by the sensitivity of
+        the log ratio under substitution, which is two tempered clip bounds. It is
+        tau sqrt(n) in the thesis. Zero gives Metropolis's rule, which is not private.
     proposal
-        One of `dpjax.proposals`; `one_component` and `guided_walk` give the thesis's
-        OCU and GWMH variants.
+        One of the proposals of `dpjax.proposals`. `one_component` and `guided_walk`
+        give the thesis's variants OCU and GWMH.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range.
+        If a parameter is out of range. `privacy` also raises it if there is no noise.
 
     Notes
     -----
-    *Formal guarantees.* A step releases the accept bit, which is post-processing of
-    the Gaussian release of the clipped log ratio with this noise multiplier. If a
-    blank takes the place of one record, the sensitivity is half as large, so the
-    multiplier of that release is twice as large. With a constant clip bound the step
-    is charged as that release or as a bit, whichever is cheaper for the run.
+    *Formal guarantees.* A step releases the accept bit. The bit is post-processing of a
+    Gaussian release of the clipped log ratio, whose noise multiplier is
+    `test_noise_multiplier`. If a blank takes the place of one record, the sensitivity
+    is half as large, so the multiplier of that release is twice as large. If one clip
+    bound holds for all moves, the step is charged as that release or as a bit,
+    whichever is cheaper for the run.
     """
     clip_bound = clip_bounds.of(clip_bound)
     distance = proposal.longest(step_size)

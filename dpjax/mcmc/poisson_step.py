@@ -1,9 +1,9 @@
 """A Metropolis-Hastings step that estimates its log ratio from Poisson counts.
 
-`fast_mh`, `tuna` and `fast_mh_published` differ in the acceptance function and share
-everything else, which is here. Of n records, a step draws lambda on average if no
-record has anything to say, and n H more if log ratios are bounded by H. In the notation
-of `dpjax.release.poisson_log_ratios`, k = lambda / n.
+`fast_mh`, `tuna` and `fast_mh_published` make this step. They differ in the acceptance
+function. Let H be the bound on the tempered log ratio of one record, the same for all
+moves. A step reads lambda + n H of the n records on average. In the notation of
+`dpjax.release.poisson_log_ratios`, k = lambda / n.
 """
 
 import math
@@ -30,12 +30,12 @@ from dpjax.release.clip_bounds import ClipBound
 __all__ = ["algorithm", "centre_and_half_range", "event", "transition"]
 
 BEYOND_REACH_PROB = 1e-4
-"""Chance of a proposal that is rejected because it is longer than `_reach`, where the
-length of proposals varies and the clip bound grows with it."""
+"""Probability that a Gaussian proposal is longer than `_reach` and so is rejected. This
+matters only if the length of proposals varies and the clip bound grows with it."""
 
 MAX_ODDS = 2.0**16
-"""Largest 1 + H / k. Up to there, rounding rates to multiples of 2^-32 of the largest
-moves none of them noticeably."""
+"""Largest 1 + H / k that is allowed. All rates are rounded to multiples of 2^-32 of the
+largest rate. Up to this ratio, that does not change any rate noticeably."""
 
 
 def algorithm(
@@ -47,7 +47,7 @@ def algorithm(
     inverse_mass_matrix,
     accept: Acceptance,
 ) -> Algorithm:
-    """The kernel with the acceptance function `accept`, which has no noise.
+    """The kernel with the acceptance function `accept`, which must have no noise.
 
     The other parameters are those of `dpjax.fast_mh`.
     """
@@ -74,10 +74,23 @@ def algorithm(
 def centre_and_half_range(
     posterior: Posterior, clip_bound: ClipBound, position, move: Move, largest: float
 ) -> tuple[jax.Array, jax.Array]:
-    """Centre and half range that tempered log ratios are clipped to, nats, float64.
+    """The interval to which the tempered log ratios of a move are clipped.
 
-    The half range is at most `largest`. Exchanging the positions changes the sign of
-    the centre and nothing else.
+    Exchanging the positions changes the sign of the centre and nothing else.
+
+    Parameters
+    ----------
+    posterior
+        Only its tempering is used.
+    clip_bound, position, move
+        The move and where it starts, of which `ClipBound.limits` gives the interval.
+    largest
+        The largest half range that is allowed, in nats, tempered.
+
+    Returns
+    -------
+    centre, half_range
+        Float64 scalars in nats: the interval is ``centre +- half_range``.
     """
     low, high = clip_bound.limits(position, move)
     with jax.enable_x64(True):
@@ -96,28 +109,30 @@ def transition(
     noise_sd: Callable = lambda bound: 0.0,
     laziness: float = 1.0,
 ) -> Transition:
-    """The step on a minibatch of Poisson size.
+    """The Metropolis-Hastings step on a minibatch of Poisson size.
 
     Parameters
     ----------
+    posterior, step_size, proposal, clip_bound
+        As in `dpjax.mcmc.metropolis_hastings.transition`.
     expected_batch_size
-        lambda.
+        lambda of the module docstring.
     family
-        Of the acceptance function, as in `dpjax.acceptance.Acceptance`.
+        Family of the acceptance function, as in `dpjax.acceptance.Acceptance`.
     noise_sd
-        ``half_range -> nats``: how much noise the acceptance function has for a half
-        range, tempered, in float64.
+        ``half_range -> noise_sd``: standard deviation of the acceptance function's
+        noise in nats, for a move with this tempered half range. Both are float64.
     laziness
-        Chance that a step moves.
+        Probability that a step does anything.
 
     Notes
     -----
-    A proposal further away than `_reach` is rejected without reading the data. The way
-    back is as long and is rejected too, so the chain stays exact.
+    A proposal farther away than `_reach` is rejected, whatever the data are. The move
+    back would be as long and is rejected too, so the chain stays exact.
 
-    *Formal guarantees.* `move` reads the data through one
-    `poisson_log_ratios.poisson_log_ratio`. Of what follows, only the bit that
-    `accept_bit.draw` returns leaves it.
+    *Formal guarantees.* `move` reads the data through one call of
+    `poisson_log_ratios.poisson_log_ratio`. It releases the bit that `accept_bit.draw`
+    returns, and nothing else.
     """
     mh.check_posterior(posterior)
     mh.check_step_size(step_size)
@@ -126,7 +141,11 @@ def transition(
     base_rate = expected_batch_size / num_records
 
     def extent(dimension):
-        """How far a move may go, the largest half range, and the rate of arrivals."""
+        """How far a move may go, the largest half range, and the rate of arrivals.
+
+        The half range is in nats, tempered. The rate is the mean number of arrivals of
+        one record.
+        """
         reach = math.inf
         if not clip_bound.is_constant:
             reach = _reach(proposal, step_size, dimension)
@@ -167,7 +186,8 @@ def transition(
         )
         public = mh.public_log_ratio(posterior, state, proposed)
         with jax.enable_x64(True):
-            # Public numbers first: then one rounding, of the sum, depends on the data.
+            # The public numbers are added first. Then only one rounding, that of the
+            # sum with the estimate, depends on the data.
             log_ratio = num_records * centre + public.astype(jnp.float64) + estimate
             log_ratio = jnp.where(proposed.distance <= reach, log_ratio, -jnp.inf)
             sd = noise_sd(half_range)
@@ -178,9 +198,10 @@ def transition(
 
 
 def _reach(proposal: Proposal, step_size, dimension: int) -> float:
-    """A distance that few proposals exceed: `BEYOND_REACH_PROB` of Gaussian ones.
+    """The distance beyond which a proposal is rejected.
 
-    Proposals of constant length never exceed it.
+    It is the length of a proposal of constant length. A Gaussian proposal exceeds it
+    with a probability of at most `BEYOND_REACH_PROB`.
     """
     constant = proposal.longest(step_size)
     if constant is not None:
@@ -190,13 +211,14 @@ def _reach(proposal: Proposal, step_size, dimension: int) -> float:
 
 
 def _check(step_size, clip_bound: ClipBound, expected_batch_size) -> None:
-    """Refuse what leaves the size of a minibatch without a bound.
+    """Refuse parameters that do not determine the capacity of a minibatch.
 
     Raises
     ------
     ValueError
-        If the expected size is out of range, or what the capacity depends on is no
-        Python number.
+        If the expected batch size is not positive and finite, or if a number that
+        determines the capacity is not a Python number. These are the clip bound if it
+        is constant, else the step size.
     """
     decisive = clip_bound.number if clip_bound.is_constant else step_size
     fixed = jax.tree.leaves(decisive)
@@ -216,17 +238,23 @@ def event(
     expected_batch_size: float,
     neighboring_relation: NeighboringRelation,
 ) -> PoissonAcceptBit:
-    """What the accept bit of one step releases.
+    """The event of the accept bit of one step.
 
     Parameters
     ----------
+    posterior
+        Only its tempering and its number of records are used.
+    accept, expected_batch_size
+        The acceptance function, and lambda of the module docstring.
     clip_bound
-        `ClipBound.largest` of the proposal, in nats, untempered.
+        `ClipBound.largest` for the moves of the proposal, in nats, untempered.
+    neighboring_relation
+        Must be ``REPLACE_ONE``.
 
     Raises
     ------
     ValueError
-        If there is no such bound, or another relation than substitution is asked for.
+        If `clip_bound` is None, or under another relation than ``REPLACE_ONE``.
     """
     relation = check_relation("neighboring_relation", neighboring_relation)
     if relation != NeighboringRelation.REPLACE_ONE:

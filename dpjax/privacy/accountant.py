@@ -1,37 +1,40 @@
 """Epsilon, delta and number of steps of composed events.
 
-Methods, each an upper bound that holds when events are chosen adaptively among those
-listed:
+There are several methods. Each gives an upper bound, which also holds if the events are
+chosen adaptively among those listed.
 
-- ``"rdp"`` adds the Renyi divergences of any events, including the divergence of
-  infinite order.
-- ``"tv"`` takes any events, among them bits that have no finite Renyi divergence, such
-  as Metropolis's. It adds the total variation of those bits to the delta of all other
-  events (see `dpjax.privacy.bits.total_variation`).
-- ``"gdp"`` is exact where every event is a Gaussian release or post-processing of one.
-- ``"zcdp"`` is the plain bound for Gaussian releases and bits.
-- ``"pld"`` takes Gaussian releases, Poisson samples of them, K-norm releases, penalty
-  bits as post-processing of Gaussian releases, and fixed batches of Gaussian releases
-  or penalty bits. It is within 0.5 % of the pairs of distributions that dominate these
-  events (see `dpjax.privacy.gaussian.pld`).
-- ``"exact"`` takes one kind of accept bit, adaptively composed, with any events of
-  ``"pld"``, and at most 10^7 bits (see `dpjax.privacy.bits.exact`).
-- ``"best"`` is the smallest of the methods that apply and take seconds. ``"exact"`` is
-  tried up to 5000 bits: it allows about a tenth more steps than ``"rdp"``.
+- ``"rdp"`` takes any events and adds their Renyi divergences, including the divergence
+  of infinite order.
+- ``"tv"`` takes any events, if there are bits among them that have no finite Renyi
+  divergence, such as Metropolis's. It adds the total variation of those bits to the
+  delta of all other events (see `dpjax.privacy.bits.total_variation`).
+- ``"gdp"`` takes Gaussian releases and penalty bits as post-processing of them. It is
+  exact for Gaussian releases.
+- ``"zcdp"`` takes Gaussian releases and bits. It is the simple bound of zCDP.
+- ``"pld"`` takes Gaussian releases, Poisson samples of them, K-norm releases, pure
+  releases, penalty bits as post-processing of Gaussian releases, and fixed batches of
+  Gaussian releases or penalty bits. It is within 0.5 % of the pairs of distributions
+  that dominate these events (see `dpjax.privacy.gaussian.pld`).
+- ``"exact"`` takes one kind of accept bit, adaptively composed, together with any
+  events that ``"pld"`` takes, and at most 10^7 bits (see `dpjax.privacy.bits.exact`).
+- ``"best"`` is the smallest answer of the methods that apply and take seconds.
+  ``"exact"`` is tried for up to 5000 bits. It allows about a tenth more steps than
+  ``"rdp"``.
 
 *Floating point.* An event states how a release in floating point differs from the ideal
-one: its law is P' = (1 - f) Q + f J, where f is the failure probability, J is any law,
-and Q is within factors e^-r and e^r of the ideal law P at every outcome, r the relative
-error. The laws of releases that are chosen adaptively have the same form, with the sums
-of the f and of the r, because no release fails with a probability of at most the sum.
-So if P is (eps, delta)-private, then for neighbouring data D, E and every event S
+one. The law of the release is P' = (1 - f) Q + f J, where f is the failure probability
+and J is any law. At every outcome Q is within factors e^-r and e^r of the ideal law P,
+where r is the relative error. The joint law of releases that are chosen adaptively has
+the same form, with the sum of the f and the sum of the r, because the probability that
+any release fails is at most the sum of the f. So if P is (eps, delta)-private, then for
+neighbouring data D, E and every event S
 
     P'_D(S) <= (1 - f) e^r P_D(S) + f
             <= (1 - f) e^r (e^eps P_E(S) + delta) + f
             <= e^(eps + 2 r) P'_E(S) + e^r delta + f.
 
-Every answer includes r and f. Neither is multiplied by e^eps, as the total variation
-between P' and P would be. So epsilon may be large.
+Every answer includes r and f. Neither r nor f is multiplied by e^eps, as the total
+variation between P' and P would be. So epsilon may be large.
 """
 
 import math
@@ -67,13 +70,13 @@ def epsilon(events, delta: float, method: str = "best") -> float:
     events
         List of (event, count).
     delta
-        In (0, 1).
+        Probability, in [1e-100, 1).
     method
-        One of those that the module docstring lists.
+        Name of a method that the module docstring lists.
 
     Returns
     -------
-    Nats; infinite if `delta` cannot be reached.
+    Epsilon in nats. It is infinite if the method cannot reach `delta`.
 
     Raises
     ------
@@ -101,7 +104,7 @@ def best_method(events, delta: float) -> str:
 
 
 def delta(events, epsilon: float, method: str = "best") -> float:
-    """delta at which the composed events are (epsilon, delta)-DP, at most 1.
+    """Delta at which the composed events are (epsilon, delta)-DP, at most 1.
 
     Parameters
     ----------
@@ -122,9 +125,9 @@ def delta(events, epsilon: float, method: str = "best") -> float:
 
 
 def least_delta(events, epsilon: float, method: str, names: Container[str]) -> float:
-    """`delta` of checked events by the chosen methods that are among `names`.
+    """As `delta`, for checked events and only by the methods that are among `names`.
 
-    It is 1 if there are none.
+    It is 1 if none of the chosen methods is among them.
     """
 
     def ideal(epsilon: float) -> float:
@@ -137,26 +140,27 @@ def least_delta(events, epsilon: float, method: str, names: Container[str]) -> f
 def max_steps(
     step_events, *, epsilon: float, delta: float, method: str = "best", spent=()
 ) -> int:
-    """Largest number of steps with composed delta(epsilon) < delta.
+    """Largest number of steps whose composed delta(epsilon) is below `delta`.
 
-    Doubling and bisection on that condition [Raisa 2021, Algorithm 2].
+    It is found by doubling and bisection [Raisa 2021, Algorithm 2].
 
     Parameters
     ----------
     step_events
-        List of (event, count) of one step, or ``number of steps -> list`` if steps
-        differ.
+        List of (event, count) of one step. If steps differ, a function
+        ``num_steps -> list`` that gives the events of all steps.
     epsilon, delta
         The budget.
     method
         As in `epsilon`.
     spent
-        List of (event, count) that belong to the same plan as the steps. If the steps
-        are chosen in view of what was released, see `dpjax.privacy.AdaptiveRule`.
+        List of (event, count) of other releases, which were fixed together with the
+        steps before the first output. `dpjax.privacy.AdaptiveRule` is for steps that
+        are chosen in view of earlier outputs.
 
     Returns
     -------
-    A number of steps; 0 if one step is already too many.
+    A number of steps. It is 0 if one step is already too many.
 
     Raises
     ------
@@ -179,13 +183,14 @@ def max_steps(
     def roughly_fits(steps: int) -> bool:
         error = numerical_error(events(steps))
         left = error.delta_left(delta)
-        # Whether more than `MAX_STEPS` fit is for the methods to say.
+        # This search stops below `MAX_STEPS`. Only `fits` raises the error for more.
         if left < 1e-100 or steps > MAX_STEPS // 4:
             return False
         found = composition.rough_epsilon(events(steps), left)
         return found + 2 * error.relative_error < epsilon
 
-    # Slow accountants come last, and start from what is known.
+    # The methods are asked in groups, slow ones last. Each search starts from the
+    # answer of the group before.
     most = largest(roughly_fits)
     asked = [
         names
@@ -200,10 +205,16 @@ def max_steps(
 
 
 def largest(fits: Callable[[int], bool], guess: int = 0) -> int:
-    """Largest number that fits, if 0 and all numbers below one that fits do too.
+    """Largest number n for which ``fits(n)`` is true, found from a guess.
 
-    Strides from the guess, up or down, double until one end fits and the other does
-    not; then the interval between them is bisected.
+    It is assumed that 0 fits, and that all numbers below one that fits do too. Strides
+    up or down from the guess are doubled until the answer is between two numbers. Then
+    the interval is bisected.
+
+    Raises
+    ------
+    ValueError
+        If more than 10^12 fit.
     """
     stride = 1 + guess // 64
     low, high = guess, guess + stride
@@ -223,7 +234,7 @@ def largest(fits: Callable[[int], bool], guess: int = 0) -> int:
 
 
 class NumericalError(NamedTuple):
-    """How releases in floating point differ from the ideal ones, all together.
+    """How the releases of all events in floating point differ from the ideal ones.
 
     failure_prob
         Sum of their failure probabilities.
@@ -235,22 +246,28 @@ class NumericalError(NamedTuple):
     relative_error: float
 
     def delta(self, ideal: Callable[[float], float], epsilon: float) -> float:
-        """delta(epsilon) in floating point, given that of ideal releases, at most 1."""
+        """delta(epsilon) of the releases in floating point, at most 1.
+
+        `ideal` is the function ``epsilon -> delta`` of the ideal releases.
+        """
         left = epsilon - 2 * self.relative_error
         # delta(left) <= delta(0) + 1 - e^left where `left` is negative.
         delta = ideal(max(left, 0.0)) + max(-left, 0.0)
         return min(1.0, math.exp(self.relative_error) * delta + self.failure_prob)
 
     def delta_left(self, delta: float) -> float:
-        """What is left of `delta` for ideal releases; not positive if nothing is."""
+        """The delta that is left for the ideal releases, if `delta` is allowed.
+
+        It is zero or negative if nothing is left.
+        """
         return math.exp(-self.relative_error) * (delta - self.failure_prob)
 
 
 def numerical_error(events) -> NumericalError:
-    """The sums over floating-point releases.
+    """Sums of the failure probabilities and of the relative errors of the events.
 
-    Method "tv" charges the error of the bits without a finite Renyi divergence
-    together with their ideal total variation, so these sums leave them out.
+    Bits without a finite Renyi divergence are left out, because method "tv" charges
+    their failure probability together with their ideal total variation.
     """
     bounded = [
         (event, count)
@@ -264,7 +281,7 @@ def numerical_error(events) -> NumericalError:
 
 
 def _epsilons(events, delta: float, method: str) -> dict[str, float]:
-    """Epsilon by the name of each method, with the numerical error."""
+    """Epsilon of each method that is asked, by its name, with the numerical error."""
     delta, events = check_delta(delta), check_events(events)
     error = numerical_error(events)
     left = error.delta_left(delta)

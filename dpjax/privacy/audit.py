@@ -1,15 +1,16 @@
-"""Empirical audit: attack what a kernel releases, and bound its cost from below.
+"""Empirical audit: attack the releases of a kernel, and bound its cost from below.
 
 *The attack.* The adversary knows two neighbouring data sets. It chooses a position and,
-through the kernel's proposal, where the steps go. A trial is T steps of the kernel,
-every one from that position, as adaptive composition allows. The adversary counts how
-many of the T bits accept; or it sums a score of what the steps release, and counts how
-many thresholds the sum passes.
+through the kernel's proposal, the proposed positions. A trial consists of T steps of
+the kernel. Every step starts from that position, which adaptive composition allows. The
+adversary counts how many of the T accept bits are 1. Or it adds a score of the releases
+of all steps, and counts how many thresholds the sum passes.
 
-*The bound.* Each event E = "the count is at least k" and its complement is a test of
-which data set was used. (epsilon, delta)-privacy bounds every test, P(E) <= e^epsilon
-Q(E) + delta, in both directions. Clopper-Pearson bounds that hold for all P(E) and Q(E)
-at once, by Bonferroni's inequality, bound epsilon or delta from below.
+*The bound.* Each event E = "the count is at least k", and its complement, is a test of
+which data set was used. Let P and Q be the laws of the count under the two data sets.
+(epsilon, delta)-privacy bounds every test in both directions, P(E) <= e^epsilon Q(E) +
+delta. Clopper-Pearson bounds on all P(E) and Q(E) hold at once, by Bonferroni's
+inequality, and so they bound epsilon or delta from below.
 
 A bound above the accountant's claim refutes the claim. A bound below it proves nothing.
 """
@@ -28,7 +29,7 @@ from dpjax.privacy.validate import check_count, check_real
 __all__ = ["accept_counts", "delta_lower_bound", "epsilon_lower_bound", "scores"]
 
 TRIALS_AT_ONCE = 1024
-"""How many trials run at once, which bounds the memory."""
+"""Number of trials that run at once, which bounds the memory."""
 
 
 def scores(
@@ -43,8 +44,9 @@ def scores(
 ) -> np.ndarray:
     """Sums of a score over the `num_steps` steps of each trial, ``(num_trials,)``.
 
-    The bounds of this module take the counts ``np.digitize(scores, thresholds)``, if
-    the thresholds were chosen without the scores.
+    The bounds of this module take counts. Sums of scores become counts by
+    ``np.digitize(scores, thresholds)``, with thresholds that were chosen without
+    looking at the scores.
 
     Parameters
     ----------
@@ -54,16 +56,17 @@ def scores(
         ``posterior -> Algorithm``, as for `dpjax.run`. The attack on an accept bit is
         sharpest with a proposal that always goes to the same place.
     posterior
-        Posterior with one of the two data sets. The result is not private, so audit
-        made-up records.
+        Posterior with one of the two data sets. The result is not private, so the
+        records should be made up.
     position
-        Where every step begins.
+        Position from which every step starts, a pytree.
     score_fn
-        ``(state, info) -> scalar``, given the state after a step. A larger score must
-        speak for one of the data sets. The sharpest attack has the log-likelihood ratio
-        of what the score reads.
+        ``(state, info) -> scalar``: the score of a step, from the state after it and
+        its info. A larger score must speak for one of the data sets. The attack is
+        sharpest if the score is the log-likelihood ratio of the data sets, given what
+        the score reads.
     num_trials, num_steps
-        Positive integers.
+        Number of trials, and T, the number of steps in each: positive integers.
 
     Raises
     ------
@@ -95,7 +98,8 @@ def _scores(
         nothing = jnp.zeros((), jax.eval_shape(score, rng_key).dtype)
         return lax.fori_loop(0, num_steps, add, nothing)
 
-    # All batches have the same size, so that one program is compiled.
+    # The number of trials is rounded up to whole batches, so that one program serves
+    # all of them.
     shape = -(-num_trials // TRIALS_AT_ONCE), TRIALS_AT_ONCE
     found = lax.map(jax.vmap(trial), jax.random.split(rng_key, shape))
     return found.reshape(-1)[:num_trials]
@@ -104,9 +108,9 @@ def _scores(
 def accept_counts(
     rng_key: jax.Array, algorithm_fn: Callable, posterior, position, **sizes: int
 ) -> np.ndarray:
-    """Number of accepted steps of each trial, integers: `scores` of the accept bits.
+    """Number of accepted steps in each trial, integers ``(num_trials,)``.
 
-    Parameters are those of `scores` without `score_fn`.
+    The parameters are those of `scores`, without `score_fn`.
     """
     return scores(rng_key, algorithm_fn, posterior, position, _is_accepted, **sizes)
 
@@ -123,16 +127,16 @@ def epsilon_lower_bound(
     Parameters
     ----------
     counts, other_counts
-        Counts from the trials on either data set, integers ``(n,)`` and ``(m,)``; see
-        `accept_counts` and `scores`.
+        Counts from the trials on one data set and on the other, integers ``(n,)`` and
+        ``(m,)``: see `accept_counts` and `scores`.
     delta
-        delta of the claim, in [0, 1).
+        delta of the claim, in [0, 1].
     significance
-        Largest chance that the bound exceeds the kernel's epsilon.
+        Largest probability that the bound exceeds the kernel's epsilon.
 
     Returns
     -------
-    Nats; 0 if nothing was found.
+    The bound in nats. It is 0 if nothing was found.
 
     Raises
     ------
@@ -160,7 +164,7 @@ def delta_lower_bound(
 
     Returns
     -------
-    In [0, 1]; 0 if nothing was found.
+    The bound, in [0, 1]. It is 0 if nothing was found.
 
     Raises
     ------
@@ -173,7 +177,15 @@ def delta_lower_bound(
 
 
 def _tests(counts, other_counts, significance):
-    """Lower bounds of P(E) and upper bounds of Q(E), for all tests, both directions."""
+    """Lower bounds of P(E) and upper bounds of Q(E), for all tests in both directions.
+
+    All of them hold at once with a probability of at least 1 - `significance`.
+
+    Returns
+    -------
+    least, most
+        ``(num_tests,)`` each. In the second direction P and Q are exchanged.
+    """
     significance = check_real("significance", significance, low=1e-15, high=0.5)
     counts, other_counts = _check(counts), _check(other_counts)
     thresholds = np.arange(1, max(counts.max(), other_counts.max()) + 1)
@@ -195,7 +207,10 @@ def _check(counts) -> np.ndarray:
 
 
 def _interval(counts, thresholds, share: float):
-    """Clopper-Pearson bounds on the chance that a count is at least each threshold."""
+    """Bound the probability that a count is at least each threshold, from both sides.
+
+    The bounds are those of Clopper and Pearson, each wrong with probability `share`.
+    """
     size = counts.size
     hits = size - np.searchsorted(np.sort(counts), thresholds)
     low = stats.beta.ppf(share, hits, size - hits + 1)

@@ -15,19 +15,19 @@ class BudgetError(ValueError):
 
 @dataclass(frozen=True)
 class Budget:
-    """(epsilon, delta)-differential privacy of everything a run releases.
+    """The (epsilon, delta)-differential privacy of everything that a run releases.
 
     Parameters
     ----------
     epsilon
         Nats, in [1e-9, 500].
     delta
-        In (0, 1).
+        Probability, in [1e-100, 1).
     neighboring_relation
         Relation that makes two data sets neighbours, or its name. Under ``REPLACE_ONE``
         they differ in one record. Under ``REPLACE_SPECIAL``, also known as zeroing out,
-        one of them has a blank in the place of a record, which adds zero to every sum.
-        The number of records, blanks included, is public.
+        one of them has a blank in the place of a record. A blank adds zero to every
+        sum. The number of records, blanks included, is public.
 
     Raises
     ------
@@ -48,13 +48,7 @@ class Budget:
 
 
 def check_budget(budget) -> None:
-    """Check that something is a budget.
-
-    Raises
-    ------
-    TypeError
-        If it is not.
-    """
+    """Raise `TypeError` if `budget` is not a `Budget`."""
     if not isinstance(budget, Budget):
         raise TypeError(
             "budget must be a dpjax.Budget, such as dpjax.Budget(epsilon=1, "

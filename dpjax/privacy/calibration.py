@@ -1,4 +1,4 @@
-"""Choose the noise, step size or sensitivity that spends a budget."""
+"""The noise, step size or sensitivity with which releases just fit a budget."""
 
 import math
 from collections.abc import Callable
@@ -16,13 +16,13 @@ __all__ = ["calibrate", "spend_rest"]
 RELATIVE_TOLERANCE = 1e-4
 
 REACHES = 0.01, 0.3
-"""Relative distances of an estimate at which the answer is bracketed, if it lies there.
-
-The second is for methods that allow more than the Renyi divergences of the estimate."""
+"""Relative distances from an estimate. The answer is sought within the first of them
+that brackets it. The second is for methods that allow more than the Renyi divergences,
+from which the estimate is made."""
 
 FIRST_STRIDE = 0.04
-"""Relative change of the value at which a slow method is asked first, after the value
-that the fast ones give."""
+"""Relative distance from the answer of the fast methods to the first value beyond it at
+which a slow method is asked."""
 
 
 def calibrate(
@@ -39,7 +39,7 @@ def calibrate(
     Parameters
     ----------
     step_events_fn
-        Maps a value, such as a noise multiplier or a step size, to the list of
+        Function from a value, such as a noise multiplier or a step size, to the list of
         (event, count) of one step. The cost must be monotone in the value.
     num_steps
         Number of steps, at least 1.
@@ -53,8 +53,8 @@ def calibrate(
 
     Returns
     -------
-    The largest value that fits if the cost grows with the value, the smallest if it
-    falls, to 1e-4 relative and never over budget.
+    The largest value that fits if the cost grows with the value, or the smallest if the
+    cost falls. Its relative error is 1e-4, and it never exceeds the budget.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def calibrate(
         return math.log(max(found, 1e-300)) - math.log(delta) or 1e-300
 
     def excess(log_value: float) -> float:
-        """The same by any method."""
+        """Negative if `num_steps` steps fit the budget by any of the chosen methods."""
         names = composition.choose(events(log_value), method)
         if set(names) <= set(composition.FAST_METHODS):
             return fast(log_value)
@@ -117,7 +117,7 @@ def calibrate(
         )
     cheap, costly = ends if fits[0] else ends[::-1]
     if is_fast and not all(fits):
-        # What is slow to ask is asked near the answer only.
+        # The slow method is asked only near the answer of the fast ones.
         cheap = _boundary(fast, *(near if fits[0] else near[::-1]))
         if excess(cheap) == fast(cheap):
             return min(max(math.exp(cheap), low), high)
@@ -141,23 +141,25 @@ def spend_rest(event_fn: Callable, others, *, epsilon: float, delta: float) -> f
     Parameters
     ----------
     event_fn
-        Maps a noise multiplier to the event of the release, which costs less the larger
-        it is.
+        Function from a noise multiplier to the event of the release. The larger the
+        noise multiplier, the less the event must cost.
     others
-        List of (event, count) of the other releases, before or after; it may be empty.
+        List of (event, count) of the other releases, made before or after this one. It
+        may be empty.
     epsilon, delta
         The budget of all releases together.
 
     Returns
     -------
-    The smallest noise multiplier that fits, to 1e-4 relative and never over budget.
+    The smallest noise multiplier that fits. Its relative error is 1e-4, and it never
+    exceeds the budget.
 
     Raises
     ------
     ValueError
         If an argument is invalid, or `event_fn` refuses the noise that is needed.
     BudgetError
-        If the other releases leave nothing.
+        If the other releases leave nothing of the budget.
     """
     others = list(others)
 
@@ -167,7 +169,8 @@ def spend_rest(event_fn: Callable, others, *, epsilon: float, delta: float) -> f
     def fits(noise_multiplier: float) -> bool:
         return accountant.delta(events(noise_multiplier), epsilon) < delta
 
-    # That of a Gaussian release alone, from where the bracket opens.
+    # The search for a bracket begins at the noise multiplier that a Gaussian release
+    # would need without the others.
     high = 1 / conversions.gdp_mu(check_epsilon(epsilon), check_delta(delta))
     if others and accountant.delta(others, epsilon) >= delta:
         raise BudgetError(
@@ -187,7 +190,11 @@ def spend_rest(event_fn: Callable, others, *, epsilon: float, delta: float) -> f
 def _bracket(
     estimate: Callable, excess: Callable, ends: tuple[float, float]
 ) -> tuple[float, float]:
-    """Ends near an estimate between which `excess` changes sign, or those given."""
+    """Values near the root of `estimate` between which `excess` changes sign.
+
+    All values are logarithms. If none are found within `REACHES`, the given ends are
+    returned.
+    """
     low, high = ends
     if (estimate(low) < 0) == (estimate(high) < 0):
         return ends
@@ -200,7 +207,11 @@ def _bracket(
 
 
 def _boundary(excess: Callable, cheap: float, costly: float) -> float:
-    """The logarithm of a value that fits, close to others that do not."""
+    """The logarithm of the last value that fits between `cheap` and `costly`.
+
+    Both are logarithms, and only the first of them fits. Values within a quarter of
+    `RELATIVE_TOLERANCE` beyond the result do not fit.
+    """
     known = {}
 
     def record(log_value: float) -> float:

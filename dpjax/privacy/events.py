@@ -1,6 +1,7 @@
-"""Events: what one step releases about the data, as the accountant sees it.
+"""Privacy events: descriptions of what a step releases, for the accountant.
 
-`events` is everywhere a list of ``(event, count)`` pairs with positive integer counts.
+Every argument named `events` is a list of ``(event, count)`` pairs with positive
+integer counts.
 """
 
 import math
@@ -30,25 +31,29 @@ __all__ = [
 ]
 
 MAX_K_NORM_DIM = 1000
-"""Largest dimension of K-norm noise. It is hardly smaller than Gaussian noise there."""
+"""Largest dimension of K-norm noise. In so many dimensions it is hardly smaller than
+Gaussian noise."""
 
 _CLASSES: dict[str, type["Event"]] = {}
-"""Every class of events, by the type that its JSON names."""
+"""Every class of events, by its `json_type`."""
 
 
 class Event:
-    """Base of all events: frozen dataclasses, checked and written to JSON by field.
+    """Base of all events, which are frozen dataclasses.
+
+    Every field is checked when an event is made, and is written to JSON.
 
     Attributes
     ----------
     json_type
         Name of the class in JSON.
     failure_prob
-        Chance in [0, 1] that what is released in floating point has nothing to do with
-        the ideal release that the other fields describe.
+        Probability in [0, 1] with which the release in floating point fails. A release
+        that fails may be anything. The other fields describe the ideal release.
     relative_error
-        Otherwise the probabilities of what is released are those of the ideal release
-        up to factors between e^-relative_error and e^relative_error. Nats, in [0, 1].
+        Nats, in [0, 1]. If the release does not fail, the probability of every outcome
+        is that of the ideal release, up to a factor between e^-relative_error and
+        e^relative_error.
     """
 
     json_type: ClassVar[str]
@@ -66,11 +71,11 @@ class Event:
 
     @property
     def gaussian(self) -> "GaussianRelease | None":
-        """A Gaussian release whose post-processing the event is, if there is one."""
+        """A Gaussian release of which the event is post-processing, or None."""
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dictionary for `event_from_json`."""
+        """Return a dictionary from which `event_from_json` makes the event again."""
         found: dict[str, Any] = {"type": self.json_type}
         for name in _field_names(self):
             match getattr(self, name):
@@ -94,9 +99,10 @@ class GaussianRelease(Event, json_type="gaussian"):
     Parameters
     ----------
     noise_multiplier
-        Noise standard deviation over L2 sensitivity, in [1e-50, 1e50].
+        Standard deviation of the noise, divided by the L2 sensitivity, in
+        [1e-50, 1e50].
     failure_prob, relative_error
-        What floating point makes of it: see `Event`.
+        Error of the release in floating point: see `Event`.
 
     Raises
     ------
@@ -121,18 +127,20 @@ class GaussianRelease(Event, json_type="gaussian"):
 class KNormRelease(Event, json_type="k_norm"):
     """A release of a vector with noise of a density proportional to e^(-c |x|).
 
-    In few dimensions it has less noise than a Gaussian release of the same privacy: in
-    one about half, in ten three quarters. Whether it is made, in how many dimensions
-    and with how much noise must be fixed before the first output is seen.
+    In few dimensions it has less noise than a Gaussian release of the same privacy:
+    about half as much in one dimension, and three quarters in ten. Three things must be
+    fixed before the first output is seen: whether the release is made, its dimension
+    and its noise.
 
     Parameters
     ----------
     noise_multiplier
-        Noise standard deviation of a coordinate over L2 sensitivity, in [1e-50, 1e50].
+        Standard deviation of the noise in one coordinate, divided by the L2
+        sensitivity, in [1e-50, 1e50].
     dim
-        r, the numbers that are released, at most 1000.
+        r, the number of coordinates that are released, at most 1000.
     failure_prob, relative_error
-        What floating point makes of it: see `Event`.
+        Error of the release in floating point: see `Event`.
 
     Raises
     ------
@@ -175,10 +183,10 @@ class PureRelease(Event, json_type="pure"):
     Parameters
     ----------
     largest_loss
-        The most by which the log probability of anything released differs between
-        neighbouring data, nats, in [1e-50, 1e50].
+        Largest difference between neighbouring data of the log probability of an
+        outcome, in nats, in [1e-50, 1e50].
     failure_prob, relative_error
-        What floating point makes of it: see `Event`.
+        Error of the release in floating point: see `Event`.
 
     Raises
     ------
@@ -196,14 +204,15 @@ class PureRelease(Event, json_type="pure"):
 
 @dataclass(frozen=True)
 class AcceptBit(Event, json_type="accept_bit"):
-    """The bit of one Metropolis-Hastings step, Bernoulli(c a(l)).
+    """The accept bit of one Metropolis-Hastings step, Bernoulli(c a(l)).
 
     Parameters
     ----------
     acceptance
         The acceptance function a and the laziness c.
     sensitivity
-        How far neighbouring data can move the log ratio l, in nats, [1e-50, 1e50].
+        D, the largest difference of the log ratio l between neighbouring data, in nats,
+        in [1e-50, 1e50].
 
     Raises
     ------
@@ -217,10 +226,10 @@ class AcceptBit(Event, json_type="accept_bit"):
 
     @property
     def gaussian(self) -> GaussianRelease | None:
-        """The Gaussian release whose post-processing a penalty bit is, else None.
+        """A Gaussian release of which a penalty bit is post-processing, else None.
 
-        The penalty bit compares l + N(-s^2/2, s^2) with a log-uniform, and the lazy
-        coin is independent of the data.
+        The penalty bit says whether l + N(-s^2/2, s^2) exceeds the logarithm of a
+        uniform variate. The coin of a lazy step is independent of the data.
         """
         if self.acceptance.family != "penalty":
             return None
@@ -232,24 +241,29 @@ class AcceptBit(Event, json_type="accept_bit"):
 
 @dataclass(frozen=True)
 class PoissonAcceptBit(Event, json_type="poisson_accept_bit"):
-    """The bit of a step that estimates its log ratio from Poisson counts; REPLACE_ONE.
+    """The accept bit of a step that estimates its log ratio from Poisson counts.
 
-    A record whose log ratio is v adds s log(b/a) to the estimate, with s ~ Poisson(a),
-    a = (S - v) / 2, b = (S + v) / 2 and S = H (R + 1) / (R - 1). Every record takes
-    part: the counts are random, not the choice of records.
+    The neighbouring relation is REPLACE_ONE. A record whose log ratio is v is counted s
+    times, with s ~ Poisson(a), and adds s log(b/a) to the estimate, where
+
+        a = (S - v) / 2,    b = (S + v) / 2,    S = H (R + 1) / (R - 1).
+
+    Every record has such a count. The counts are random, and no sample of the records
+    is drawn besides.
 
     Parameters
     ----------
     acceptance
-        The acceptance function and the laziness. Only the Barker bit has a finite Renyi
-        divergence; the other families are charged by their total variation.
+        The acceptance function and the laziness. Only the bit of Barker's family has a
+        finite Renyi divergence. The other families are charged by their total
+        variation.
     bound
-        H, the most |v| can be, in nats, [1e-50, 1e50]: after clipping, and about a
-        public centre if there is one. A substitution moves v by 2 H at most.
+        H, the largest |v|, in nats, in [1e-50, 1e50]. Here v is the clipped log ratio,
+        less a public centre if there is one. A substitution moves v by 2 H at most.
     max_odds
-        R = max b/a > 1. With n records of the same H, and on average `lambda` draws in
-        a step where every v is 0, R is 1 + n H / lambda. H, R and the centre must be
-        public.
+        R, the largest b/a, above 1. For `dpjax.fast_mh` it is 1 + n H / lambda, where
+        lambda is the `expected_batch_size` and n the number of records. H, R and the
+        centre must be public.
 
     Raises
     ------
@@ -264,7 +278,8 @@ class PoissonAcceptBit(Event, json_type="poisson_accept_bit"):
 
     @property
     def sensitivity(self) -> float:
-        """Sensitivity of an `AcceptBit` that costs no less, for Barker's family."""
+        """H + H R, the sensitivity of an `AcceptBit` of Barker's family that costs at
+        least as much."""
         return self.bound * (1 + self.max_odds)
 
     def __str__(self):
@@ -276,14 +291,16 @@ class PoissonAcceptBit(Event, json_type="poisson_accept_bit"):
 
 @dataclass(frozen=True)
 class BarkerTest(Event, json_type="barker_test"):
-    """Barker's test on a batch of all the records, private by the test's own noise.
+    """The accept bit of Barker's test on a batch, private by the test's own noise.
+
+    The test accepts if the sum of a normal variate and a correction is positive. A
+    substitution in the batch moves the mean of the normal variate by 2 / sqrt(B) at
+    most and its variance by 4 / B at most. The variance lies in [1, 2].
 
     Parameters
     ----------
     batch_size
-        B. The test accepts if a normal variate plus a correction is positive. A
-        substitution moves the normal's mean by 2 / sqrt(B) at most and its variance by
-        4 / B at most; the variance lies in [1, 2].
+        B, the number of records in the batch.
 
     Raises
     ------
@@ -305,15 +322,16 @@ class PoissonGaussianRelease(Event, json_type="poisson_gaussian"):
     Parameters
     ----------
     noise_multiplier
-        Noise standard deviation over the clip norm of *one* record, in [1e-50, 1e50].
-        `GaussianRelease` divides by the sensitivity instead, which is twice the clip
-        norm under substitution.
+        Standard deviation of the noise, divided by the clip norm of *one* record, in
+        [1e-50, 1e50]. `GaussianRelease` divides by the sensitivity instead, which is
+        twice the clip norm under substitution.
     sampling_prob
-        Chance of each record, independently of the others, in (0, 1].
+        Probability that a record is in the sample, independently of the others, in
+        (0, 1].
     neighboring_relation
-        Under which the event is charged.
+        Neighbouring relation under which the event is charged.
     failure_prob, relative_error
-        What floating point makes of it: see `Event`.
+        Error of the release in floating point: see `Event`.
 
     Raises
     ------
@@ -329,7 +347,7 @@ class PoissonGaussianRelease(Event, json_type="poisson_gaussian"):
 
     @property
     def gaussian(self) -> GaussianRelease | None:
-        """The Gaussian release that the event is if every record is sampled."""
+        """The event as a Gaussian release if every record is sampled, else None."""
         if self.sampling_prob < 1:
             return None
         replace = self.neighboring_relation is NeighboringRelation.REPLACE_ONE
@@ -344,15 +362,18 @@ class PoissonGaussianRelease(Event, json_type="poisson_gaussian"):
 
 @dataclass(frozen=True)
 class FixedBatch(Event, json_type="fixed_batch"):
-    """An event computed on a secret batch drawn without replacement; REPLACE_ONE only.
+    """A release about a secret batch that is drawn without replacement.
+
+    The neighbouring relation is REPLACE_ONE.
 
     Parameters
     ----------
     event
-        What is released about the batch. Its sensitivity is that of the statistic of
-        the batch, to substitution of one record of the batch.
+        The release, given the batch. Its sensitivity is to substitution of one record
+        of the batch.
     batch_size, num_records
-        Records in the batch, at most `num_records`, and records that it is drawn from.
+        Number of records in the batch, and number of records from which it is drawn.
+        The first is at most the second.
 
     Raises
     ------
@@ -377,17 +398,17 @@ class FixedBatch(Event, json_type="fixed_batch"):
 
     @property
     def failure_prob(self) -> float:
-        """That of the event on the batch."""
+        """Failure probability of the event on the batch."""
         return self.event.failure_prob
 
     @property
     def relative_error(self) -> float:
-        """That of the event on the batch."""
+        """Relative error of the event on the batch."""
         return self.event.relative_error
 
     @property
     def gaussian(self) -> GaussianRelease | None:
-        """The Gaussian release behind the event if the batch holds every record."""
+        """`gaussian` of the event if the batch holds all records, else None."""
         whole = self.batch_size == self.num_records
         return self.event.gaussian if whole else None
 
@@ -437,7 +458,8 @@ _CHECKS = {
     "sampling_prob": partial(check_real, low=1e-50, high=1.0),
     "sensitivity": partial(check_real, low=1e-50, high=1e50),
 }
-"""What checks and converts each field, whatever event it belongs to."""
+"""By the name of a field, the function that checks and converts its value. Fields of
+the same name in different events are checked alike."""
 
 
 def _field_names(dataclass_or_instance) -> list[str]:
@@ -445,7 +467,7 @@ def _field_names(dataclass_or_instance) -> list[str]:
 
 
 def event_from_json(data: dict) -> Event:
-    """Rebuild an event from `to_json`.
+    """Make an event from the dictionary that `Event.to_json` returned.
 
     Raises
     ------
@@ -476,7 +498,7 @@ def event_from_json(data: dict) -> Event:
 
 
 def check_events(events: Iterable[tuple[Event, int]]) -> tuple[tuple[Event, int], ...]:
-    """Validate a list of (event, count) pairs and merge equal events.
+    """Check a list of (event, count) pairs, and add the counts of equal events.
 
     Raises
     ------
@@ -510,5 +532,5 @@ def check_events(events: Iterable[tuple[Event, int]]) -> tuple[tuple[Event, int]
 def repeat(
     step_events: Iterable[tuple[Event, int]], num_steps: int
 ) -> list[tuple[Event, int]]:
-    """Events of `num_steps` steps that each release the checked `step_events`."""
+    """The events of `num_steps` steps, each of which releases `step_events`."""
     return [(event, count * num_steps) for event, count in step_events]

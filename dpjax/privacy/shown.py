@@ -1,4 +1,4 @@
-"""Numbers as messages show them."""
+"""Formats of numbers in messages."""
 
 import decimal
 
@@ -6,12 +6,12 @@ __all__ = ["rounded_up", "shown"]
 
 
 def shown(number: float) -> str:
-    """A number of two digits, such as 64,000 or 0.32; those from 1e15 on as powers."""
+    """A number rounded to two digits: 64,000, 0.32 or, from 1e15 on, 6.4e+15."""
     rounded = float(f"{number:.2g}")
     return f"{rounded:,.0f}" if 10 <= abs(rounded) < 1e15 else f"{rounded:.2g}"
 
 
 def rounded_up(number: float, num_digits: int = 4) -> str:
-    """A number of so many digits that is no smaller, such as a promised epsilon."""
+    """A number rounded up to `num_digits` digits, for bounds such as an epsilon."""
     context = decimal.Context(prec=num_digits, rounding=decimal.ROUND_CEILING)
     return f"{float(context.create_decimal(repr(float(number)))):.{num_digits}g}"

@@ -1,19 +1,21 @@
 """Step sizes of stochastic gradient MCMC that a budget pays for.
 
-A step adds (eta_t / tau) sum_i clip(g_i) over a Poisson sample of rate q = tau / N, and
-Gaussian noise of variance 2 K eta_t / N, with K the temperature. Langevin dynamics
-needs that noise anyway. In units of the clip norm L of one record in the sum, its
-standard deviation is
+Step t of SGLD adds (eta_t / tau) sum_i clip(g_i) to the position, where the sum is over
+a Poisson sample of rate q = tau / N, and Gaussian noise of variance 2 K eta_t / N,
+where K is the temperature. Langevin dynamics needs that noise anyway. The standard
+deviation of the noise, divided by what the clip norm L of one record adds, is the noise
+multiplier
 
     sigma_t = (q / L) sqrt(2 K N / eta_t).
 
-So epsilon depends on q and eta_t L^2 / (K N) alone, and step sizes may grow in
-proportion to K and 1 / L^2. For large sigma the steps are together mu-GDP with
-mu^2 = L^2 sum_t eta_t / (2 K N), whatever q is: the budget pays for Langevin time, not
-for steps. Where sigma is below 2 or so, steps cost far more than that, and the result
-depends on how they compose.
+So epsilon depends only on q and on eta_t L^2 / (K N). Step sizes may grow in proportion
+to K and to 1 / L^2 at the same epsilon. If all sigma_t are large, the steps together
+are mu-GDP with mu^2 = L^2 sum_t eta_t / (2 K N), whatever q is. So the budget pays for
+Langevin time, the sum of the step sizes, and not for a number of steps. Steps with a
+sigma_t below 2 or so cost far more than that, and their cost depends on how they
+compose.
 
-Li et al. 2019 take K = 1/2, which samples the squared posterior, see `dpjax.sgld`.
+Li et al. 2019 take K = 1/2, which samples the squared posterior: see `dpjax.sgld`.
 
 Reference: Li, Chen, Liu and Carin 2019, Algorithm 1 and section 3.1, corrected.
 """
@@ -39,10 +41,10 @@ from dpjax.privacy.validate import (
 __all__ = ["langevin_noise", "max_step_size", "round_down"]
 
 MAX_ROUNDING = 0.005
-"""Relative amount by which a noise multiplier is rounded down, at most."""
+"""Largest relative amount by which a noise multiplier is rounded down."""
 
 RELATIVE_TOLERANCE = 1e-4
-"""Relative error of `max_step_size`."""
+"""Relative error of the result of `max_step_size`."""
 
 
 def langevin_noise(
@@ -58,15 +60,15 @@ def langevin_noise(
     Parameters
     ----------
     step_size
-        eta_t, scalar or ``(m,)``: theta moves by eta times the gradient of
-        ``log posterior / N``.
+        eta_t, a scalar or an array ``(m,)``. A step moves the position by eta_t times
+        the gradient of ``log posterior / N``.
     num_records, sampling_prob, l2_clip_norm, temperature
         N, q, L and K of the module docstring.
 
     Returns
     -------
-    Noise standard deviations over the clip norm of one record, of the shape of
-    `step_size`.
+    Standard deviations of the noise, divided by the clip norm of one record. The array
+    has the shape of `step_size`.
     """
     variance = 2 * temperature * num_records / np.asarray(step_size, np.float64)
     return sampling_prob / l2_clip_norm * np.sqrt(variance)
@@ -75,16 +77,18 @@ def langevin_noise(
 def round_down(noise_multipliers) -> list[tuple[float, int]]:
     """Round each noise multiplier down to the smallest of those near it.
 
+    The rounded multipliers cost no less, because a release with more noise is
+    post-processing of one with less noise. Epsilon grows by .5 % at most, and by .25 %
+    if the multipliers are spread evenly.
+
     Parameters
     ----------
     noise_multipliers
-        Of all steps, ``(m,)``.
+        Noise multipliers of all steps, ``(m,)``.
 
     Returns
     -------
-    Pairs (noise multiplier, number of steps), some hundred at most. Together they cost
-    no less, because a release with more noise is post-processing of one with less.
-    Epsilon grows by .5 % at most, and by .25 % where multipliers are spread evenly.
+    Pairs (noise multiplier, number of steps), some hundred at most.
     """
     ordered = np.sort(np.asarray(noise_multipliers, np.float64))
     pairs, start = [], 0
@@ -116,28 +120,28 @@ def max_step_size(
     Parameters
     ----------
     num_steps
-        T.
+        T, the number of steps.
     num_records, sampling_prob, l2_clip_norm
-        N, q and L of the module docstring; N is the `nominal_num_records` of `sgld` if
-        it has one.
+        N, q and L of the module docstring. If `sgld` has `nominal_num_records`, that is
+        N.
     epsilon, delta
         The budget.
     schedule
-        ``count -> factor`` for count = 0, 1, ..., T - 1, on NumPy arrays: step t has
-        the size eta times factor, such as ``(count + 1.0) ** (-1 / 3)``. None: a fixed
-        step size.
+        ``counts -> factors``, which takes the counts 0, 1, ..., T - 1 as a NumPy array.
+        The step after `count` steps has the size eta times its factor, such as
+        ``(counts + 1.0) ** (-1 / 3)``. None stands for a fixed step size.
     temperature
-        K; 1/2 for the published algorithm.
+        K. The published algorithm has 1/2.
     neighboring_relation
-        Which data sets are neighbours.
+        Relation that makes two data sets neighbours.
     has_fixed_batch
-        Use batches of exactly q N records, drawn without replacement, instead of
-        Poisson samples; under REPLACE_ONE only. A batch of fixed size hides less.
+        Whether batches of exactly q N records are drawn without replacement, instead of
+        Poisson samples. It needs REPLACE_ONE. A batch of fixed size hides less.
 
     Returns
     -------
-    eta, to 1e-4 relative and never over budget. Only loose budgets allow an eta above
-    about 1, and that is too large for sampling: see `dpjax.sgld`.
+    eta. Its relative error is 1e-4, and it never exceeds the budget. Only loose budgets
+    allow an eta above about 1, which is too large for sampling: see `dpjax.sgld`.
 
     Raises
     ------
@@ -185,7 +189,7 @@ def max_step_size(
         return PoissonGaussianRelease(noise, sampling_prob, relation)
 
     def excess(log_step_size: float) -> float:
-        """Logarithm of the delta that is spent over the delta that is allowed."""
+        """Logarithm of the ratio of the delta spent to the delta allowed."""
         noises = noise_of_one * math.exp(-log_step_size / 2)
         events = [(event(noise), count) for noise, count in round_down(noises)]
         return math.log(max(accountant.delta(events, epsilon), 1e-300) / delta)

@@ -1,7 +1,8 @@
 """Checks of numbers that enter a privacy computation.
 
-Every function raises `ValueError` on NaN, infinity, a wrong type or an absurd value;
-dp-accounting 0.6 accepts NaN and then reports epsilon = 0.
+Every function raises `ValueError` on NaN, infinity, a wrong type or an absurd value.
+The checks are needed because dp-accounting 0.6 accepts NaN and then reports
+epsilon = 0.
 """
 
 import math
@@ -29,7 +30,7 @@ def check_real(name: str, value, *, low: float, high: float) -> float:
     Raises
     ------
     ValueError
-        If it is not a finite real number in that range; booleans are refused.
+        If it is not a finite real number in that range, or if it is a boolean.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(
@@ -57,14 +58,12 @@ def check_delta(value) -> float:
 
 
 def check_relation(name: str, value) -> NeighboringRelation:
-    """Return a neighbouring relation under which sensitivities are known.
-
-    It may be given by name.
+    """Return a neighbouring relation, which may be given by its name.
 
     Raises
     ------
     ValueError
-        If it is none.
+        If it is not a neighbouring relation.
     """
     known = {relation.name: relation for relation in NeighboringRelation}
     relation = known.get(value) if isinstance(value, str) else value
@@ -77,17 +76,18 @@ def check_relation(name: str, value) -> NeighboringRelation:
 
 
 def check_kept_size(name: str, value) -> NeighboringRelation:
-    """Return a neighbouring relation between data sets of as many records.
+    """Return a neighbouring relation that keeps the number of records.
 
-    A program for n + 1 records may round what it computes from one of them in another
-    way than a program for n: XLA treats the last rows of a matrix product otherwise
-    than those before. Where terms cancel, a last digit is worth more than a clip bound,
-    so a sum could move by several of them. Memory and time tell n as well.
+    Adding or removing a record is refused. A program for n + 1 records may round what
+    it computes from one of them in another way than a program for n records, because
+    XLA treats the last rows of a matrix product otherwise than those before. If terms
+    cancel, the last digit of a term may be larger than a clip bound. Then adding one
+    record could move a sum by several clip bounds. Memory and time depend on n as well.
 
     Raises
     ------
     ValueError
-        As `check_relation`; or if records are added or removed.
+        As for `check_relation`, or if records are added or removed.
     """
     relation = check_relation(name, value)
     if relation is NeighboringRelation.ADD_OR_REMOVE_ONE:
@@ -106,7 +106,7 @@ def check_count(name: str, value) -> int:
     Raises
     ------
     ValueError
-        If it is not an integer in that range; booleans and 1.0 are refused.
+        If it is not an integer in that range. Booleans and floats are not integers.
     """
     try:
         if isinstance(value, bool):
@@ -122,14 +122,15 @@ def check_count(name: str, value) -> int:
 
 
 def check_positive(**parameters) -> None:
-    """Refuse numbers, and pytrees of numbers, that are not positive and finite.
+    """Refuse parameters that are not positive and finite.
 
-    Keywords are the names of the parameters.
+    Each keyword is the name of a parameter, and its value a number or a pytree of
+    numbers.
 
     Raises
     ------
     ValueError
-        If a number of a parameter is not; the parameter is named.
+        If a number is not positive and finite. The message names the parameter.
     """
     for name, value in parameters.items():
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(value)]

@@ -1,32 +1,36 @@
 """Batches of records drawn from uniform words. Nothing here reads data.
 
-*Without replacement* (`without_replacement`): uniform integers below n are drawn into a
+*Without replacement* (`without_replacement`). Uniform integers below n are drawn into a
 pool a little larger than the batch. The first B distinct integers are a uniform subset
 of size B, because they are chosen by their order of arrival and not by their values.
-An integer is the high half of word * n; a word is discarded if the low half is below
+An integer is the high half of word * n. A word is discarded if the low half is below
 2^32 mod n, which makes the integer exactly uniform (Lemire 2019). One sort finds the
 repetitions.
 
-*Poisson* (`poisson`): every record enters with probability q, independently of the
+*Poisson* (`poisson`). Every record enters with probability q, independently of the
 others. Arrays have a public capacity, which a sample exceeds with negligible
-probability. For a small q the size k of the sample, a Binomial(n, q) number, is drawn
-by inversion of its distribution function in 96 bits; the sample is then the first k
-records of a batch without replacement. For a large q a coin is tossed for every record.
+probability. If q is small, the size k of the sample, a Binomial(n, q) number, is drawn
+by inversion of its distribution function in 96 bits. The sample is then the first k
+records of a batch without replacement. If q is large, a coin is tossed for every
+record.
 
-*With replacement* (`arrivals`): every record arrives Poisson(r) times, independently of
-the others. Equivalently there is a Poisson number of arrivals, drawn by inversion as
-well, and each has a uniform record number. That number is word // w with w = 2^32 // n;
-words from n w on would give numbers that no record has, and such arrivals are dropped.
+*With replacement* (`arrivals`). Every record arrives Poisson(r) times, independently of
+the others. Equivalently, there is a Poisson number of arrivals, and each has a uniform
+record number. The number of arrivals is drawn by inversion as well. The record number
+of an arrival is word // w, where w = 2^32 // n. If the word is n w or more, that is not
+the number of a record, and the arrival is dropped.
 
-*Failures.* A batch differs from its ideal law where a pool is too small, and where the
-table of counts ends. For an accept bit it is enough that this is improbable, because
-`dpjax.release.accept_bit` allows for an error of the bit's chance. A noisy sum over a
-sample has no such allowance. Let R be what the sample holds of all records but the one
+*Failures.* The law of a batch differs from the ideal law for two reasons: a pool may
+have too few distinct integers, and the table of counts leaves out the tails. For an
+accept bit it is enough that both are improbable, because `dpjax.release.accept_bit`
+allows for an error of the bit's probability. A noisy sum over a sample has no such
+allowance. Let R be the part of the sample that consists of other records than the one
 in which neighbouring data differ. The accountant bounds what is released given the
-worst R, and the law of R does not depend on the data. So the release may count as
-failed for some R of small probability, if the sample has its ideal law given any other
-R. It fails if the other records are fewer than `smallest`, or as many as `largest` or
-more. Otherwise the table has the count, with the one record or without it.
+worst R, and the law of R does not depend on the data. So the release may be said to
+fail for some R of small total probability, if the sample has its ideal law given any
+other R. It is said to fail if R has fewer records than the `smallest` count of the
+table, or at least as many as the `largest` count. For any other R the table has the
+count of the sample, whether or not the one record is in it.
 """
 
 import functools
@@ -55,14 +59,16 @@ __all__ = [
 ]
 
 FAILURE_PROB = 2.0**-64
-"""Bound on the probability that a batch or a sample fails, and on the total variation
-of arrivals from their ideal law. `dpjax.acceptance.FAILURE_PROB` has room for it."""
+"""Bound on the probability that a batch or a Poisson sample fails (see *Failures*), and
+on the total variation between the law of arrivals and the ideal law. The bound of
+`dpjax.acceptance.FAILURE_PROB` includes it."""
 
 MAX_BLOCKS = 10**5
-"""Blocks of factors in the bound of `num_words`, of one factor for smaller batches."""
+"""The most blocks into which `num_words` divides the B factors of its bound. A batch of
+at most so many records has one factor in each block."""
 
 MAX_RECORDS = 2**31 - 1
-"""Records that can be numbered: JAX counts in 32 bits with a sign."""
+"""The most records that can be numbered, because JAX numbers rows in int32."""
 
 KEY_WORDS = 8
 """Number of uniform uint32 words that make a ChaCha20 key."""
@@ -86,7 +92,8 @@ def num_words(batch_size: int, num_records: int) -> int:
     p_i = (1 - i/n)(1 - r), where r is the probability of a discard. The numbers of
     words that fail, for i = 0, ..., B - 1, are independent and geometric. So by
     Chernoff's bound f or more words fail with probability at most
-    z^-f prod_i p_i / (1 - (1 - p_i) z), for every z > 1.
+    z^-f prod_i p_i / (1 - (1 - p_i) z), for every z > 1 for which all denominators are
+    positive.
     """
     if not 1 <= batch_size <= num_records // 2:
         raise ValueError(
@@ -113,19 +120,25 @@ def without_replacement(
     Parameters
     ----------
     words
-        Uniform uint32, ``(num_words(batch_size, num_records),)``. They are secret: the
-        subset amplifies privacy only while nobody knows it.
+        Uniform uint32, ``(num_words(batch_size, num_records),)``. They are secret,
+        because the subset amplifies privacy only while nobody knows it.
     batch_size, num_records
         Python integers B and n, with B at most n / 2.
 
     Returns
     -------
-    uint32 ``(batch_size,)``, distinct, in order of arrival. The first k of them are a
+    Distinct uint32 ``(batch_size,)``, in order of arrival. The first k of them are a
     uniform subset of size k.
+
+    Raises
+    ------
+    ValueError
+        If `words` has another shape, or as `num_words`.
 
     Notes
     -----
-    *Formal guarantees.* The set is uniform up to half of `FAILURE_PROB`.
+    *Formal guarantees.* The set is uniform, except if the pool has too few distinct
+    integers. That has at most half of the probability `FAILURE_PROB`.
     """
     count = num_words(batch_size, num_records)
     if words.shape != (count,):
@@ -147,13 +160,13 @@ def without_replacement(
 
 
 class Sample(NamedTuple):
-    """A Poisson sample of the records. Secret.
+    """A Poisson sample of the records. Both fields are secret.
 
     indices
         Numbers of records, uint32 ``(capacity,)``.
     is_drawn
-        Which of them are in the sample, bool ``(capacity,)``. Those in the sample are
-        distinct; their order carries no information.
+        Which entries of `indices` are in the sample, bool ``(capacity,)``. The entries
+        in the sample are distinct, and their order has no meaning.
     """
 
     indices: jax.Array
@@ -185,7 +198,8 @@ def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
     ----------
     words
         Uniform uint32, ``(num_poisson_words(sampling_prob, num_records),)``. They are
-        secret: the sample amplifies privacy only while nobody knows it or its size.
+        secret, because the sample amplifies privacy only while nobody knows it or its
+        size.
     sampling_prob, num_records
         Python numbers q and n; q is a multiple of 2^-32 in (0, 1].
 
@@ -201,8 +215,9 @@ def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
 
     Notes
     -----
-    *Formal guarantees.* The sample has its ideal law up to `FAILURE_PROB`: a half for
-    sizes outside the table, and a half for a pool with too few distinct integers.
+    *Formal guarantees.* The sample has its ideal law, except with probability
+    `FAILURE_PROB`. Half of that is for sizes outside the table of counts, and half for
+    a pool with too few distinct integers.
     """
     if sampling_prob == 1:
         every = jnp.arange(num_records, dtype=jnp.uint32)
@@ -221,13 +236,13 @@ def poisson(words: jax.Array, sampling_prob: float, num_records: int) -> Sample:
 
 
 def _is_large(capacity: int, num_records: int) -> bool:
-    """Whether coins for all records take less time than a pool for this capacity."""
+    """Whether tossing a coin for every record is faster than drawing a pool."""
     return 8 * capacity > num_records
 
 
 @functools.lru_cache
 def _counts(sampling_prob: float, num_records: int) -> counts.Table:
-    """The law of the size of a Poisson sample, without tails."""
+    """The law of the size of a Poisson sample, without its tails."""
     scaled = sampling_prob * 2**32
     if not (0 < scaled < 2**32 and scaled == int(scaled)):
         raise ValueError(
@@ -243,15 +258,17 @@ def _counts(sampling_prob: float, num_records: int) -> counts.Table:
 
 
 class Arrivals(NamedTuple):
-    """Arrivals of records, one arrival an entry, in any order. Secret.
+    """Arrivals of records, one in an entry, in any order. All fields are secret.
 
     indices
-        Numbers of records, uint32 ``(capacity,)``. Entries that are no arrivals hold
-        zero, because reading scattered records would take longer.
+        Numbers of the records that arrive, uint32 ``(capacity,)``. An entry without an
+        arrival is zero. With other numbers there, reading the records would take
+        longer.
     is_drawn
         Which entries are arrivals, bool ``(capacity,)``.
     coins
-        Uniform uint32 ``(capacity,)``, independent of all else, for thinning.
+        Uniform uint32 ``(capacity,)``, independent of all else. The caller uses them to
+        thin the arrivals.
     """
 
     indices: jax.Array
@@ -276,8 +293,8 @@ def arrivals(words: jax.Array, rate: float, num_records: int) -> Arrivals:
 
     Notes
     -----
-    *Formal guarantees.* The law is the ideal one up to a total variation of
-    `FAILURE_PROB`, if the words of ChaCha20 are uniform.
+    *Formal guarantees.* The total variation between the law of the arrivals and the
+    ideal law is at most `FAILURE_PROB`, if the words of ChaCha20 are uniform.
     """
     numbers, width = _arrivals(rate, num_records)
     size = numbers.largest
@@ -309,7 +326,10 @@ def _check_numbered(num_records: int) -> None:
 
 @functools.lru_cache
 def _arrivals(rate: float, num_records: int) -> tuple[counts.Table, int]:
-    """The law of the number of arrivals, without tails, and w."""
+    """The law of the number of arrivals, without its tails, and w.
+
+    These are the arrivals before some are dropped (see the module docstring).
+    """
     _check_numbered(num_records)
     width = 2**32 // num_records
     mean = rate * 2**32 / width

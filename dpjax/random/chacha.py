@@ -1,10 +1,10 @@
 """Uniform words from the cipher ChaCha20 (RFC 7539), on the host and on the device.
 
-A run takes the randomness of its steps from `tape`, on the host. A step that needs a
-word for every record would make the tape too long. It takes a key of 256 bits from the
-tape and expands the key with `expand`, on the device that holds the data. Both rely on
-one assumption: without the key, the words of the cipher cannot be told from uniform
-words.
+A run draws the random words of its steps with `tape`, on the host. A step that needs a
+word for every record would make the tape too long. Such a step takes a key of 256 bits
+from the tape, and `expand` computes words from the key on the device that holds the
+data. Both functions rely on one assumption: without the key, the words of the cipher
+cannot be told from uniform words.
 """
 
 import jax
@@ -24,9 +24,10 @@ def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:
     key
         32 secret bytes.
     stream
-        Number of the stream below 2^96; streams of one key are independent.
+        Number of the stream, below 2^96. Streams of one key are independent.
     shape
-        Shape of the array returned, at most 2^36 words, the length of one stream.
+        Shape of the array that is returned. It has at most 2^36 words, the length of
+        one stream.
     """
     nonce = bytes(4) + stream.to_bytes(12, "little")
     cipher = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
@@ -35,16 +36,16 @@ def tape(key: bytes, stream: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def expand(key: jax.Array, start, count: int) -> jax.Array:
-    """Words from `start` to ``start + count`` of the stream of `key` with nonce zero.
+    """Words `start` to ``start + count - 1`` of the stream of `key` with nonce zero.
 
     Parameters
     ----------
     key
-        Eight secret uniform uint32 words, used for one stream only.
+        Eight secret uniform uint32 words, ``(8,)``, used for this stream only.
     start
-        A multiple of 16, a Python integer or traced.
+        Place of the first word: a multiple of 16, a Python integer or traced.
     count
-        Number of uint32 words.
+        Number of words.
 
     Returns
     -------
@@ -75,7 +76,8 @@ QUARTERS = (
     *((i, 4 + i, 8 + i, 12 + i) for i in range(4)),
     *((i, 4 + (i + 1) % 4, 8 + (i + 2) % 4, 12 + (i + 3) % 4) for i in range(4)),
 )
-"""The four words that each quarter round mixes: columns first, then diagonals."""
+"""Numbers of the four words that each quarter round of a double round mixes: those of
+the columns, then those of the diagonals."""
 
 
 def _quarter_round(x, a, b, c, d):

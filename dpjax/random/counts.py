@@ -1,7 +1,8 @@
 """Random counts by inversion of their distribution function, in 96 bits.
 
-For laws like the binomial and the Poisson: on both sides of the mode the chances fall,
-and so do the ratios of neighbouring chances. Nothing here reads data.
+The laws are those like the binomial and the Poisson: with the distance from the mode
+the probabilities of the counts fall, and so do the ratios of neighbouring
+probabilities. Nothing here reads data.
 """
 
 import itertools
@@ -27,9 +28,9 @@ class Table(NamedTuple):
         The range of the counts in the table.
     thresholds
         P(count <= k) in units of 2^-96, for each count k in the table but the largest.
-        The probability of every count but the most likely one is rounded up to a whole
-        unit, so it is at least its ideal one. Each threshold is given as three uint32
-        words, the most significant first, in an array ``(3, largest - smallest)``.
+        Each threshold is three uint32 words, the most significant first, in a column of
+        an array ``(3, largest - smallest)``. The probability of every count in the
+        table is rounded up to a whole unit, except that of the mode.
     """
 
     smallest: int
@@ -47,26 +48,26 @@ def tabulate(
     mode
         The most likely count.
     ratio
-        ``k -> P(count = k) / P(count = k - 1)``, for k >= 1; zero above the largest
-        count of a bounded law. It is called while Decimal numbers have 50 digits.
+        ``k -> P(count = k) / P(count = k - 1)``, for k >= 1. It is zero above the
+        largest count of a bounded law. It is called while Decimal numbers have 50
+        digits.
     tails
-        Bound on the probability of both tails together, if they began `spare` counts
-        earlier.
+        Bound on the probability of both tails together, if `spare` were 0.
     spare
-        How many counts the table goes on for where both tails are that small. It ends
+        Number of counts by which the table is longer than that on each side. It ends
         earlier at 0, and at the largest count of a bounded law.
 
     Notes
     -----
-    Let p be the chance of a count, and r p that of its neighbour further from the mode.
-    As the ratios fall, the counts beyond the first one have at most the probability
-    r p / (1 - r).
+    Let p be the probability of a count, and r p that of its neighbour farther from the
+    mode. As the ratios fall, all counts beyond the first one have together a
+    probability of at most r p / (1 - r).
     """
     with localcontext(prec=50):
         negligible = Decimal(tails) / 2
 
         def side(ratios):
-            """Chances in units of the mode's, to `spare` beyond the negligible."""
+            """Probabilities of one side's counts over that of the mode."""
             chances, chance, left = [], Decimal(1), spare
             for r in ratios:
                 if chance * r <= negligible * (1 - r):
@@ -90,7 +91,7 @@ def tabulate(
 
 
 def draw(words: jax.Array, table: Table) -> jax.Array:
-    """Draw a count from three uniform uint32 words."""
+    """Draw a count from three uniform uint32 words, ``(3,)``; an int scalar."""
     high, middle, low = (words[i] for i in range(WORDS))
     first, second, third = table.thresholds
     reached = (middle == second) & (low >= third)
