@@ -1,8 +1,8 @@
-"""Programs of functions that are made anew in every fit.
+"""A cache of compiled programs, for functions that are traced in every fit.
 
-JAX tells programs apart by the identity of their functions. A function of the user may
-read what changes between two fits, such as a variable of a notebook, so it is traced in
-every fit. Only programs of the same text are compiled once.
+JAX caches programs by the identity of their functions. But a function of the user may
+read a value that changes between two fits, such as a variable of a notebook. So it is
+traced in every fit, and programs with the same text are compiled only once.
 """
 
 import hashlib
@@ -15,15 +15,15 @@ import jax
 __all__ = ["QUICKLY", "compiled", "evaluated"]
 
 QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 1}
-"""Options of XLA for programs that run once or seldom. Compilation takes half the time
-on a CPU, and programs are about as fast."""
+"""Options of XLA for programs that run once or seldom. On a CPU, compilation takes half
+the time with them, and the programs are about as fast."""
 
 if jax.__version_info__[:2] == (0, 10):
-    # XLA stops at an option that it does not know.
+    # XLA raises an error for an option that it does not know.
     QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 MAX_PROGRAMS = 64
-"""Programs that a process keeps."""
+"""The most programs that a process keeps. The least recently used one goes first."""
 
 _programs: OrderedDict[str, Callable] = OrderedDict()
 
@@ -54,10 +54,10 @@ def compiled(function: Callable, *arguments) -> Callable:
 
 
 def evaluated(function: Callable, *arguments):
-    """What `function` returns for arguments that are no tracers, within a trace too.
+    """The value of `function` for arguments that are no tracers, also within a trace.
 
-    It is traced whole. Under `jax.ensure_compile_time_eval` alone, each of its
-    operations on constants would be a program of its own.
+    The function is compiled as one program. With `jax.ensure_compile_time_eval` alone,
+    each of its operations on constants would be a program of its own.
     """
     program = compiled(function, *arguments)
     with jax.ensure_compile_time_eval():

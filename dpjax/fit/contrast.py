@@ -82,10 +82,11 @@ def _products(directions: jax.Array) -> jax.Array:
 
 
 def difference(scores: Scores) -> jax.Array:
-    """The mean over the nodes h_j of h_0 - h_j, clipped to norm one; ``(d,)``.
+    """The mean over the nodes h_j of clip_1(h_0 - h_j), ``(d,)``.
 
-    The scores are in units of the clip norm. The search uses this function, because it
-    needs no centre of the clipped nodes, and so works far from the posterior.
+    Here clip_1 shortens a vector to Euclidean norm one, if it is longer, and the scores
+    are in units of the clip norm. The search uses this function, because it needs no
+    centre of the clipped nodes, and so works far from the posterior.
     """
     apart = scores.observed[None] - scores.nodes
     shrink = jnp.minimum(1.0, 1.0 / length(apart, scores.directions))
@@ -178,7 +179,7 @@ def contrast(scores: Scores, slope_bound, norm: MixedNorm | None = None) -> Cont
 
         phi H (1[|e_0| > 1] - sum w 1[|e| > 1]).
 
-    `Contrast.lost` is this with the trace of H for H, where phi tr H is at most one.
+    `Contrast.lost` is this number with min(1, phi tr H) in place of phi H.
 
     Parameters
     ----------

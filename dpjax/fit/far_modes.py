@@ -1,10 +1,11 @@
-"""Modes of what a release implies, wherever they are. Reads no data.
+"""The mode of the posterior that a release implies, however far away it is.
 
-The objective is -log N(S; n m(t), Sigma) - log prior(t), with m(t) from records that
-are simulated at t. Steps are Gauss and Newton's, with the curvature of the prior in
-place of its Hessian. In a curved valley, a step to the right position may look worse
-than none at first. So some undamped steps are made whatever they lead to, and Levenberg
-and Marquardt's method goes on from the best position that they visited.
+No data are read. The objective, -log N(S; n m(t), Sigma) - log prior(t), is minimised
+over t, with m(t) from records that are simulated at t. The method is that of Gauss and
+Newton. The inverse of the prior's covariance takes the place of the Hessian of -log
+prior. In a curved valley, a step in the right direction may lead to a larger value of
+the objective at first. So some undamped steps are made whatever they lead to. Then the
+method of Levenberg and Marquardt goes on from the best position that they visited.
 """
 
 from collections.abc import Callable
@@ -21,34 +22,35 @@ from dpjax.fit.record_model import RecordModel, Window
 __all__ = ["Law", "Prior"]
 
 NUM_DRAWS = 2048
-"""Positions that records are predicted at, first from the prior."""
+"""Number of draws of the prior, and number of positions of `Law.predicted`."""
 
 NUM_FAR = 2048
-"""Records that are simulated at each position on the way to the mode."""
+"""Number of records that are simulated at each position on the way to the mode."""
 
 UNDAMPED_STEPS, DAMPED_STEPS = 10, 100
-"""Towards the mode."""
+"""The most undamped and damped steps towards the mode."""
 
 NUM_STARTS = 16
-"""Where searches for the mode begin, at most: the center of a window, and draws of the
-prior."""
+"""The most searches for the mode. The first begins at the center of the window, the
+others at draws of the prior."""
 
 MAX_EXCESS = 5.0
-"""A mode explains the release if the log density there is at least the mean of the
-prior's log density over draws of the prior, less this. The two are about equal where
-only noise and chance keep the release from its mean."""
+"""A mode explains the release if the log density there (minus the objective) is more
+than the mean of the log prior over draws of the prior, less this. The two are about
+equal if only noise and chance keep the release from its mean."""
 
 NUM_SPREAD = 32
-"""Approximate draws of what a release implies."""
+"""Number of approximate draws of the posterior that a release implies."""
 
 NUM_FAR_SPREAD = 256
-"""Records that are simulated at each position on the way to one of these."""
+"""Number of records that are simulated at each position on the way to such a draw."""
 
 MAX_GAIN = 1e-4
-"""Twice the gain in log density, expected of a step, below which none is made."""
+"""A search ends if twice the gain in log density that is expected of the next step is
+at most this."""
 
 SPREAD_STEPS = 10
-"""Undamped, towards each draw."""
+"""Number of undamped steps towards each draw."""
 
 
 class Prior(NamedTuple):
@@ -57,9 +59,9 @@ class Prior(NamedTuple):
     logprior_fn
         ``t -> scalar``.
     draws
-        ``(NUM_DRAWS, d)``.
+        Draws of the prior, ``(NUM_DRAWS, d)``.
     root
-        A triangular root of the inverse of their covariance, ``(d, d)``.
+        A lower triangular root of the inverse of the draws' covariance, ``(d, d)``.
     """
 
     logprior_fn: Callable[[jax.Array], jax.Array]
@@ -68,7 +70,10 @@ class Prior(NamedTuple):
 
     @classmethod
     def of(cls, logprior_fn, prior_sample_fn, like, is_wide: bool) -> "Prior":
-        """The prior of positions like `like`; see `own_precision`."""
+        """The prior of positions that have the structure of `like`.
+
+        `is_wide` is as in `dpjax.fit.precision.own_precision`.
+        """
         keys = jax.random.split(jax.random.key(0), NUM_DRAWS)
         draws = jax.vmap(lambda key: ravel_pytree(prior_sample_fn(key))[0])(keys)
         with jax.enable_x64(True):
@@ -79,12 +84,15 @@ class Prior(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """What is minimised, at a position.
+    """The objective and its derivatives at a position.
 
+    position, value
+        The position ``(d,)``, and the objective there.
     force, curvature
-        Negative gradient, and a positive matrix in place of the Hessian.
+        The negative gradient ``(d,)``, and a positive definite matrix in place of the
+        Hessian ``(d, d)``.
     gain
-        Twice what a step may gain.
+        Twice the decrease of the objective that is expected of an undamped step.
     """
 
     position: jax.Array
@@ -95,10 +103,16 @@ class _Fit(NamedTuple):
 
 
 class Law(NamedTuple):
-    """What a release S, together with the prior, says about the parameter.
+    """The posterior of the parameter t, given a release S.
 
-    window, total, root
-        The window and S of the release, and a triangular root of Sigma, ``(d, d)``.
+    model, prior
+        The model of a record, and the prior.
+    window, total
+        The window of the release, and S ``(d,)``.
+    root
+        A lower triangular root of Sigma, ``(d, d)``.
+    num_records
+        n.
     """
 
     model: RecordModel
@@ -109,10 +123,12 @@ class Law(NamedTuple):
     num_records: int
 
     def mode(self) -> jax.Array:
-        """The mode that a search from the center of the window reaches.
+        """The mode of the posterior, ``(d,)``.
 
-        It may end where the release is not explained, as where two components of a
-        mixture are alike. Then others begin at draws of the prior, until it is.
+        The first search begins at the center of the window. It may end at a position
+        that does not explain the release (`MAX_EXCESS`), such as one at which two
+        components of a mixture are alike. Then further searches begin at draws of the
+        prior, until one ends at a position that does.
         """
         center = self.window.center[None]
         starts = jnp.concatenate([center, self.prior.draws[: NUM_STARTS - 1]])
@@ -131,7 +147,7 @@ class Law(NamedTuple):
         return jax.lax.while_loop(is_sought, search, carry)[0].position
 
     def _unknown(self, start) -> _Fit:
-        """Worse than any position."""
+        """A `_Fit` with an infinite objective, which any other is better than."""
         infinite = jnp.asarray(jnp.inf)
         precision = self.prior.root @ self.prior.root.T
         return _Fit(start, infinite, start, precision, infinite)
@@ -139,10 +155,11 @@ class Law(NamedTuple):
     def predicted(self, mode: jax.Array) -> jax.Array:
         """Positions at which to simulate records that may be in the data.
 
-        They are modes, had S and the prior other noise: approximate draws of the law.
-        The slope of the mean is computed at the mode alone. The search for each of the
-        others starts there, and corrects the slope by Broyden's (1965) first update
-        after every step.
+        They are `NUM_SPREAD` approximate draws of the posterior, repeated to
+        ``(NUM_DRAWS, d)``. Each is the mode for an S with additional noise and a prior
+        with a random push. The slope of the mean is computed at `mode` alone. The
+        search for each draw starts there, and corrects the slope by Broyden's (1965)
+        first update after every step.
         """
         with jax.enable_x64(self.model.is_wide):
             shape = NUM_SPREAD, 2, len(mode)
@@ -173,7 +190,10 @@ class Law(NamedTuple):
         return jnp.tile(draws, (NUM_DRAWS // NUM_SPREAD, 1))
 
     def _fit(self, t, mean, slope, push=0.0) -> _Fit:
-        """-log N(S; n m(t), Sigma) - log prior(t) - t^T push, from m and its slope."""
+        """The objective at t, from m(t) and its slope.
+
+        It is -log N(S; n m(t), Sigma) - log prior(t) - t^T push, up to a constant.
+        """
         residual = self.total - self.num_records * mean
         residual = solve_triangular(self.root, residual, lower=True)
         slope = solve_triangular(self.root, self.num_records * slope, lower=True)
@@ -186,11 +206,11 @@ class Law(NamedTuple):
         return _Fit(t, value, force, curvature, gain)
 
     def _minimum(self, start) -> _Fit:
-        """Where -log N(S; n m(t), Sigma) - log prior(t) is least."""
+        """The best position that a search from `start` visits."""
 
         def more(carry):
             _, best, _, count = carry
-            # A NaN goes on: it is not a mode.
+            # A gain of NaN is not that of a mode, so the search goes on.
             return ~(best.gain <= MAX_GAIN) & (count < UNDAMPED_STEPS + DAMPED_STEPS)
 
         def turn(carry):

@@ -1,10 +1,10 @@
-"""The precision of the user's functions, where all else is float64.
+"""Calls of the user's functions in their own precision, from code that uses float64.
 
-A model may read NumPy arrays of float64. Where x64 is off, JAX 0.10 makes them float32
-when it first traces the model, and keeps that form: traced again under
-``jax.enable_x64(True)``, the model would mix both types. Nor can JAX draw random
-float64 there. So functions of the user are called in the precision that the process has
-by default.
+A model may read NumPy arrays of float64. If x64 is off, JAX 0.10 makes them float32
+when it first traces the model, and keeps that form. If the model were traced again
+under ``jax.enable_x64(True)``, it would mix both types. JAX could not draw random
+float64 there either. So functions of the user are called with the x64 setting that the
+process has by default.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,22 @@ __all__ = ["is_wide", "own_precision", "unraveled"]
 
 
 def is_wide() -> bool:
-    """Whether numbers are float64 by default where this is called."""
+    """Whether JAX's default float is float64 where this is called."""
     return jnp.result_type(float) == jnp.float64
 
 
 def unraveled(like: Any, is_wide: bool) -> Callable[[jax.Array], Any]:
-    """``t -> position``: from a flat position to one with the structure of `like`."""
+    """``t -> position``, a function that unravels a flat position to one like `like`.
+
+    Its leaves have the default float type of the precision that `is_wide` describes.
+    """
     with jax.enable_x64(is_wide):
         zeros = jax.tree.map(lambda leaf: jnp.zeros(jnp.shape(leaf)), like)
         return ravel_pytree(zeros)[1]
 
 
 def own_precision(function: Callable, like: Any, is_wide: bool) -> Callable:
-    """A function of a position as a function of flat float64, with a float64 value.
+    """`function` as a function of a flat float64 position, with a float64 value.
 
     Parameters
     ----------

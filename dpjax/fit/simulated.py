@@ -181,8 +181,8 @@ def simulated_fit(
     Raises
     ------
     ValueError
-        If `noise_multiplier` is not positive; from ``privacy``, if an n that is not
-        public is to be accounted for.
+        If `noise_multiplier` is not positive; from ``privacy``, if the neighbouring
+        relation does not keep the number of records.
 
     Notes
     -----

@@ -1,21 +1,23 @@
-"""Draws of the posterior that the last release of a fit implies. Reads no data.
+"""Draws from the posterior that the last release of a `simulated_fit` implies.
 
-With S its total, the posterior is prior(t) N(S; n m(t), Sigma). A draw solves
+No data are read. With S the released sum, the posterior of the parameter t is
+proportional to prior(t) N(S; n m(t), Sigma). A draw is a solution t of the equation
 
-    n m(t) = S + N(0, Sigma)
+    n m(t) = S + N(0, Sigma).
 
-for t, so draws are independent, and they are resampled with the weights
-prior(t) / |det m'(t)|. If records leave a direction undetermined, or too few solutions
-are of use, chains of NUTS draw.
+So draws are independent. They are resampled with weights that are proportional to
+prior(t) |det m'(t)|^-1. If the records leave a direction undetermined, or if too few
+solutions are usable, chains of NUTS draw from the posterior.
 
-Near theta, m(t) is a mean over records from the model at theta, weighted with their
-likelihood ratios w = p(x | t) / p(x | theta):
+Let theta be the position of the release. For t near theta, m(t) is a mean over records
+from the model at theta, weighted with their likelihood ratios
+w = p(x | t) / p(x | theta):
 
     m(t) = m(theta) + E[(w - 1) (clip(g) - m(theta))].
 
-That takes no simulation at t, and holds for discrete records as well. The part of w
-that is linear in the score s is b^T s, with b fitted to log w by least squares. That
-part of the mean, E[clip(g) s^T] b, is known from many more records.
+No records are simulated at t, and records may be discrete. The part of w that is linear
+in the score s is b^T s, with b fitted to log w by least squares. The part of the mean
+that is due to it, E[clip(g) s^T] b, is known from many more records.
 """
 
 import functools
@@ -40,41 +42,48 @@ from dpjax.release.nominal import nominal_size
 __all__ = ["draws"]
 
 NUM_NEAR = 2048
-"""Records whose likelihood ratios make up m(t)."""
+"""Number of simulated records with which m(t) is computed."""
 
 EXCESS = 1.25
-"""Equations that are solved, over draws that are wanted."""
+"""Number of equations that are solved, over the number of draws that are wanted."""
 
 MAX_STEPS = 8
-"""Steps of Broyden's method towards a solution, and half of those of Newton's."""
+"""The most steps of Broyden's method. Newton's method may take twice as many."""
 
 TOLERANCE, MAX_RESIDUAL = 0.002, 0.02
-"""Residual in sds of S at which steps end, and of solutions that are kept."""
+"""The largest residual, in sds of S, with which the steps towards a solution end; and
+the largest one of a solution that is used."""
 
 NUM_DETERMINANTS, MAX_SPREAD = 128, 0.03
-"""Solutions whose determinants are computed together, and the sd of the logarithms of
-the first of them below which those of the others are taken to be the same."""
+"""Number of solutions in a block, whose determinants |det m'(t)| are computed together;
+and the sd of the logarithms in the first block below which all determinants are taken
+to be the same."""
 
 NUM_FITTED = 4
-"""Such blocks, the last of which checks a quadratic function that fits the others. It
-stands for the rest if its errors there have an sd below `MAX_SPREAD`."""
+"""Number of blocks whose determinants are computed before a quadratic function is
+tried. It is fitted to the logarithms in all of these blocks but the last. If its errors
+in the last one have an sd of at most `MAX_SPREAD`, it is used for all further
+blocks."""
 
 MIN_USABLE = 0.5
-"""Effective share of the solutions below which chains draw instead."""
+"""Chains draw if the share of usable solutions is below this, or if the effective
+number of weighted solutions is less than this times the number of equations."""
 
 NUM_CHAINS = 16
 NUM_WARMUP = 300
 STEPS_PER_DRAW = 2
-"""Of NUTS. On a ring, successive states have a correlation of about .5."""
+"""The number of chains of NUTS, the steps of their warm-up and the steps per draw. On a
+ring, successive states have a correlation of about .5."""
 
 NUM_NEAR_CHAINS = 512
+"""Number of simulated records with which the chains compute m(t)."""
 
 NUM_CHECKED = 64
-"""Draws at which the fit check is made."""
+"""Number of draws at which the excess that the model expects is computed."""
 
 
 class Known(NamedTuple):
-    """What draws know.
+    """How the draws were made, and how well they are determined.
 
     position_error
         Root mean square distance, in posterior standard deviations, by which noise and
@@ -82,7 +91,7 @@ class Known(NamedTuple):
     num_directions
         Number of directions that records inform about.
     are_independent
-        Whether each draw is a solution of its own, not a state of a chain.
+        Whether each draw is a solution of its own, and not a state of a chain.
     fit_check
         How much the scores of the records vary, over how much the model says they do.
     clipped
@@ -119,9 +128,9 @@ def draws(
     Parameters
     ----------
     posterior, simulate_fn, nominal_num_records
-        As of `simulated_fit`. No data are read.
+        Those that `dpjax.fit.simulated.simulated_fit` was given. No data are read.
     released
-        Info of its step.
+        The info of the step of that fit.
     rng_key
         A JAX key. It need not be secret.
     num_draws
@@ -134,7 +143,7 @@ def draws(
     positions
         Leaves ``(num_draws, ...)``.
     known
-        What they know.
+        How they were made, and how well they are determined.
 
     Warns
     -----
@@ -175,7 +184,11 @@ def draws(
 
 
 def _position_error(released: Released, effective: float) -> float:
-    """Of a mean over `effective` = n / T records, in sds of that mean without error."""
+    """The sd that clipping and noise add, in sds of the posterior without these errors.
+
+    It is the root mean square over the directions that records inform about, for
+    `effective` = n / T.
+    """
     information = np.asarray(released.information)
     inverse = np.linalg.pinv(information, rtol=RANK_TOLERANCE, hermitian=True)
     variance = np.trace(inverse @ np.asarray(released.error)) / effective
@@ -183,10 +196,11 @@ def _position_error(released: Released, effective: float) -> float:
 
 
 def _checks(functions, released, found) -> tuple[FitCheck, float]:
-    """The fit check at draws `found`, ``(num_draws, d)``, and the share clipped.
+    """The fit check, and the share of records whose score is clipped.
 
-    At each draw, the model expects another excess. How these differ is an error of the
-    check, as are chance and noise.
+    The excess that the model expects differs between the draws `found`,
+    ``(num_draws, d)``. Its variance over the draws is added to the variances of noise
+    and of chance.
     """
     chosen = np.linspace(0, len(found) - 1, NUM_CHECKED).astype(int)
     excesses_at = functools.partial(_excesses, functions)
@@ -204,7 +218,7 @@ def _checks(functions, released, found) -> tuple[FitCheck, float]:
 
 
 class _Functions(NamedTuple):
-    """What the compiled functions are specialised to."""
+    """The functions and constants that the compiled programs are specialised to."""
 
     logprior_fn: Callable[[jax.Array], jax.Array]
     model: RecordModel
@@ -213,7 +227,15 @@ class _Functions(NamedTuple):
 
 
 class _Near(NamedTuple):
-    """The law of S given a parameter near theta."""
+    """The law of S given a parameter t near theta, as functions of t.
+
+    residual
+        (S - n m(t)) in sds of S, ``(d,)``.
+    slope
+        Minus the derivative of the residual, ``(d, d)``.
+    logprior
+        The log prior, a scalar.
+    """
 
     residual: Callable[[jax.Array], jax.Array]
     slope: Callable[[jax.Array], jax.Array]
@@ -221,12 +243,13 @@ class _Near(NamedTuple):
 
     @classmethod
     def of(cls, functions: _Functions, released: Released, count) -> "_Near":
-        """Residual (S - n m(t)) in sds of S, its negative derivative, and log prior."""
+        """The law for a release, from `count` records that are simulated at theta."""
         center, model = released.position, functions.model
         records = model.simulate(center, count)
         scores = model.scores(center, records)
         centered = released.window(scores) - released.mean[None]
-        # b = fit @ log w; a ridge stands for directions that scores leave out.
+        # b = fit @ log w. The ridge makes the solution unique if all scores are zero in
+        # some direction.
         scale = jnp.sqrt(jnp.diag(scores.T @ scores)) + 1e-300
         scaled = scores / scale[None]
         ridge = RANK_TOLERANCE * jnp.eye(len(center))
@@ -255,7 +278,7 @@ class _Near(NamedTuple):
 
 
 def _solutions(functions, num_draws, rng_key, released):
-    """Solutions, resampled; None if too few of them are of use."""
+    """Resampled solutions, ``(num_draws, d)``; None if too few of them are usable."""
     solve_key, offset_key = jax.random.split(rng_key)
     count = int(EXCESS * num_draws)
     solve = functools.partial(_solve, functions, count)
@@ -308,7 +331,7 @@ def _solve(functions, count, rng_key, released):
 
         def newton(carry):
             t, residual, count = carry
-            # At first towards equations on the way from those that the center solves.
+            # The first steps aim at residuals between that of the center and zero.
             aim = jnp.maximum(1 - (count + 1) / MAX_STEPS, 0) * start[1]
             t += jnp.linalg.solve(near.slope(t), residual - aim)
             return t, near.residual(t) + normal, count + 1
@@ -318,7 +341,7 @@ def _solve(functions, count, rng_key, released):
             broyden,
             (*start, 0),
         )
-        # Where the cheap steps went astray, those that cost more start afresh.
+        # If Broyden's cheap steps have not led to a solution, Newton's start afresh.
         begin = jax.tree.map(
             lambda a, b: jnp.where(is_open(residual), a, b), start[:2], (t, residual)
         )
@@ -336,9 +359,9 @@ def _solve(functions, count, rng_key, released):
 def _log_determinants(functions, released, solutions) -> np.ndarray:
     """log |det m'(t)| at each of the solutions, up to a constant.
 
-    Most of the time would go into them, as each takes the scores of `NUM_NEAR` records.
-    But where a posterior is nearly normal, they are nearly all the same, and elsewhere
-    they are often close to a quadratic function of t.
+    A determinant takes the scores of `NUM_NEAR` records, so computing all of them would
+    take most of the time. If a posterior is nearly normal, they are nearly the same.
+    Otherwise their logarithms are often close to a quadratic function of t.
     """
 
     def at(solutions, released):
@@ -365,10 +388,11 @@ def _log_determinants(functions, released, solutions) -> np.ndarray:
 
 
 def _continued(blocks, points) -> np.ndarray | None:
-    """Predicted values at the later points, from known values at the first of them.
+    """Values at the later points, as predicted from the known values at the first ones.
 
     A quadratic function of the points is fitted to all blocks of known values but the
-    last one. None if its errors there are too large.
+    last one. The result is None if its errors in the last block are too large, or if it
+    has more coefficients than a block has values.
     """
     known = np.concatenate(blocks)
     units = (points - points.mean(0)) / points.std(0)
@@ -385,9 +409,12 @@ def _continued(blocks, points) -> np.ndarray | None:
 
 
 def _excesses(functions, released, positions):
-    """E |clip(g)|^2 / C^2 at each position, less that at theta, and its variance.
+    """Moments of |clip(g)|^2 / C^2 under the model.
 
-    The third is the share of records with |g| > C at theta.
+    Returns
+    -------
+    Its mean at each of the positions, less that at theta, ``(positions,)``; its
+    variance at theta; and the share of records with |g| > C at theta.
     """
     model = functions.model
     window = released.window
@@ -405,7 +432,7 @@ def _excesses(functions, released, positions):
 
 
 def _chains(functions, num_draws, rng_key, released):
-    """States of NUTS, ``(num_draws, d)``; the chains take turns."""
+    """States of NUTS, ``(num_draws, d)``, of one chain after another in turn."""
     near = _Near.of(functions, released, NUM_NEAR_CHAINS)
     center = released.position
 

@@ -19,12 +19,13 @@ log(-log b_i) and log(-log c_i) are normal.
 - c_i is the share of the information that the records have in direction i of U. The
   columns of U are eigenvectors of the slope as released.
 
-Most b_i and c_i are nearly one, but a few may be any share. The records may say nothing
-where the public covariates lead to expect that they do. This is so for a group that
-only the public covariates have, or for the difference of two covariates that only the
-public ones tell apart. And clipping loses most of what a rare covariate says. Noise
-turns U towards directions in which it makes the slope seem small. The prior of the c_i
-allows for that: it is closer to one than that of the b_i.
+Most b_i and c_i are nearly one, but a few may have any value below one. For the records
+may say nothing where the public covariates lead to expect that they do. Examples are a
+group that only the public covariates have, and the difference of two covariates that
+only differ in the public data. Also, clipping loses most of the information about the
+effect of a rare covariate. Noise turns U towards directions in which it makes the slope
+seem small. The prior of the c_i allows for that: it is closer to one than that of the
+b_i.
 
 *Likelihood.* With Gaussian noise, J is observed in three ways: by its release; by the
 differences between the scores s_k that were released at different places y_k; and by
@@ -36,11 +37,12 @@ is
 The search has led to y_1, where the score is about zero. So J (y - y_1) is a priori
 about N(0, alpha^2 I). Without this, small scores would be explained by a small J.
 
-*Scatter.* The covariance of the clipped scores is at least J diag(gamma)^-1 J, by the
-inequality of Cauchy and Schwarz. For J is their covariance with the scores before
-clipping, and diag(gamma) is the covariance of the latter. Clipping adds to this lower
-bound. The sum is taken to be proportional to the bound: t is such that Q has the trace
-of J, and rho is such that rho Q has the trace of the covariance of the clipped scores.
+*Scatter.* The scatter, which is the covariance of the clipped scores, is at least
+J diag(gamma)^-1 J. This is the inequality of Cauchy and Schwarz, as J is the covariance
+of the clipped scores with the scores before clipping, and diag(gamma) is the covariance
+of the latter. Clipping makes the scatter larger than this bound. It is taken to be
+proportional to the bound: t gives Q the trace of J, and rho gives rho Q the trace of
+the scatter.
 
 *Sampling.* Elliptical slice sampling (Murray, Adams and MacKay 2010) draws J from the
 posterior. Its ellipses are not those of the prior, but those of a law that is close to

@@ -1,4 +1,8 @@
-"""Whether few components of a record's score are large, as where it is of one group."""
+"""The choice of a mixed norm, for models in which a record's score is sparse.
+
+A record's score is sparse if few of its components are large. An example is a model
+with an effect for each of many groups, where a record belongs to one group.
+"""
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -9,8 +13,8 @@ from dpjax.release.mixed_norm import MixedNorm
 __all__ = ["sparse_norm"]
 
 MAX_SHARE = 0.16
-"""Most that (E |s_i|)^2 is of E s_i^2 where a component is single: a fourth of what it
-is of a normal variate."""
+"""A component s_i of the score is single if (E |s_i|)^2 / E s_i^2 is at most this. The
+ratio is four times as large for a normal variate."""
 
 
 def sparse_norm(
@@ -19,21 +23,24 @@ def sparse_norm(
     prior_precision: np.ndarray,
     num_records: float,
 ) -> MixedNorm | None:
-    """A norm for the scores of made-up records.
-
-    It is None if no component is single, if there are too many for K-norm noise, or if
-    the prior is too vague to make the information positive.
+    """The mixed norm that suits the scores of made-up records.
 
     Parameters
     ----------
     scores
-        Along the parameters, ``(m, d)``.
+        Scores of m records with respect to the parameters, ``(m, d)``.
     weights
-        Their probabilities, ``(m,)``.
+        Probabilities of the scores, ``(m,)``.
     prior_precision
-        Of the parameters, ``(d, d)``.
+        Precision of the prior of the parameters, ``(d, d)``.
     num_records
         n, times the tempering.
+
+    Returns
+    -------
+    The norm; None if no component is single, if there are too many components for
+    K-norm noise, or if the prior is so vague that the information is not positive
+    definite.
     """
     dim = scores.shape[1]
     if dim > MAX_K_NORM_DIM:
@@ -55,5 +62,6 @@ def sparse_norm(
     turned[:, order] = solve_triangular(root, scores[:, order].T, lower=True).T
     mean_square = weights @ np.asarray(norm(turned)) ** 2
     ratio = np.sqrt(mean_square / (weights @ np.sum(turned**2, axis=1)))
-    # Rounded, as it is part of the program of a fit, which may go on elsewhere.
+    # The ratio is part of the program of a fit, which another machine may resume. It is
+    # rounded so that it is the same there.
     return MixedNorm(norm.single, dim, round(float(ratio), 4))

@@ -207,10 +207,9 @@ def _bracket(
 
 
 def _boundary(excess: Callable, cheap: float, costly: float) -> float:
-    """The logarithm of the last value that fits between `cheap` and `costly`.
+    """The logarithm of a value that fits, close to values that do not fit.
 
-    Both are logarithms, and only the first of them fits. Values within a quarter of
-    `RELATIVE_TOLERANCE` beyond the result do not fit.
+    `cheap` and `costly` are logarithms of two values, of which only the first fits.
     """
     known = {}
 

@@ -1,8 +1,8 @@
-"""The accounting methods: which apply to a list of events, and what each says.
+"""The accounting methods: which of them apply to a list of events, and their bounds.
 
 `dpjax.privacy.accountant` describes the methods. Every function here takes events that
-`check_events` returned, and ignores the numerical error of releases in floating point,
-which the accountant adds.
+`check_events` returned. The bounds are those of ideal releases; the accountant adds the
+numerical error of releases in floating point.
 """
 
 import math
@@ -47,24 +47,31 @@ FAST_METHODS = (*CHEAP_METHODS, "pld")
 METHODS = (*CHEAP_METHODS, *SLOW_METHODS)
 
 MAX_EXACT_BITS = 5_000
-"""Accept bits up to which "best" tries "exact", which takes seconds for so many."""
+"""The most accept bits for which "best" tries "exact", which takes seconds for them."""
 
 MAX_RDP_KINDS = 16
-"""Kinds of events up to which "best" tries "rdp" beside "pld", which is tighter."""
+"""The most different events for which "best" tries "rdp" beside "pld", which is
+tighter."""
 
 
 MAX_TIGHT_ORDER = 32
-"""Order up to which `_rough_curve` is tight."""
+"""The highest Renyi order at which `_rough_curve` is tight."""
 
 STRIDE = 10
-"""One in so many Renyi orders is estimated first."""
+"""`_estimated` first estimates the divergence at one in so many Renyi orders."""
 
 BLOCK = 5
-"""So many neighbouring Renyi orders are bounded together."""
+"""Number of neighbouring Renyi orders at which divergences are bounded together."""
 
 
 class Bound(NamedTuple):
-    """What one method says of the ideal releases: delta(epsilon) and epsilon(delta)."""
+    """The bound of one method on ideal releases.
+
+    delta
+        ``epsilon -> delta``.
+    epsilon
+        ``delta -> epsilon``, in nats.
+    """
 
     delta: Callable[[float], float]
     epsilon: Callable[[float], float]
@@ -141,14 +148,14 @@ def _is_unbounded(event) -> bool:
 def bounds(
     events, method: str, names: Container[str] = METHODS
 ) -> Iterator[tuple[str, Bound]]:
-    """Compute, one by one, what the chosen methods that are among `names` say."""
+    """Names and bounds of the chosen methods that are among `names`, one by one."""
     for name in choose(events, method):
         if name not in names:
             continue
         try:
             bound = _BOUNDS[name](events)
         except ValueError:
-            # "exact" refuses bits that give away too much; "best" does without it.
+            # "exact" refuses bits that give away too much. Then "best" leaves it out.
             if method != "best":
                 raise
         else:
@@ -156,7 +163,10 @@ def bounds(
 
 
 def _inverted(delta: Callable[[float], float]) -> Bound:
-    """The bound of a profile; inversions of it share most of their evaluations."""
+    """The bound whose profile is ``delta(epsilon)``; its epsilon is found by inversion.
+
+    Evaluations are cached, because inversions for several deltas share most of them.
+    """
     delta = lru_cache(maxsize=1024)(delta)
     return Bound(delta, lambda value: conversions.invert_delta(delta, value))
 
@@ -187,7 +197,10 @@ def _gdp(events) -> Bound:
 
 
 def mu_squared(events) -> float:
-    """mu^2 of the Gaussian differential privacy of Gaussian events."""
+    """mu^2 of events that are Gaussian releases or post-processing of them.
+
+    Together they are mu-GDP.
+    """
     return sum(n / event.gaussian.noise_multiplier**2 for event, n in events)
 
 
@@ -200,9 +213,10 @@ def _zcdp(events) -> Bound:
 
 
 def _rho(event) -> float:
-    """zCDP cost of one event.
+    """rho of one event, which is rho-zCDP.
 
-    That of Barker's bit is D^2 / 8, because A'' <= 1/4 in the notation of `bits.renyi`.
+    For a bit of Barker's family with the sensitivity D it is D^2 / 8, because
+    A'' <= 1/4 in the notation of `bits.renyi`.
     """
     if event.gaussian is not None:
         return 1 / (2 * event.gaussian.noise_multiplier**2)
@@ -232,7 +246,10 @@ def _rdp(events) -> Bound:
 
 
 def rough_epsilon(events, delta: float) -> float:
-    """Estimate of epsilon by Renyi orders, nats, which certifies nothing."""
+    """Estimate of epsilon in nats, from estimated Renyi divergences.
+
+    It may be too small, so it certifies nothing.
+    """
     curve, orders = _estimated(
         events, lambda curve, orders: curve + conversions.rdp_excess(orders, delta)
     )
@@ -242,17 +259,18 @@ def rough_epsilon(events, delta: float) -> float:
 def renyi_curve_at_best(events, value_fn: Callable) -> tuple[np.ndarray, np.ndarray]:
     """Composed Renyi divergences at a few of `ORDERS`, the best order among them.
 
-    The search starts where estimates are best, and ends where no neighbour is better.
-    None better is missed, because the value is quasi-convex in the order alpha: a
-    convex function, (alpha - 1) D_alpha and more, over alpha - 1.
+    The search starts at the order that is best by estimates, and ends at an order that
+    is better than its neighbours. It does not miss a better one, because the value is
+    quasi-convex in the order alpha: it is (alpha - 1) D_alpha plus other terms, which
+    is convex, divided by alpha - 1.
 
     Parameters
     ----------
     events
         Checked (event, count) pairs.
     value_fn
-        ``(divergences, orders) -> (m,)``: what the best order makes least, such as
-        epsilon at a given delta.
+        ``(divergences, orders) -> values``, ``(m,)`` each. The best order has the least
+        value, such as epsilon at a given delta.
 
     Returns
     -------
@@ -279,9 +297,9 @@ def renyi_curve_at_best(events, value_fn: Callable) -> tuple[np.ndarray, np.ndar
 
 
 def _estimated(events, value_fn: Callable) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates in place of the divergences of `renyi_curve_at_best`.
+    """Estimated divergences, and their orders, for `renyi_curve_at_best`.
 
-    They are those of one in `STRIDE` orders, and of all next to the best of these.
+    The orders are one in `STRIDE` of `ORDERS`, and all that are near the best of these.
     """
     coarse = _composed(events, 0, None, STRIDE, estimate=True)
     best = STRIDE * int(np.argmin(value_fn(*coarse)))
@@ -293,7 +311,7 @@ def _estimated(events, value_fn: Callable) -> tuple[np.ndarray, np.ndarray]:
 def _composed(
     events, *window: int | None, estimate: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Divergences at the orders ``ORDERS[slice(*window)]``, and these orders."""
+    """Composed divergences at ``ORDERS[slice(*window)]``, nats, and these orders."""
     curve = np.sum(
         [n * _curve(event, estimate, *window) for event, n in events], axis=0
     )
@@ -319,9 +337,9 @@ def _curve(event, estimate: bool, *window) -> np.ndarray:
 
 
 def renyi_curve(event, orders, estimate: bool = False) -> np.ndarray:
-    """Renyi divergences of one event, nats, ``(m,)``.
+    """Upper bounds on the Renyi divergences of one event, nats, ``(m,)``.
 
-    What bounds accept bits are estimates on request: see `renyi.supremum`.
+    With `estimate`, those of accept bits are estimates: see `renyi.supremum`.
     """
     orders = np.asarray(orders, np.float64)
     match event:
@@ -356,7 +374,11 @@ def _batch_curve(event, orders, estimate: bool) -> np.ndarray:
 
 
 def _rough_curve(bit: AcceptBit, orders: np.ndarray) -> np.ndarray:
-    """Divergences of a bit, tight at low orders, on which a batch depends most."""
+    """Bounds on the divergences of a bit, nats, ``(m,)``.
+
+    They are tight up to `MAX_TIGHT_ORDER`. The divergences of a batch depend most on
+    those low orders.
+    """
     bound, is_low = renyi.closed_form(bit, orders), orders <= MAX_TIGHT_ORDER
     if is_low.any():
         bound[is_low] = renyi.rdp(bit, orders[is_low])
@@ -374,7 +396,7 @@ def only_bit(events) -> AcceptBit:
 
 
 def other_profile(events) -> exact.Curve:
-    """delta(epsilon) of the events that are no accept bits, for method "exact"."""
+    """delta(epsilon) of the events other than accept bits, for method "exact"."""
     others = tuple((e, n) for e, n in events if not isinstance(e, AcceptBit))
     return pld.compose(others).delta if others else exact.no_release
 

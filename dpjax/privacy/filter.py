@@ -1,42 +1,47 @@
-"""Privacy filters: budgets for releases that are chosen as the outputs come in.
+"""Privacy filters: budgets for releases that are chosen in view of earlier outputs.
 
 The accountant's bounds are for a list of events that is fixed before the first output
-is seen. If a release is chosen in view of earlier outputs, the epsilon of the list that
-came out can be too small a claim: whoever chooses can go on just where it went well.
-Sums over all releases that stay below a constant fixed in advance remain sound:
+is seen. If releases are chosen in view of earlier outputs, the accountant's epsilon of
+the list that resulted can be too small, because one can choose to continue only where
+the outputs gave much away. A claim remains sound if it rests on a sum over all releases
+that stays below a constant fixed in advance. There are three such sums:
 
 - the number of releases, if all are of one kind [Zhu, Dong and Wang 2022];
-- of Renyi divergences at one order [Feldman and Zrnic 2021, Theorem 3.1];
-- of mu^2, if every release is mu-GDP [Smith and Thakurta 2022, Theorem 2.1; Koskela,
-  Tobaben and Honkela 2023, Theorem 7].
+- the sum of Renyi divergences at one order [Feldman and Zrnic 2021, Theorem 3.1];
+- the sum of mu^2, if every release is mu-GDP [Smith and Thakurta 2022, Theorem 2.1;
+  Koskela, Tobaben and Honkela 2023, Theorem 7].
 
 Bits without a finite Renyi divergence add their total variation to delta, however they
 are chosen (`dpjax.privacy.bits.total_variation`).
 
-*Plans.* Fixing the events does not mean fixing their order. Say that at most so many
-events of each kind are fixed before the first output. Then the accountant's bound on
-all of them holds for whatever part of them is released, and in whatever order, with
-every choice made in view of the outputs before.
+*Plans.* It is enough to fix the events; their order may be chosen later. Suppose that
+the largest number of events of each kind is fixed before the first output. Then the
+accountant's bound on all of them holds for any part of them that is released, in any
+order, even if every choice is made in view of earlier outputs.
 
-For neighbouring data let p(o) and q(o) be the probabilities of an output o, and for
-w >= 0 let H(w) be the sum of (p - w q)+ over all outputs, so that delta(epsilon) is
-H(e^epsilon). Let every kind of event be dominated by a pair of distributions (P, Q)
-[Zhu, Dong and Wang 2022]: no release of the kind has a larger H at any w than the pair
-has. For a multiset S of events let H_S be that of the product of their pairs. *No
-adaptive choice of events from S exceeds H_S.* This is clear if S is empty, and follows
-by induction. If the first event is of kind i with output o, what follows is chosen
-from S without one i, call it T, so that
+*Proof.* For neighbouring data let p(o) and q(o) be the probabilities of an output o,
+and for w >= 0 let H(w) be the sum of (p - w q)+ over all outputs, so that
+delta(epsilon) is H(e^epsilon). Let every kind of event be dominated by a pair of
+distributions (P, Q) [Zhu, Dong and Wang 2022]. This means that no release of the kind
+has a larger H than the pair at any w. For a multiset S of events let H_S be the H of
+the product of their pairs. The claim is that no adaptive choice of events from S has a
+larger H than H_S. It is clear if S is empty, and follows by induction. Let the first
+event be of kind i with output o, and let T be S without one event of kind i. All later
+events are chosen from T, so that
 
     H(w) <= sum over o of p(o) H_T(w q(o) / p(o)) <= H_S(w).
 
-The first step is the induction. The middle is H of the first event and the product of T
-released side by side, and replacing the event by its dominating pair gives the product
-of S, in which the order has no part. So the bound is the same for every i, and choosing
-i at random averages it. Whoever stops early is dominated by the product of fewer pairs,
-which is post-processing of H_S. The same induction holds where the bound on several
-events of a kind is not a product: H_T is then a mean of the kind's own bound over the
-other pairs, and these means can be exchanged ("exact"); or bounds add, at each Renyi
-order ("rdp", "zcdp") or as total variations ("tv").
+The first inequality is the induction hypothesis. The expression in the middle is H of
+the first event released together with the product of T. The second inequality replaces
+the first event by its dominating pair. That gives the product of S, which does not
+depend on the order. So the bound is the same for every i, and it also holds if i is
+chosen at random, because that averages H. Stopping early is dominated by a product of
+fewer pairs, which is post-processing of the product of S.
+
+The same induction holds for methods whose bound on several events of a kind is not the
+H of a product. For "exact", H_T is a mean of the kind's own bound over the other pairs,
+and such means can be exchanged. For "rdp" and "zcdp", bounds add at each Renyi order,
+and for "tv" total variations add.
 """
 
 import math
@@ -69,47 +74,51 @@ __all__ = ["AdaptiveRule", "RdpFilter"]
 
 
 ALIKE_SHARE = 0.9
-"""Share of delta for the case that all runs are alike."""
+"""Share of delta that a rule keeps for the case that all runs are alike."""
 
 MIN_GAIN = 0.03
-"""Gain in events above which a rule keeps a share of delta for that case."""
+"""A rule keeps that share of delta only if it then allows more events of the first kind
+than a Renyi filter, by more than this relative amount."""
 
 NOISE_MULTIPLIERS = [0.01 * 1.01**power for power in range(2000)]
-"""Where `AdaptiveRule.least_noise` looks. Releases of the last, 4e6, say nothing."""
+"""The noise multipliers among which `AdaptiveRule.least_noise` finds its answer. A
+release with the largest, 4e6, says nothing."""
 
 
 @dataclass(frozen=True)
 class AdaptiveRule:
-    """How runs add up, of which each is chosen in view of the outputs before it.
+    """The cost of several runs, each of which is chosen in view of earlier outputs.
 
-    The events of a first run, or of a plan of runs, were fixed before any output, so
-    that run or plan costs what the accountant says. A further run is accepted only if
-    the sum over all stays below the filter's constant, and so on. This is sound in both
-    cases: if the first run or the plan alone exceeds the constant, no run is accepted
-    after it and the accountant's bound holds; if it does not, all runs together stay
-    below the constant.
+    The events of the first run, or of a plan of runs, are fixed before any output. So
+    that run or plan costs what the accountant says. Each later run is accepted only if
+    the sum over all runs stays below the constant of a filter. There are two cases, and
+    the rule is sound in both. If the first run or plan alone exceeds the constant, no
+    run is accepted after it, and the accountant's bound holds. Otherwise all runs
+    together stay below the constant.
 
-    Runs are *alike* if all their events are of the one kind that the first run had, or
-    if that run's events were Gaussian and all others are. The accountant's bound on so
-    many events of one kind holds however each is chosen in view of the others [Zhu,
-    Dong and Wang 2022], and fewer of them cost no more. So their number is
-    a filter, and so is mu^2 of Gaussian events. Neither loses anything.
+    If the events of the first run are of one kind, later runs are *alike* if all their
+    events are of that kind. If the first run has Gaussian releases, or several kinds of
+    events, runs are alike if all events are Gaussian releases or post-processing of
+    them. The accountant's bound on a number of events of one kind holds however each is
+    chosen in view of the others [Zhu, Dong and Wang 2022], and fewer of them cost no
+    more. So their number is a filter, and so is the sum of mu^2 of Gaussian events.
+    Neither filter loses anything against the accountant.
 
-    After the first event that is not alike, the filter is that of one Renyi order.
-    Whether such an event comes may depend on the outputs, so each of the two cases has
-    a share of delta. This is sound because every sequence of outputs belongs to one
-    case. In the first it has the probability that it would have if only runs that are
-    alike were accepted, in the other case the probability that it would have under the
-    Renyi filter alone. Each of these two processes keeps epsilon at its share of delta,
-    and the two shares add.
+    From the first run on that is not alike, the filter is the sum of Renyi divergences
+    at one order. Whether such a run comes may depend on the outputs, so each of the two
+    cases has a share of delta. This is sound because every sequence of outputs belongs
+    to one of the cases. In the first case it has the probability that it would have if
+    only runs that are alike were accepted. In the second case it has the probability
+    that it would have under the Renyi filter alone. Each of these two processes is
+    (epsilon, delta)-private with its share of delta, and the shares add up to delta.
 
     Parameters
     ----------
     order
-        The Renyi order, above 1.
+        The Renyi order of the filter, above 1.
     alike_share
-        Share of delta, in [0, 1), of the case that all runs are alike. The other case
-        has the rest.
+        Share of delta, in [0, 1), for the case that all runs are alike. The other case
+        has the rest of delta.
 
     Raises
     ------
@@ -128,12 +137,12 @@ class AdaptiveRule:
 
     @classmethod
     def of(cls, events, budget: Budget) -> "AdaptiveRule":
-        """The rule that loses least if all that follows resembles the `events`.
+        """The rule that loses least if all later runs resemble the first one.
 
         Parameters
         ----------
         events
-            List of (event, count) of a first run.
+            List of (event, count) of the first run.
         budget
             The budget of all runs together.
         """
@@ -144,19 +153,19 @@ class AdaptiveRule:
 
     @classmethod
     def renyi(cls, events, budget: Budget) -> "AdaptiveRule":
-        """The rule of one Renyi order that loses least, whatever the `events` are.
+        """The rule of one Renyi order, with no share of delta for runs that are alike.
 
-        The parameters are those of `of`.
+        Parameters are those of `of`. The order is the best one for such `events`.
         """
         return cls(_typical_order(check_events(events), budget, 1.0), 0.0)
 
     def delta(self, runs, epsilon: float) -> float:
-        """delta at which everything together is (epsilon, delta)-DP, at most 1.
+        """Delta at which all runs together are (epsilon, delta)-DP, at most 1.
 
         Parameters
         ----------
         runs
-            The lists of (event, count) of every run, in order.
+            A list of (event, count) for every run, in order. The first may be a plan.
         epsilon
             Nats.
         """
@@ -170,9 +179,10 @@ class AdaptiveRule:
         return error.delta(partial(self._renyi_delta, events), epsilon)
 
     def epsilon(self, runs, delta: float) -> float:
-        """Epsilon at which everything together is (epsilon, delta)-DP.
+        """Epsilon at which all runs together are (epsilon, delta)-DP, nats.
 
-        It is infinite if `delta` cannot be reached with an epsilon of up to 500.
+        `runs` are as in `delta`. Epsilon is infinite if `delta` cannot be reached, or
+        only with an epsilon above 500.
         """
         if len(runs) == 1:
             return accountant.epsilon(runs[0], delta)
@@ -186,9 +196,10 @@ class AdaptiveRule:
         Parameters
         ----------
         step_events
-            List of (event, count) of one step, or ``number of steps -> list``.
+            List of (event, count) of one step, or a function ``num_steps -> list``, as
+            in `accountant.max_steps`.
         runs
-            As in `delta`: the runs before.
+            The runs so far, as in `delta`. The list may be empty.
         budget
             The budget of all runs together.
         """
@@ -219,7 +230,7 @@ class AdaptiveRule:
     def least_noise(self, runs, budget: Budget) -> float:
         """Least noise multiplier of one more Gaussian release that the budget pays for.
 
-        It says, in one number, how much of a budget is left.
+        This number says how much of the budget is left.
 
         Parameters
         ----------
@@ -228,7 +239,8 @@ class AdaptiveRule:
 
         Returns
         -------
-        A noise multiplier, to 1 % above the least; infinite if nothing is left.
+        The least of `NOISE_MULTIPLIERS` that fits. They begin at 0.01 and are 1 %
+        apart. It is infinite if nothing is left.
         """
 
         def fits(noise_multiplier: float) -> bool:
@@ -239,7 +251,7 @@ class AdaptiveRule:
         return NOISE_MULTIPLIERS[index] if index < len(NOISE_MULTIPLIERS) else math.inf
 
     def _method_if_alike(self, runs) -> str | None:
-        """The accountant's method for runs that are alike; None if they are not."""
+        """Name of the accountant's method for runs that are alike; None for others."""
         first, events = check_events(runs[0]), _joined(runs)
         if not self.alike_share:
             return None
@@ -258,7 +270,11 @@ class AdaptiveRule:
 
 
 def _gains_if_alike(events, budget: Budget) -> bool:
-    """Whether the Renyi filter loses much if all runs are like these `events`."""
+    """Whether a Renyi filter loses much if all runs are like the `events` of the first.
+
+    It does for Gaussian events. For others it does if the filter of one kind allows
+    more events, by more than `MIN_GAIN`.
+    """
     if _are_gaussian(events):
         return True
     if len(events) > 1 or not _bounded(events):
@@ -276,7 +292,10 @@ def _joined(runs):
 
 
 def _is_one_kind(events) -> bool:
-    """Whether the events are of one kind, for which Gaussian DP is not the best."""
+    """Whether the events are of one kind other than a Gaussian release.
+
+    Gaussian releases have a better filter, the sum of mu^2.
+    """
     return len(events) == 1 and not isinstance(events[0][0], GaussianRelease)
 
 
@@ -285,7 +304,7 @@ def _are_gaussian(events) -> bool:
 
 
 def _bounded(events) -> list:
-    """Those of the events that have a finite Renyi divergence."""
+    """The (event, count) pairs of events with a finite Renyi divergence."""
     return [pair for pair in events if total_variation.variation(pair[0]) is None]
 
 
@@ -300,10 +319,11 @@ def _typical_order(events, budget: Budget, share: float) -> float:
 
 
 def _best_order(events, epsilon: float, delta: float) -> tuple[float, float]:
-    """The Renyi order at which most such `events` fit, and the limit at that order.
+    """The Renyi order at which the most copies of `events` fit, and its limit.
 
-    The limit is the divergence that converts to epsilon at delta [Canonne, Kamath and
-    Steinke 2020, Proposition 12]. If it is not positive, nothing fits.
+    The limit is the divergence of that order that converts to epsilon at delta
+    [Canonne, Kamath and Steinke 2020, Proposition 12], in nats. If it is not positive,
+    nothing fits.
     """
 
     def limit(orders: np.ndarray) -> np.ndarray:
@@ -318,15 +338,16 @@ def _best_order(events, epsilon: float, delta: float) -> tuple[float, float]:
 
 
 class RdpFilter:
-    """Refuse the step that would exceed the budget, however steps are chosen.
+    """A filter that refuses the step that would exceed the budget.
 
-    One Renyi order is fixed before the run. While the sum of the divergences at that
-    order stays below a constant, the whole run keeps the budget, even though each event
-    depends on earlier outputs [Feldman and Zrnic 2021, Theorem 3.1]. Choosing the order
+    Steps may be chosen in view of earlier outputs. One Renyi order is fixed before the
+    run. As long as the sum of the divergences at that order stays below a constant, the
+    whole run keeps the budget [Feldman and Zrnic 2021, Theorem 3.1]. Choosing the order
     afterwards would not be sound.
 
-    The sensitivity of a bit can change with every step. A bit is charged as one whose
-    sensitivity is on a grid, less than 1 % higher, so that most costs can be looked up.
+    The sensitivity of a bit may change with every step. A bit is charged as one with
+    the next sensitivity on a grid, which is less than 1 % higher. So most divergences
+    need not be computed again.
 
     Parameters
     ----------
@@ -336,8 +357,8 @@ class RdpFilter:
         List of (event, count). The fixed order is the best one for composing such
         steps.
     max_steps
-        Number of typical steps whose numerical error is taken off the budget in
-        advance. A step whose numerical error would exceed that is refused.
+        Number of typical steps whose numerical error is subtracted from the budget in
+        advance. A step is refused if the numerical error of all steps would exceed it.
 
     Raises
     ------
@@ -383,8 +404,8 @@ class RdpFilter:
 
         Returns
         -------
-        True if the step was charged; False if it does not fit, and then nothing was
-        charged and the step must not run.
+        True if the step was charged. False if it does not fit: then nothing was charged
+        and the step must not run.
 
         Raises
         ------
@@ -405,9 +426,10 @@ class RdpFilter:
 
     @property
     def epsilon_spent(self) -> float:
-        """Epsilon at `delta` of what has been charged so far, nats; at most `epsilon`.
+        """Epsilon at `delta` of the steps charged so far, nats, at most `epsilon`.
 
-        It is for planning. The guarantee of an adaptive run is the whole budget.
+        It is for planning only, because the guarantee of an adaptive run is the whole
+        budget.
         """
         if self._spent == 0:
             return 0.0
@@ -418,15 +440,16 @@ class RdpFilter:
 
 
 def _rounded_up(event):
-    """A bit that costs no less than the event and is one of few; other events as is.
+    """For a bit, a bit on a grid that costs no less; any other event unchanged.
 
-    That a Poisson bit costs no less is shown in `bits.poisson_renyi`, *Monotone*.
+    `bits.poisson_renyi` shows, at *Monotone*, that the Poisson bit costs no less.
     """
     match event:
         case AcceptBit():
             return replace(event, sensitivity=_up(event.sensitivity, 256))
         case PoissonAcceptBit():
-            # Round k up too, as it need not come out the same in every step.
+            # k of `bits.poisson_renyi` is rounded up too, because rounding errors make
+            # it differ from step to step.
             kappa = _up(event.bound / (event.max_odds - 1), 2**20)
             excess = _up(event.max_odds - 1, 256)
             return replace(event, bound=kappa * excess, max_odds=1 + excess)
@@ -434,6 +457,6 @@ def _rounded_up(event):
 
 
 def _up(value: float, resolution: int) -> float:
-    """The next power of 2^(1/resolution), up to rounding above `value`."""
+    """The smallest power of 2^(1/resolution) at or above `value`, with a margin."""
     power = math.ceil(resolution * math.log2(value)) / resolution
     return 2.0**power * (1 + 1e-12)

@@ -1,10 +1,10 @@
-"""The paper's back ends for the model of a trace: NUTS, and Laplace's approximation.
+"""The paper's methods of drawing from the model of a trace: NUTS, and Laplace's.
 
-They are here to check `exact_draws` and to compare with the paper. Laplace's
-approximation is the normal about the mode of the log density of (phi*, u, r). The
-paper's code differs from it in two ways, and so does `laplace` with ``is_published``:
-it adds log sig(softplus(u)) to the log density once per step, though its prior is on u,
-and it leaves r where it started, at zero.
+They serve to check `exact_draws`, and for comparisons with the paper. Laplace's
+approximation is a normal law at the mode of the log density of (phi*, u, r). The
+paper's code differs from it in two ways, and so does `laplace` with ``is_published``.
+First, it adds log sig(softplus(u)) to the log density once per step, although its prior
+is on u. Second, it leaves r at zero, where it started.
 """
 
 import functools
@@ -25,11 +25,15 @@ WARMUP = 1000
 
 ADAM_STEPS = 3000
 STEP_SIZE = 0.1
-"""Of Adam at the start, in units of tau and r_0."""
+"""Number of steps of Adam towards the mode; and its step size at the start, in units of
+tau for u and of r_0 for r."""
 
 
 def nuts(model: TraceModel, rng_key: jax.Array, num_samples: int):
-    """Draws of phi* and u, both ``(count, num_samples)``, by one chain for all."""
+    """Draws of phi* and u, both ``(count, num_samples)``.
+
+    One chain of NUTS moves the parameters of all `count` components together.
+    """
     with jax.enable_x64(True):
         optimum, u = _chain(model, rng_key, num_samples)
         return np.asarray(optimum).T, np.asarray(u).T
@@ -70,13 +74,14 @@ def laplace(
     num_samples: int,
     is_published: bool = False,
 ):
-    """Draws of phi* and u, both ``(count, num_samples)``, from the normal."""
+    """Draws of phi* and u from the normal law, both ``(count, num_samples)``."""
     rng = generator(rng_key)
     if is_published:
         model = model._replace(sampling_error_sd=np.zeros_like(model.sampling_error_sd))
     with jax.enable_x64(True):
         mode, precision = map(np.array, _mode(model, is_published))
-    # Components without r keep it at its mode, zero.
+    # For components without a sampling error, r is fixed at zero. Its row of the
+    # precision is replaced by that of an independent variable, whose draws are unused.
     without = model.sampling_error_sd == 0
     precision[without, 2, :], precision[without, :, 2] = 0.0, 0.0
     precision[without, 2, 2] = 1.0
@@ -88,7 +93,10 @@ def laplace(
 
 @functools.partial(jax.jit, static_argnums=1)
 def _mode(model, is_published):
-    """(phi*, u, r) of the highest density, and minus the second derivatives there."""
+    """The mode (phi*, u, r) and minus the Hessian there, for each component.
+
+    Their shapes are ``(count, 3)`` and ``(count, 3, 3)``.
+    """
 
     def log_density(model, point):
         optimum, u, r = point
@@ -98,7 +106,7 @@ def _mode(model, is_published):
         return value
 
     def at(scaled):
-        """The point with these u and r and the best phi* for them."""
+        """The point with these u and r, and with the phi* of the highest density."""
         u = model.slope + model.slope_sd * scaled[0]
         r = model.sampling_error_sd * scaled[1]
         return conditional(model, u, r, jnp)[0], u, r

@@ -1,4 +1,4 @@
-"""The part of a trace of DPVI that is near enough to the optimum to be linear.
+"""A test for the part of a trace of DPVI in which gradients are linear in phi.
 
 `noise_aware` assumes that the released gradients are linear in the released parameters.
 Far from the optimum they are not: the curvature changes, clipping bends the gradients,
@@ -12,13 +12,14 @@ is about chi-squared with B - 1 degrees of freedom, or smaller because the regre
 absorbs some of it. The sum over all P components is about chi-squared with P (B - 1)
 degrees of freedom.
 
-The longest end of the trace that passes this test is used. The first fifth is always
-left out: a drift that is hidden by the noise passes the test, and can still move the
-optimum by one sd. The test reads only what was released, so it costs no privacy.
+`num_warmup` finds the longest final part of the trace that passes this test. It always
+leaves out the first fifth, because a drift that is hidden by the noise passes the test
+and can still move the optimum by one sd. The test reads only what was released, so it
+costs no privacy.
 
 If the step size times the curvature is below about 5 / n, the trace has not yet come
-back from where the noise took it. Such traces fail more often than the level says, as
-they should.
+back from where the noise took it. Such traces fail the test more often than its level
+says, as they should.
 """
 
 import jax
@@ -32,7 +33,10 @@ __all__ = ["num_warmup", "p_values"]
 
 
 def p_values(infos, *, num_blocks: int = 10) -> np.ndarray:
-    """Probability that residuals drift as much as these or more, if they are noise.
+    """p-values of the test for a drift of the residuals, for each chain.
+
+    A p-value is the probability that residuals drift as much or more if the gradients
+    are linear in the parameters.
 
     Parameters
     ----------
@@ -44,7 +48,7 @@ def p_values(infos, *, num_blocks: int = 10) -> np.ndarray:
     Returns
     -------
     Array
-        ``(num_chains,)``.
+        The p-values, ``(num_chains,)``.
 
     Raises
     ------

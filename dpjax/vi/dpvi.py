@@ -1,28 +1,33 @@
-"""DPVI: variational inference on noisy clipped gradients, an optax update a step.
+"""DPVI: variational inference with noisy clipped gradients, one optax update per step.
 
-The guide theta = t(phi, e), e standard normal, is fitted by ascent on
+The guide is theta = t(phi, e), where e is standard normal and phi are its parameters.
+It is fitted by ascent on
 
-    ELBO(phi) = E_e[T sum_i l_i(t(phi, e)) + log prior(t(phi, e))] + entropy(phi),
+    ELBO(phi) = E_e[T sum_i l_i(t(phi, e)) + log prior(t(phi, e))] + entropy(phi).
 
-with K draws e_k a step that all records share. The data enter its gradient through the
-likelihood alone; the gradients of the prior and the entropy are exact and are added
-after the noise. Of the likelihood either
+Here l_i is the log-likelihood of record i, and T the tempering. Each step makes K draws
+e_k, which all records share. The data enter the gradient through the likelihood alone.
+The gradients of the prior and of the entropy are exact, and are added after the noise.
+There are two ways to release the gradient of the likelihood:
 
 - *aligned* (DPVIm): the gradient with respect to the K draws theta_k = t(phi, e_k) is
-  released, and the chain rule makes of it, without further cost,
+  released. The gradient with respect to phi follows from it by the chain rule, without
+  further cost of privacy:
 
       g = sum_k (d theta_k / d phi)^T G_k,
       G = T/q (sum over the sample of clip(grad_theta mean_k l_i(theta_k)) + noise).
 
   For a mean field and K = 1 the gradient of the location is G, and that of rho is
   softplus'(rho) * e * G. Clipping and noise act on K d numbers, whatever the guide is.
-- *plain*: the gradient with respect to phi is released, preconditioned by w > 0, as
-  clip(w * grad_phi l_i) + noise, divided by w. The weights w put the parts of the
-  gradient on one scale, so that they share the noise alike: the gradient of rho is
-  smaller than that of the location by a factor of about s, the guide's sd.
+- *plain*: the gradient with respect to phi is released as the sum over the sample of
+  clip(w * grad_phi l_i), plus noise, divided by w and multiplied by T/q. The weights
+  w > 0 are a preconditioner. They put the parts of the gradient on one scale, so that
+  the noise is as large for all parts relative to the gradient. Without them, the
+  gradient of rho is smaller than that of the location by a factor of about s, the
+  guide's sd.
 
-Each record enters the sample with chance q. A run keeps phi and the noisy gradient of
-every step, and draws from the guide at the mean of the phi that it kept.
+Each record enters the sample with probability q. A run keeps phi and the noisy gradient
+of every step, and draws from the guide at the mean of the phi that it kept.
 
 References: Jalko, Dikmen and Honkela 2017 (plain); Jalko, Prediger, Honkela and Kaski
 2022 (aligned); noise-aware DPVI, AISTATS 2025, arXiv 2410.19371 (preconditioned). These
@@ -53,12 +58,12 @@ __all__ = ["DPVIInfo", "DPVIState", "as_top_level_api", "dpvi", "init"]
 
 
 class DPVIState(NamedTuple):
-    """Where the optimiser stands. Public.
+    """The state of the optimiser. Public.
 
     position
-        Parameters of the guide.
+        phi, the parameters of the guide.
     optimizer_state
-        What the optax transformation remembers of the released gradients.
+        The state of the optax transformation, a function of the released gradients.
     """
 
     position: Any
@@ -66,15 +71,16 @@ class DPVIState(NamedTuple):
 
 
 class DPVIInfo(NamedTuple):
-    """What a step releases.
+    """What a step releases. Public.
 
     parameters
-        phi, where the gradient was taken: those of the state before the step.
+        phi at which the gradient was taken: the position of the state before the step.
     gradient
-        The noisy gradient of the ELBO there, prior and entropy included.
+        The noisy gradient of the ELBO there, including the prior and the entropy.
     noise_sd
-        Standard deviation of the Gaussian noise in each of its components. None without
-        noise, and if `aligned`, where the noise on rho is multiplied by the draws.
+        Standard deviation of the Gaussian noise on each component of the gradient. None
+        without noise. None also if `aligned`, because the noise on rho is then
+        multiplied by the draws.
     """
 
     parameters: Any
@@ -89,7 +95,10 @@ def init(
     *,
     rng_key: jax.Array | None = None,
 ) -> DPVIState:
-    """The guide about the public `position`; no data are read, no key is used."""
+    """The state with a guide whose mean is the public `position`.
+
+    No data are read, and no key is used.
+    """
     parameters = guide.init(position)
     return DPVIState(parameters, optimizer.init(parameters))
 
@@ -114,56 +123,61 @@ def as_top_level_api(
     Parameters
     ----------
     posterior
-        What to approximate, and the data.
+        The posterior to approximate, and the data.
     optimizer
-        An optax transformation of the noisy gradient of -ELBO, which is as large as
-        that of the whole data. The sd of its noise comes as the extra argument
-        ``noise_sd``.
+        An optax transformation of the noisy gradient of -ELBO. The gradient is a sum
+        over all records, not a mean. The sd of its noise is passed as the extra
+        argument ``noise_sd``.
     guide
         One of `dpjax.vi.guides`.
     l2_clip_norm
-        Bound on the norm of one record's gradient, in nats: with respect to the K draws
-        of theta if `aligned`, else w times that to the parameters. A norm that
-        clips many gradients moves the optimum, by 15 posterior sds where it clipped 9 %
-        of 50,000 records, and nothing that is released tells of it; see
+        Bound on the norm of one record's gradient, in nats. If `aligned`, this is the
+        gradient with respect to the K draws of theta; otherwise it is w times the
+        gradient with respect to the parameters. A bound that clips many gradients moves
+        the optimum, and no released number shows it. It moved the optimum by 15
+        posterior sds where it clipped 9 % of 50,000 records; see
         `dpjax.numpyro.l2_clip_norm`. Infinity takes the gradient of all records without
         noise, which is not private.
     noise_multiplier
         As in `GaussianSum`; `privacy.calibrate` finds the one that spends a budget.
     sampling_prob
-        q, the chance that a record enters a gradient.
+        q, the probability that a record enters a gradient.
     num_samples
-        K, draws from the guide a step.
+        K, the number of draws from the guide in each step.
     antithetic
-        Whether half of the draws mirror the other half about the location. In the
-        gradient of rho the terms e times the gradient of the location then cancel, so
-        that what a record adds is smaller by a factor of about s. A preconditioner of N
-        for rho clips about as much as one of sqrt(N) clips without mirrored draws.
+        Whether half of the draws mirror the other half about the location. The gradient
+        of rho has terms e times the gradient of the location, which then cancel. So the
+        gradient of rho that a record adds is smaller by a factor of about s. A
+        preconditioner of N for rho then clips about as much as one of sqrt(N) does
+        without mirrored draws.
     aligned
-        Whether the gradient with respect to the draws is released; else that with
-        respect to the parameters.
+        Whether the gradient with respect to the draws is released. Otherwise, the
+        gradient with respect to the parameters is released.
     preconditioner
         w, a pytree of positive numbers like the parameters of the guide, or a prefix of
         such a pytree: ``{"location": 1.0, "rho": 100.0}``. It must be public. Not for
         `aligned`.
     published
-        Whether prior and entropy are part of each record's loss, with weight 1/N. Then
-        they are clipped and sampled with the record's likelihood. Not for `aligned`.
+        Whether prior and entropy are part of each record's loss, with weight 1/N, as in
+        the papers. Then they are clipped and sampled with the record's likelihood. Not
+        for `aligned`.
     nominal_num_records
-        N of `published`. None is the number of records.
+        The N of `published`. None is the number of records.
 
     Raises
     ------
     ValueError
         If a parameter is out of range; from ``init``, if the position does not fit the
-        guide, or the preconditioner or the optimizer its parameters; from ``privacy``,
-        if an N that is not public is to be accounted for.
+        guide, or if the preconditioner or the optimizer does not fit the parameters of
+        the guide; from ``privacy``, if `l2_clip_norm` is infinite or `noise_multiplier`
+        zero, or if the neighbouring relation does not keep the number of records.
 
     Notes
     -----
-    *Formal guarantees.* A step releases one noisy sum of clipped gradients, which is a
-    Poisson sampled Gaussian release. State and info follow from it and are public. The
-    ELBO and the number of records in the sample are not released.
+    *Formal guarantees.* A step releases one noisy sum of clipped gradients over a
+    Poisson sample of the records, with Gaussian noise. State and info are functions of
+    it, and so are public. The ELBO and the number of records in the sample are not
+    released.
     """
     check_count("num_samples", num_samples)
     if antithetic and num_samples % 2:
@@ -196,7 +210,7 @@ def as_top_level_api(
     optimizer = optax.with_extra_args_support(optimizer)
 
     def weights_like(parameters):
-        """w, of the shapes of the parameters."""
+        """w as a pytree with the structure and the shapes of the parameters."""
         weights = jax.tree.broadcast(preconditioner, parameters)
         return jax.tree.map(jnp.full_like, parameters, weights)
 
@@ -239,7 +253,8 @@ def as_top_level_api(
 
         def contribution_fn(record):
             if aligned and len(normals) == 1:
-                # Of a batch of one draw, products with the record are not found.
+                # `gradient_parts` does not find products with the record in a batch of
+                # draws, even if it has one draw only.
                 draw = jax.tree.map(lambda leaf: leaf[0], draws)
                 return gradient_parts(posterior.loglikelihood_fn, draw, record)
             if aligned:

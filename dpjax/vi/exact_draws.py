@@ -1,8 +1,8 @@
 """Independent draws from the model of a trace, from a grid of (u, r) per component.
 
-The grids are moved to where the posterior mass is, and then u and r are drawn from
-their cells. So the draws are independent, and no Markov chain is needed. Given u and r,
-phi* is normal.
+The nodes of each grid are moved to where the posterior mass is. A cell is then drawn
+with its mass as probability, and u within the cell; r is that of a node. Given u and r,
+phi* is normal. So the draws are independent, and no Markov chain is needed.
 """
 
 import jax
@@ -27,9 +27,10 @@ def grid(model: TraceModel):
 
     Returns
     -------
-    The values of u, ``(count, CURVATURES)``; those of r, ``(count, ERRORS or 1)``; and
+    The values of u, ``(count, CURVATURES)``; the values of r, ``(count, ERRORS)``; and
     the mass of the cells between neighbouring u at each r,
-    ``(count, ERRORS or 1, CURVATURES - 1)``, which sums to one.
+    ``(count, ERRORS, CURVATURES - 1)``, which sums to one for each component. If no
+    component has a sampling error, r is zero, and its axis has length one.
     """
     tau = model.slope_sd
     # If the optimum is far from the mean of the trace, the gradient g pulls u up, until
@@ -66,7 +67,7 @@ def grid(model: TraceModel):
 
 
 def draws(model: TraceModel, rng_key: jax.Array, num_samples: int):
-    """Draws of phi* and u, both ``(count, num_samples)``."""
+    """Draws of phi* and u, both ``(count, num_samples)``, for `count` components."""
     rng = generator(rng_key)
     u, r, mass = grid(model)
     count, _, num_cells = mass.shape
@@ -89,7 +90,10 @@ def draws(model: TraceModel, rng_key: jax.Array, num_samples: int):
 
 
 def _mass(log_density, u, r):
-    """Mass of the cells between the u at each r, by the trapezoid rule; sums to one."""
+    """Mass of the cells between neighbouring u at each r, by the trapezoid rule.
+
+    It sums to one for each component.
+    """
     peak = log_density.max(axis=(-2, -1), keepdims=True)
     density = np.exp(log_density - peak)
     mass = (density[..., 1:] + density[..., :-1]) * np.diff(u)[..., None, :]
@@ -103,8 +107,9 @@ def _mass(log_density, u, r):
 def _moved(grid, mass):
     """A grid of the same size that is denser where the mass is.
 
-    Its density is the cube root of the posterior's, which is best for trapezoids, but a
-    tenth of the points stay spread as they were, so that no part of the range is lost.
+    The density of its points is proportional to the cube root of the posterior density,
+    which is best for the trapezoid rule. But about a tenth of the points stay spread as
+    they were, so that no part of the range is lost.
     """
     share = np.cbrt(mass * np.diff(grid) ** 2)
     share = share / share.sum(axis=-1, keepdims=True) + 0.1 / share.shape[-1]

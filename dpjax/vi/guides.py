@@ -1,4 +1,4 @@
-"""Gaussian guides, the families in which variational inference looks for the best.
+"""Gaussian guides: the families of distributions that variational inference fits.
 
 A guide is theta = m + s * (A e), where e is standard normal, m is the location,
 s = softplus(rho) are the scales of the d components, and A has one of the forms
@@ -29,14 +29,14 @@ __all__ = ["FullRank", "Guide", "LowRank", "MeanField"]
 
 @dataclass(frozen=True)
 class Guide:
-    """What the guides share.
+    """A Gaussian guide; the base class, whose components are independent.
 
     Parameters
     ----------
     dim
         d, the number of components of the position.
     init_scale
-        The scales s at the start.
+        The scale s of every component at the start.
 
     Raises
     ------
@@ -59,7 +59,7 @@ class Guide:
 
     @property
     def num_parameters(self) -> int:
-        """Number of entries of the parameters."""
+        """Number of entries of the parameters phi, in all leaves."""
         parameters = jax.eval_shape(self.init, jnp.zeros(self.dim))
         return sum(leaf.size for leaf in jax.tree.leaves(parameters))
 
@@ -81,23 +81,23 @@ class Guide:
         return unravel(location + jax.nn.softplus(parameters["rho"]) * correlated)
 
     def entropy(self, parameters) -> jax.Array:
-        """The exact entropy, in nats."""
+        """The exact entropy of the guide, in nats."""
         constant = self.dim * (1 + math.log(2 * math.pi)) / 2
         log_scale = jnp.sum(jnp.log(jax.nn.softplus(parameters["rho"])))
         return constant + log_scale + self.log_determinant(parameters)
 
     def sample(self, rng_key: jax.Array, parameters, num_samples: int):
-        """Independent draws: a pytree like the location, ``(num_samples, ...)``."""
+        """Independent draws of theta, a pytree with leaves ``(num_samples, ...)``."""
         dtype = parameters["rho"].dtype
         normals = jax.random.normal(rng_key, (num_samples, self.num_normals), dtype)
         return jax.vmap(self.transform, (None, 0))(parameters, normals)
 
     def correlate(self, parameters, normals):
-        """A e."""
+        """A e, ``(d,)``, from e, ``(num_normals,)``."""
         return normals
 
     def log_determinant(self, parameters):
-        """log det(A A^T) / 2."""
+        """log det(A A^T) / 2, the part of the entropy that is due to A."""
         return 0.0
 
 

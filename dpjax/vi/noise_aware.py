@@ -1,4 +1,4 @@
-"""Noise-aware DPVI: what the noise of a run leaves unknown about the optimum.
+"""Noise-aware DPVI: a posterior of the optimum, given the noisy trace of a run.
 
 The last or the mean parameters of DPVI miss the optimum phi* because of the noise, and
 the guide's own scales do not show by how much. A run of plain DPVI has gradients with
@@ -7,18 +7,21 @@ released parameters. `trace_model` has the likelihood and the priors of this reg
 Its posterior gives draws of phi* and of the curvature there, and the guide at each phi*
 gives a draw of theta. No data are read.
 
-The default prior of the curvature is the paper's, the regression's own estimate. With
-it the run is counted twice, and the curvature is taken as known better than it is, by a
-factor of sqrt(2). That prior is meant for curvatures well above one, where u and
-softplus(u) agree, and it pushes smaller ones up. The default prior of phi* is centred
-at the mean of the trace. Two priors do not look at the run: the prior of theta for
-phi*, and a guess for the curvature. At the optimum of a Gaussian mean field scale^2 a =
-1 (Opper and Archambeau 2009), so the guide's scales give the guess. Then the curvature
-in turn gives the scales of the optimum, about which the trace of rho says little.
+*Priors.* The default prior of the curvature a = softplus(u) is that of the paper, which
+is the regression's own estimate. So the run is counted twice, and the curvature seems
+to be known better than it is, by a factor of sqrt(2). That prior is meant for
+curvatures well above one, for which u and softplus(u) agree. It makes smaller
+curvatures larger. The default prior of phi* has its centre at the mean of the trace.
 
-The gradient in the paper is the sum over the sample of the gradients of the loss: that
-is minus q times the gradient here, and its noise has q times the sd. The rounding of
-released gradients, at most a sixteenth of s, is neglected.
+Two other priors do not count the regression twice. For phi*, the mean and the sd of the
+prior of theta can be given. For the curvature, there is a guess from the guide's
+scales: at the optimum of a Gaussian mean field, scale^2 a = 1 (Opper and Archambeau
+2009). With this guess, the scales of the optimum are in turn computed from the
+curvature, as the trace of rho says little about them.
+
+The paper's gradient is the sum, over the sample, of the gradients of the loss. It is
+minus q times the gradient here, and the sd of its noise is q times that here. The
+rounding of released gradients, which is at most a sixteenth of s, is neglected.
 
 Reference: noise-aware differentially private variational inference, AISTATS 2025, arXiv
 2410.19371. Its sampler is NUTS over all steps of this posterior.
@@ -47,17 +50,17 @@ METHODS = {
         approximate_draws.laplace, is_published=True
     ),
 }
-"""``(model, rng_key, num_samples) -> (phi*, u)``."""
+"""The methods of drawing, by name: ``(model, rng_key, num_samples) -> (phi*, u)``."""
 
 
 class Optima(NamedTuple):
-    """Draws of what the run is informative about.
+    """Draws of the optimum and of the curvature of -ELBO there.
 
     parameters
-        phi*, like the parameters of the guide, with axes ``(num_chains, num_samples)``
-        before theirs.
+        phi*, a pytree like the parameters of the guide, with the axes
+        ``(num_chains, num_samples)`` before those of each leaf.
     curvature
-        a, of the same structure and shapes.
+        a, a pytree with the same structure and shapes.
     """
 
     parameters: Any
@@ -68,9 +71,10 @@ class NoiseAware(NamedTuple):
     """The posterior of phi*, for each component of every chain's parameters.
 
     structure
-        Parameters of one step, for their shapes.
+        Parameters of the guide at one step, for their structure and shapes.
     model
-        The regression, in arrays ``(num_chains * size,)``.
+        The regression, in arrays ``(num_chains * size,)``, where ``size`` is the number
+        of entries of the parameters.
     method
         How draws are made, one of `METHODS`.
     has_scales
@@ -84,7 +88,7 @@ class NoiseAware(NamedTuple):
     has_scales: bool = False
 
     def sample(self, rng_key: jax.Array, num_samples: int) -> Optima:
-        """Draws of the optimum and of the curvature there."""
+        """`num_samples` draws of the optimum and of the curvature, for every chain."""
         optimum, u = METHODS[self.method](self.model, rng_key, num_samples)
         parameters = self._unravel(optimum)
         curvature = self._unravel(np.logaddexp(0, u))
@@ -96,7 +100,7 @@ class NoiseAware(NamedTuple):
         return Optima(parameters, curvature)
 
     def draws(self, rng_key: jax.Array, guide: Guide, num_samples: int):
-        """Draws of theta from `guide`, each at another draw of the optimum.
+        """Draws of theta from `guide`, each with another draw of the optimum.
 
         Returns
         -------
@@ -110,7 +114,10 @@ class NoiseAware(NamedTuple):
         return jax.vmap(jax.vmap(guide.transform))(parameters, normals)
 
     def _unravel(self, vectors):
-        """Pytrees of parameters from ``(num_chains * size, num_samples)``."""
+        """A pytree like the parameters, from ``(num_chains * size, num_samples)``.
+
+        Its leaves have the axes ``(num_chains, num_samples)`` before their own.
+        """
         vector, unravel = ravel_pytree(self.structure)
         vectors = vectors.reshape(-1, vector.size, vectors.shape[-1])
         vectors = jnp.asarray(np.moveaxis(vectors, 1, 2), vector.dtype)
@@ -132,9 +139,10 @@ def noise_aware(
     Parameters
     ----------
     infos
-        `Run.infos` of `dpvi` with ``aligned=False``, also of one that `dpjax.load` has
-        read. The first steps, which are far from the optimum, do not fit
-        the model: leave them out with `warmup_fraction`, which is .2 in the paper.
+        `Run.infos` of `dpvi` with ``aligned=False``. The run may be one that
+        `dpjax.load` has read. The model does not hold for the first steps, which are
+        far from the optimum. Leave them out with `warmup_fraction` of the run, which is
+        .2 in the paper, or by their number, `dpjax.vi.num_warmup`.
     method
         ``"exact"`` for independent draws, ``"nuts"``, ``"laplace"``, or
         ``"published_laplace"`` for the paper's code with its errors.
@@ -142,17 +150,19 @@ def noise_aware(
         Mean and sd of the prior of phi*: numbers, or pytrees of numbers like the
         parameters or a prefix of them. The default mean is that of the trace.
     curvature_log_sd
-        Sd of the logarithm of the curvature a priori, about the value that follows from
-        the guide's mean scales. The scales of the optimum are then derived from the
-        curvature, not from the trace of rho. By default the prior of the curvature is
-        the regression's own estimate.
+        Sd of the logarithm of the curvature in its prior. The centre of this prior is
+        the value that follows from the guide's mean scales. The scales of the optimum
+        are then computed from the curvature, not from the trace of rho. It is for mean
+        fields only. None is the default: the prior of the curvature is then the
+        regression's own estimate.
     curvature
-        The curvature that is expected a priori, in place of the value that follows from
-        the guide's scales: a pytree like the parameters, with an axis ``(num_chains,)``
-        before theirs. The scales of the optimum are then derived from the trace of rho.
+        The centre of that prior, in place of the value that follows from the guide's
+        scales: a pytree like the parameters, with an axis ``(num_chains,)`` before
+        those of each leaf. The scales of the optimum are then taken from the trace of
+        rho.
     sampling_error_sd
-        r_0, in units of the gradient of the ELBO. Zero leaves that error out. The
-        paper's code has 1/q.
+        r_0, the prior sd of the sampling error of a gradient, in units of the gradient
+        of the ELBO. Zero leaves that error out. The paper's code has 1/q.
 
     Returns
     -------
@@ -162,8 +172,8 @@ def noise_aware(
     Raises
     ------
     ValueError
-        If an argument is out of range, the infos hold no noise level or fewer than
-        three steps, or a component of the parameters does not move.
+        If an argument is out of range, if the infos hold no sd of the noise or fewer
+        than three steps, or if a component of the parameters does not move.
 
     Notes
     -----

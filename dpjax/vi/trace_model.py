@@ -40,20 +40,20 @@ __all__ = [
 
 
 class TraceModel(NamedTuple):
-    """What the posterior depends on, in float64 arrays with an entry per component.
+    """The trace and the priors, in float64 arrays with an entry for each component.
 
     num_steps
-        n.
+        n, the number of steps of the trace.
     noise_sd
-        s.
+        s, the sd of the noise on a gradient.
     parameters, gradient
-        x and g.
+        x and g, the means over the steps.
     sxx, sxg, sgg
-        Centred sums.
+        The centred sums of squares and products.
     optimum_mean, optimum_sd
-        phi_0 and sd_0.
+        phi_0 and sd_0, the prior of phi*.
     sampling_error_sd
-        r_0; if it is zero, so is r.
+        r_0, the prior scale of r. If it is zero, so is r.
     log_curvature_mean, log_curvature_sd
         log a_0 and sd_a. If sd_a is infinite, the prior is u ~ N(m, tau^2) instead.
     """
@@ -73,12 +73,12 @@ class TraceModel(NamedTuple):
 
     @property
     def slope(self):
-        """m."""
+        """m, the prior mean of u: the absolute slope of the regression."""
         return abs(self.sxg) / self.sxx
 
     @property
     def slope_sd(self):
-        """tau."""
+        """tau, the prior sd of u: the standard error of that slope."""
         return self.noise_sd / self.sxx**0.5
 
 
@@ -121,8 +121,8 @@ def log_density(model: TraceModel, u, r):
 def flat(tree) -> np.ndarray:
     """Leaves of a trace side by side, ``(num_chains, num_steps, size)`` float64.
 
-    The order in memory is always the same, so that sums round alike wherever the leaves
-    come from.
+    Each leaf has the axes ``(num_chains, num_steps)`` before its own. The order in
+    memory is always the same, so that sums round alike wherever the leaves come from.
     """
     leaves = [np.asarray(leaf, np.float64, order="C") for leaf in jax.tree.leaves(tree)]
     return np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], -1)

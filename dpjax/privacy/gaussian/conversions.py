@@ -1,4 +1,7 @@
-"""delta and epsilon of Gaussian DP, zCDP and Renyi curves, in closed form."""
+"""Conversions of Gaussian DP, zCDP and Renyi curves to delta and epsilon.
+
+A Renyi curve is an array of Renyi divergences in nats, one for each order.
+"""
 
 import math
 from collections.abc import Callable
@@ -33,36 +36,37 @@ ORDERS = np.unique(
         ]
     )
 )
-"""Renyi orders: those of dp-accounting, and more in its gaps above 63, up to 2^15."""
+"""Renyi orders of all curves: those of dp-accounting, and more in its gaps above 63 and
+up to 2^15."""
 
 
 def gaussian_rdp(noise_multiplier: float, orders) -> np.ndarray:
-    """Renyi divergence of one Gaussian release, by dp-accounting, ``(m,)`` nats."""
+    """Renyi divergences of one Gaussian release, by dp-accounting, nats, ``(m,)``."""
     accountant = RdpAccountant(orders)
     accountant.compose(GaussianDpEvent(noise_multiplier))
     return _check_curve(accountant.rdp)
 
 
 def gdp_delta(mu_squared: float, epsilon: float) -> float:
-    """delta(epsilon) of mu-GDP, exact.
+    """delta(epsilon) of mu-GDP, exact up to rounding, which is upwards.
 
     delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu) [Raisa 2021, Theorem 3.2;
-    Balle and Wang 2018, Theorem 8]. It is computed as phi(z) (M(z) - M(z + mu)) with
-    z = eps/mu - mu/2 and Mills' ratio M, which neither overflows nor cancels.
+    Balle and Wang 2018, Theorem 8]. It is computed as phi(z) (M(z) - M(z + mu)), where
+    z = eps/mu - mu/2 and M is Mills' ratio. This form neither overflows nor cancels.
     """
     mu = math.sqrt(mu_squared)
     z = epsilon / mu - mu / 2
     density = math.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
     upper = density * _mills(z + mu)
     lower = density * _mills(z) if z > 0 else float(special.ndtr(-z))
-    # Round up: the exponent z^2 / 2 has an error of z^2 ulps, and the difference one of
-    # some ulps of its terms.
+    # The result is rounded up. Rounding of the exponent z^2 / 2 makes a relative error
+    # of z^2 ulps, and the difference has an error of some ulps of its terms.
     value = (lower - upper) * (1 + 1e-15 * (10 + z**2)) + 2e-15 * lower
     return _check_number(min(max(value, 0.0), 1.0))
 
 
 def gdp_mu(epsilon: float, delta: float) -> float:
-    """mu of the Gaussian mechanism that spends a budget, in [1e-12, 100]."""
+    """mu in [1e-12, 100] of the Gaussian release that spends a budget."""
 
     def excess(log_mu: float) -> float:
         return gdp_delta(math.exp(2 * log_mu), epsilon) - delta
@@ -71,7 +75,10 @@ def gdp_mu(epsilon: float, delta: float) -> float:
 
 
 def find_root(function: Callable, low: float, high: float, **options) -> float:
-    """Root of a function that changes sign in [low, high], by Brent's method."""
+    """Root of a function that changes sign in [low, high], by Brent's method.
+
+    `options` are those of `scipy.optimize.root_scalar`.
+    """
     bracket = low, high
     return optimize.root_scalar(
         function, bracket=bracket, method="brentq", **options
@@ -86,29 +93,33 @@ def zcdp_delta(rho: float, epsilon: float) -> float:
 
 
 def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Epsilon of rho-zCDP, rho + 2 sqrt(rho log(1/delta)) [as for `zcdp_delta`]."""
+    """Epsilon of rho-zCDP, rho + 2 sqrt(rho log(1/delta)); source as `zcdp_delta`."""
     return _check_number(rho + 2 * math.sqrt(-rho * math.log(delta)))
 
 
 def rdp_excess(orders: np.ndarray, delta: float) -> np.ndarray:
-    """Epsilon at `delta` less the Renyi divergence of each order, ``(m,)`` nats.
+    """For each order, by how much epsilon at `delta` exceeds the Renyi divergence.
 
-    Source: Canonne, Kamath and Steinke 2020, Proposition 12.
+    The result is in nats, ``(m,)``. Source: Canonne, Kamath and Steinke 2020,
+    Proposition 12.
     """
     spread = (math.log(delta) + np.log(orders)) / (orders - 1)
     return np.log1p(-1 / orders) - spread
 
 
 def rdp_log_delta(curve: np.ndarray, orders: np.ndarray, epsilon: float) -> np.ndarray:
-    """Logarithm of delta at `epsilon`, by each order, ``(m,)``; source as before."""
+    """Logarithm of delta at `epsilon`, by each order of a Renyi curve, ``(m,)``.
+
+    Source: as for `rdp_excess`.
+    """
     return (orders - 1) * (curve + rdp_excess(orders, 1.0) - epsilon)
 
 
 def rdp_delta(curve: np.ndarray, epsilon: float, orders=ORDERS) -> float:
-    """delta(epsilon) of a Renyi curve, by dp-accounting's conversion.
+    """delta(epsilon) of a Renyi curve, by the conversion of dp-accounting.
 
-    dp-accounting takes a divergence of 0 for perfect privacy, and fails on one below
-    1e-16. So divergences are rounded up to 1e-15.
+    dp-accounting takes a divergence of 0 for perfect privacy, and fails on a positive
+    one below 1e-16. So smaller divergences than 1e-15 are replaced by 1e-15.
     """
     curve = np.maximum(_check_curve(curve), 1e-15)
     # The product of a high order and a huge divergence may be infinite.
@@ -118,17 +129,17 @@ def rdp_delta(curve: np.ndarray, epsilon: float, orders=ORDERS) -> float:
 
 
 def rdp_epsilon(curve: np.ndarray, delta: float, orders=ORDERS) -> float:
-    """Epsilon of a Renyi curve at a delta, by dp-accounting's conversion."""
+    """Epsilon of a Renyi curve at a delta, by the conversion of dp-accounting."""
     curve = np.maximum(_check_curve(curve), 1e-15)
     found = rdp_privacy_accountant.compute_epsilon(list(orders), list(curve), delta)
     return _check_number(found[0])
 
 
 def invert_delta(profile: Callable[[float], float], delta: float) -> float:
-    """Smallest epsilon with profile(epsilon) <= delta, for a falling `profile`.
+    """Smallest epsilon >= 0 with profile(epsilon) <= delta, for a falling `profile`.
 
-    It is found by bisection and rounded up, by 1e-13 relative at most. Returns infinity
-    if an epsilon of 500 is not enough.
+    It is found by bisection and rounded up, by 1e-13 of itself at most. The result is
+    infinite if an epsilon of 500 is not enough.
     """
     if profile(0.0) <= delta:
         return 0.0

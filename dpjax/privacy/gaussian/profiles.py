@@ -1,17 +1,17 @@
-"""Profiles of Gaussian releases about a sample of the records, at many epsilons.
+"""Profiles of Gaussian releases about a Poisson sample of the records.
 
 The profile of a pair (P, Q) of distributions is delta(epsilon) = sup_A P(A) - e^epsilon
-Q(A). Let q be the chance that a record is in the sample. In units of how far a record
-in the sample can move the sum, let s be the noise and N(c) short for N(c, s^2). The
-pairs are
+Q(A). Let q be the probability that a record is in the sample. All lengths are in units
+of how far one record in the sample can move the sum. Let s be the standard deviation of
+the noise, and let N(c) stand for N(c, s^2). The pairs, P against Q, are
 
     remove:   (1 - q) N(0) + q N(1)  against  N(0),
     add:      N(0)  against  (1 - q) N(0) + q N(1),
     replace:  (1 - q) N(0) + q N(1)  against  (1 - q) N(0) + q N(-1).
 
 The loss log dP/dQ is monotone in the outcome. So the set A that attains the supremum is
-a half line, and it ends where the loss is epsilon. dp-accounting has the same formulas,
-for one epsilon at a time.
+a half line, which ends at the outcome whose loss is epsilon. dp-accounting has the same
+formulas, for one epsilon at a time.
 """
 
 import math
@@ -22,11 +22,12 @@ from scipy.special import log_ndtr, ndtr
 __all__ = ["delta", "largest_loss", "loss"]
 
 MAX_DEVIATIONS = 9.5
-"""Standard deviations beyond which losses count as infinite; their mass is 1e-21."""
+"""Number of standard deviations beyond which outcomes have no part in `largest_loss`.
+Their probability is 1e-21."""
 
 
 def largest_loss(pair: str, noise: float, sampling_prob: float) -> float:
-    """Largest loss, nats, but for outcomes of probability 1e-21.
+    """Largest loss in nats, apart from outcomes with a total probability of 1e-21.
 
     The parameters are those of `delta`.
     """
@@ -36,7 +37,10 @@ def largest_loss(pair: str, noise: float, sampling_prob: float) -> float:
 
 
 def loss(pair: str, noise: float, sampling_prob: float, x) -> np.ndarray:
-    """log dP/dQ at outcomes x; the other parameters are those of `delta`."""
+    """The loss log dP/dQ in nats at outcomes `x`, ``(m,)``.
+
+    The other parameters are those of `delta`.
+    """
     log_ratio = _log_mixture_ratio(x, noise, sampling_prob)
     if pair == "replace":
         return log_ratio - _log_mixture_ratio(-x, noise, sampling_prob)
@@ -49,17 +53,18 @@ def delta(pair: str, noise: float, sampling_prob: float, epsilon) -> np.ndarray:
     Parameters
     ----------
     pair
-        ``"remove"``, ``"add"`` or ``"replace"``.
+        Name of a pair of the module docstring: ``"remove"``, ``"add"`` or
+        ``"replace"``.
     noise
-        s.
+        s, the standard deviation of the noise.
     sampling_prob
         q, in (0, 1).
     epsilon
-        Real numbers, ``(m,)``.
+        Real numbers in nats, ``(m,)``; they may be negative.
 
     Returns
     -------
-    delta, ``(m,)``, each with an absolute error of about 1e-16.
+    delta at each epsilon, ``(m,)``, with an absolute error of about 1e-16.
     """
     epsilon = np.asarray(epsilon, np.float64)
     q, log_rest = sampling_prob, math.log1p(-sampling_prob)
@@ -93,14 +98,14 @@ def _log_mixture_ratio(x, noise, q):
 
 
 def _mixture_end(loss, noise, q):
-    """Outcome at which `_log_mixture_ratio` is `loss`, for losses above log(1 - q)."""
+    """The outcome at which `_log_mixture_ratio` is `loss`, which exceeds log(1 - q)."""
     high = np.maximum(loss, 0.0) - math.log(q) + np.log1p((q - 1) * np.exp(-abs(loss)))
     low = np.log1p(np.expm1(np.minimum(loss, 0.0)) / q)
     return 0.5 + noise**2 * np.where(loss > 0, high, low)
 
 
 def _replacement_end(loss, noise, q):
-    """Outcome at which the loss of a replacement is `loss`.
+    """The outcome at which the loss of the pair "replace" is `loss`.
 
     It is s^2 (loss/2 + asinh((1 - q) e^(1 / 2 s^2) sinh(loss/2) / q)).
     """

@@ -1,11 +1,13 @@
-"""Releases of which only the largest loss is known: (c, 0)-private for some c.
+"""Pure releases, of which only the largest loss c is known: they are (c, 0)-private.
 
-No such release tells more than randomised response does, whose loss is c with
-probability 1 / (1 + e^-c) and -c otherwise. For y = e^-l of a loss l lies between e^-c
-and e^c and has mean one, and delta is a mean of (1 - e^epsilon y)+, also beside other
-releases, which is convex in y. Moving y to the two ends, with its mean kept, can only
-make it larger, by Jensen's inequality, and leads to randomised response. So it is with
-the moments of y^(1 - a) that Renyi divergences are made of.
+Every such release is dominated by randomised response, whose loss is c with probability
+1 / (1 + e^-c) and -c otherwise. To see this, let y = e^-l for the loss l. It lies
+between e^-c and e^c and has mean one. delta is the mean of a convex function of y,
+(1 - e^epsilon y)+, and it remains the mean of a convex function of y beside other
+releases. By Jensen's inequality, moving the mass of y to the two ends with the mean
+kept can only make delta larger, and what results is randomised response. The same holds
+for Renyi divergences of order alpha, which are made of the mean of the convex function
+y^(1 - alpha).
 """
 
 import math
@@ -19,12 +21,12 @@ __all__ = ["losses", "pure_epsilon", "rdp"]
 
 
 def pure_epsilon(event: PureRelease) -> float:
-    """The largest loss, nats, with a margin for the rounding of the noise's scale."""
+    """The largest loss in nats, with a margin for the rounding of the noise's scale."""
     return event.largest_loss * (1 + 1e-12)
 
 
 def losses(event: PureRelease, interval: float) -> Losses:
-    """Losses on a grid of this spacing, nats, that dominate those of a release."""
+    """Losses that dominate those of a release, on a grid of spacing `interval` nats."""
     largest = pure_epsilon(event)
     lower, upper = math.floor(-largest / interval), math.ceil(largest / interval)
     grid = interval * np.arange(lower, upper + 1)
@@ -48,14 +50,14 @@ def rdp(event: PureRelease, orders) -> np.ndarray:
 
     Returns
     -------
-    Nats, ``(m,)``: that of randomised response, and at most what any release with such
-    a largest loss has [Bun and Steinke 2016, Proposition 1.4].
+    Nats, ``(m,)``: the divergence of randomised response. It is cut off at a bound for
+    all releases with such a largest loss [Bun and Steinke 2016, Proposition 1.4].
     """
     power, largest = np.asarray(orders, np.float64) - 1, pure_epsilon(event)
     likely = -np.log1p(math.exp(-largest))
     log_moment = np.logaddexp(
         likely + power * largest, likely - largest - power * largest
     )
-    # The added term is for rounding.
+    # The added term covers rounding.
     found = (log_moment + 1e-14) / power
     return np.minimum(found, np.minimum(largest, (power + 1) * largest**2 / 2))
