@@ -182,7 +182,7 @@ class AdaptiveRule:
         """Epsilon at which all runs together are (epsilon, delta)-DP, nats.
 
         `runs` are as in `delta`. Epsilon is infinite if `delta` cannot be reached, or
-        only with an epsilon above 500.
+        only with an epsilon of hundreds (see `conversions.invert_delta`).
         """
         if len(runs) == 1:
             return accountant.epsilon(runs[0], delta)

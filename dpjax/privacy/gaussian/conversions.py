@@ -139,7 +139,8 @@ def invert_delta(profile: Callable[[float], float], delta: float) -> float:
     """Smallest epsilon >= 0 with profile(epsilon) <= delta, for a falling `profile`.
 
     It is found by bisection and rounded up, by 1e-13 of itself at most. The result is
-    infinite if an epsilon of 500 is not enough.
+    infinite if an epsilon of 262.144, the last power of two times 1e-3 below 500, is
+    not enough.
     """
     if profile(0.0) <= delta:
         return 0.0

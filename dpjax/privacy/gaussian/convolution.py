@@ -1,13 +1,14 @@
-"""Convolution of privacy loss distributions in one product of Fourier transforms.
+"""Convolution of privacy loss distributions by a product of Fourier transforms.
 
-The sum of the losses l_i is computed on a window of losses, modulo the window's length.
-Sums below the window reappear in it as larger losses, which makes delta larger. Sums
-above the window reappear in it as smaller losses, so their probability is also counted
-as that of an infinite loss. Chernoff's bound on it is
+The law of the sum of n_i losses l_i of each kind i is computed on a window of losses,
+modulo the window's length. Sums below the window reappear in it as larger losses, which
+makes delta larger. Sums above the window reappear in it as smaller losses. So their
+probability is also counted as that of an infinite loss. Chernoff's bound on that
+probability is, with u the upper end of the window,
 
     P(sum l >= u) <= exp(sum_i n_i log E e^(theta l_i) - theta u),  theta > 0.
 
-So delta is an upper bound but for rounding, wherever the window lies.
+So delta is an upper bound, apart from rounding, wherever the window lies.
 """
 
 import math
@@ -19,11 +20,13 @@ from scipy import fft, signal
 __all__ = ["Losses", "connect_dots", "convolve"]
 
 MAX_TAIL = 1e-16
-"""Probability beyond either end of the window, at most, for each loss in the sum."""
+"""Bound on the probability beyond either end of the window, for each loss in the sum.
+"""
 
 MIN_HALVINGS = 12
-"""How many times the order theta of the moments is halved, at least. The largest order
-is right for a normal sum; a few steps with a heavy tail need a smaller one."""
+"""The least number of times that the largest order theta is halved to give the others.
+The largest order is right for a normal sum. A sum of a few losses with a heavy tail
+needs a smaller one."""
 
 
 class Losses(NamedTuple):
@@ -32,9 +35,9 @@ class Losses(NamedTuple):
     interval
         Spacing of the grid, nats.
     lower
-        The first loss, in spacings.
+        The first loss of the grid, an integer in units of `interval`.
     probabilities
-        Probabilities of that loss and those that follow, ``(m,)``.
+        Probabilities of that loss and of the losses after it, ``(m,)``.
     infinity_mass
         Probability of an infinite loss.
     """
@@ -45,13 +48,12 @@ class Losses(NamedTuple):
     infinity_mass: float
 
     def profile(self) -> np.ndarray:
-        """delta at the losses of the grid, without the infinite loss, ``(m,)``.
+        """delta at each loss of the grid, ``(m,)``, without the infinite loss.
 
-        At the loss l_i it is a sum of positive terms,
+        With h the spacing and p_j the probability of the loss l_j, delta at the loss
+        l_i is a sum of positive terms,
 
-            delta_i = e^-h delta_(i+1) + (1 - e^-h) sum_(j > i) p_j,
-
-        with h the spacing and p_j the probability of l_j.
+            delta_i = e^-h delta_(i+1) + (1 - e^-h) sum_(j > i) p_j.
         """
         sums = np.cumsum(self.probabilities[::-1])
         tail = np.concatenate([[0.0, 0.0], sums])[:-1]
@@ -63,25 +65,27 @@ class Losses(NamedTuple):
 def connect_dots(
     deltas: np.ndarray, interval: float, lower: int, at_zero: float = 0.0
 ) -> Losses:
-    """Losses on a grid that dominate a profile.
+    """Losses on a grid whose profile is an upper bound on a given profile.
 
     Parameters
     ----------
     deltas
-        The profile, delta at epsilon = ``interval * (lower + i)``, ``(m,)``; less the
-        profile ``at_zero * max(0, 1 - e^epsilon)``.
+        delta at epsilon = ``interval * (lower + i)``, ``(m,)``, less
+        ``at_zero * max(0, 1 - e^epsilon)``.
     interval, lower
         As in `Losses`.
     at_zero
-        Mass of a loss of 0 that `deltas` leave out, 0 or 1. A profile of small losses
-        is close to that of no loss, and has lost their digits.
+        0 or 1: probability of a loss of 0 whose profile was subtracted from `deltas`. A
+        profile of small losses is close to that of a loss of 0. Without the subtraction
+        it would lose the digits in which they differ.
 
     Returns
     -------
-    Losses whose profile consists of the chords of the given one, as a function of
-    e^epsilon [Doroshenko et al. 2022, Algorithm 1].
+    Losses whose profile, as a function of e^epsilon, consists of chords of the given
+    profile [Doroshenko et al. 2022, Algorithm 1].
     """
-    # Without overflow where the spacing is large, 1 / (e^h - 1) = e^-h / (1 - e^-h).
+    # 1 / (e^h - 1) is computed as e^-h / (1 - e^-h), so that a large h does not
+    # overflow.
     fallen = np.diff(deltas) / np.expm1(-interval)
     probabilities = np.append(1 - at_zero - deltas[0], fallen)
     probabilities[:-1] -= math.exp(-interval) * fallen
@@ -97,13 +101,15 @@ def convolve(powers: list[tuple[Losses, int]], interval: float) -> Losses:
     Parameters
     ----------
     powers
-        (losses, n_i), on grids whose spacings are multiples of `interval`.
+        (losses, n_i) for each kind. The spacings of their grids are multiples of
+        `interval`.
     interval
         Spacing of the sum's grid, nats.
 
     Returns
     -------
-    Losses that dominate the sum, up to rounding of about 1e-16 for each of its terms.
+    Losses that dominate the sum, up to a rounding error of about 1e-16 for each of its
+    terms.
     """
     tail = MAX_TAIL * sum(count for _, count in powers)
     terms = [_term(losses, count, interval) for losses, count in powers]
@@ -120,12 +126,18 @@ def convolve(powers: list[tuple[Losses, int]], interval: float) -> Losses:
 
 
 class _Term(NamedTuple):
-    """A kind of losses and how many of them the sum has.
+    """A kind of losses with its moments, for a sum.
 
+    Lengths are in units of the spacing of the sum's grid.
+
+    losses, count
+        The distribution of one loss, and the number of such losses in the sum.
     stride
-        Spacing of the losses' grid, in cells of the sum's grid; so are all below.
+        Spacing of the losses' grid.
     centred
-        Distances of the losses from their mean.
+        The losses of the grid less their mean, ``(m,)``.
+    mean, variance
+        Moments of one loss, without the infinite loss.
     """
 
     losses: Losses
@@ -165,15 +177,16 @@ def _convolve(terms, interval, tail) -> Losses:
 
 
 def _tails(terms, tail) -> tuple[int, int]:
-    """Two cells: the sum is below the first, or above the second, with small chances.
+    """Two losses of the sum's grid, in units of its spacing, that bound the window.
 
-    Each of the two chances is `tail` at most.
+    The sum is below the first with a probability of at most `tail`, and above the
+    second with a probability of at most `tail`.
     """
     mean = sum(term.count * term.mean for term in terms)
     variance = sum(term.count * term.variance for term in terms)
     excess = math.log(1 / tail)
     largest = math.sqrt(2 * excess / max(variance, 1.0))
-    # At the smallest order, the largest loss of a step weighs little in its moment.
+    # The smallest order is so small that the largest loss weighs little in the moment.
     widest = max(np.abs(term.centred).max() for term in terms)
     halvings = max(
         MIN_HALVINGS, math.ceil(math.log2(1 + largest * widest / excess)) + 2
@@ -195,12 +208,12 @@ def _tails(terms, tail) -> tuple[int, int]:
 
 
 def _dot(left: np.ndarray, right: np.ndarray) -> float:
-    """Inner product on one core; the threads of `np.dot` would mostly wait here."""
+    """Inner product on one core. `np.dot` would start threads, which mostly wait."""
     return np.einsum("i,i->", left, right)
 
 
 def _power(values: np.ndarray, exponent: int) -> np.ndarray:
-    """values ** exponent by repeated squaring, much faster than NumPy's power."""
+    """``values ** exponent`` by repeated squaring, much faster than NumPy's power."""
     result = values if exponent % 2 else np.ones_like(values)
     while exponent := exponent // 2:
         values = values * values

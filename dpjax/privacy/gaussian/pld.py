@@ -1,33 +1,35 @@
-"""Privacy loss distributions (PLDs) of releases with noise, and of samples of them.
+"""Privacy loss distributions (PLDs) of noisy releases, about all records or a sample.
 
-They are discretised by connecting the dots, as in dp-accounting, and composed by
-`convolution`. Every approximation but rounding is an upper bound. The rounding error of
-the Fourier transforms, about 1e-16 a composition, is added to delta.
+Losses are discretised by connecting the dots, as in dp-accounting, and composed by
+`convolution`. Every approximation is an upper bound, apart from rounding. A bound on
+the rounding error of the Fourier transforms is added to delta.
 
 A pair of distributions dominates an event if its profile is at least that of the event
-on any two neighbouring data sets. The pairs below are in units of the noise's clip norm
-(Poisson samples) or sensitivity (fixed batches), with N(c) short for N(c, s^2).
+on any two neighbouring data sets, at every epsilon. The pairs below are in units of the
+clip norm (Poisson samples) or of the sensitivity (fixed batches). N(c) stands for
+N(c, s^2), where s is the standard deviation of the noise.
 
-- `PoissonGaussianRelease`: (1 - q) N(0) + q N(1) against N(0), in both directions,
-  under ADD_OR_REMOVE_ONE and REPLACE_SPECIAL; against (1 - q) N(0) + q N(-1) under
-  REPLACE_ONE.
-- `FixedBatch` of a Gaussian release or penalty bit: the pair of the following two
-  branches [Zhu, Dong and Wang 2022, section 5]. It is below the pair (0, 1, -1) of the
-  thesis at every epsilon.
+- `PoissonGaussianRelease` has, under ADD_OR_REMOVE_ONE and REPLACE_SPECIAL, the pair
+  (1 - q) N(0) + q N(1) against N(0), in both directions. Under REPLACE_ONE the second
+  distribution is (1 - q) N(0) + q N(-1) instead.
+- `FixedBatch` of a Gaussian release or penalty bit has a pair whose profile is made of
+  two branches [Zhu, Dong and Wang 2022, section 5]. It is below the pair (0, 1, -1) of
+  the thesis at every epsilon.
 
-  - At eps >= 0: if the event on its batch has the profile d(eps), the release has at
-    most q d(log(1 + (e^eps - 1) / q)) [Balle, Barthe and Gaboardi 2018, Theorem 9:
-    sampling without replacement, substitution]. With a Gaussian d this is the profile
-    of (1 - q) N(0) + q N(1) against N(0).
-  - At eps < 0: as substitution is symmetric, the first branch holds for both
-    directions. Then H(-eps) = 1 - e^-eps + e^-eps H'(eps), of a profile H and that of
-    the other direction H', makes it the profile of N(0) against the mixture.
+  - For eps >= 0: if the event on its batch has the profile d(eps), the profile of the
+    release is at most q d(log(1 + (e^eps - 1) / q)) [Balle, Barthe and Gaboardi 2018,
+    Theorem 9: sampling without replacement, substitution]. If d is Gaussian, this is
+    the profile of (1 - q) N(0) + q N(1) against N(0).
+  - For eps < 0: substitution is symmetric, so the first branch holds in both
+    directions. A profile H and the profile H' of the other direction satisfy
+    H(-eps) = 1 - e^-eps + e^-eps H'(eps). So the second branch is the profile of N(0)
+    against the mixture.
 - `KNormRelease`: see `k_norm`.
 - `PureRelease`: see `pure`.
 
-Gaussian releases, and penalty bits as post-processing of them, are composed in closed
-form first. Some hundred kinds of releases take seconds; `step_size.round_down` rounds
-the thousands of kinds that a decreasing step size gives to so many.
+Gaussian releases, and penalty bits as post-processing of them, are first composed in
+closed form. Composing some hundred different releases takes seconds. A decreasing step
+size gives thousands; `step_size.round_down` rounds them to some hundred.
 """
 
 import math
@@ -51,20 +53,21 @@ from dpjax.privacy.gaussian.convolution import Losses, connect_dots, convolve
 __all__ = ["Composed", "applies", "compose"]
 
 POINTS_A_DEVIATION = 20
-"""Points of the grid for each root mean square of the steps' losses, at least."""
+"""The least number of points of the grid in one root mean square of a step's loss,
+unless the next two numbers ask for fewer."""
 
 MAX_POINTS = 200_000
-"""Points of the grid for the losses of one step, about."""
+"""About the most points of the grid for the losses of one step."""
 
 MAX_COMPOSED_POINTS = 2**19
-"""Points of the grid for the sum of all losses, about."""
+"""About the most points of the grid for the sum of all losses."""
 
 ROUNDING = 1e-15
-"""Rounding error of delta for each composition."""
+"""Bound on the rounding error of delta for each release that is composed."""
 
 
 def applies(event: Event) -> bool:
-    """Whether the event has a privacy loss distribution here."""
+    """Whether `compose` takes the event."""
     if isinstance(event, FixedBatch):
         return event.event.gaussian is not None
     with_loss = PoissonGaussianRelease, KNormRelease, PureRelease
@@ -72,9 +75,16 @@ def applies(event: Event) -> bool:
 
 
 class Composed:
-    """delta of composed distributions, fast for many epsilons.
+    """delta of composed privacy loss distributions, fast for many epsilons.
 
     Between the losses of the grid, delta is linear in e^epsilon.
+
+    Parameters
+    ----------
+    directions
+        The composed losses of one direction, or of both.
+    rounding
+        Bound on the rounding error, which is added to delta.
     """
 
     def __init__(self, directions: list[Losses], rounding: float):
@@ -82,7 +92,7 @@ class Composed:
         self._profiles = [(losses, losses.profile()) for losses in directions]
 
     def delta(self, epsilon):
-        """delta at real epsilons, the larger of both directions, at most 1."""
+        """delta at an array of epsilons, the larger of both directions, at most 1."""
         epsilon = np.asarray(epsilon, np.float64)
         found = np.zeros(epsilon.shape)
         for (interval, lower, _, infinity_mass), values in self._profiles:
@@ -91,7 +101,7 @@ class Composed:
             right = np.clip(place - i, 0, 1) * interval
             share = np.exp(right - interval) * np.expm1(-right) / np.expm1(-interval)
             value = values[i] + share * (values[i + 1] - values[i])
-            # Left of the grid, the chord to delta = 1 at e^epsilon = 0.
+            # Left of the grid, delta is at most its chord to 1 at e^epsilon = 0.
             below = 1 - np.exp(np.minimum(place, 0.0) * interval) * (1 - values[0])
             found = np.maximum(found, np.where(place < 0, below, value) + infinity_mass)
         if not np.all(found >= 0):
@@ -101,7 +111,7 @@ class Composed:
 
 @lru_cache(maxsize=16)
 def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
-    """Compose the distributions of events that `applies` takes.
+    """Compose the privacy loss distributions of events for which `applies` is true.
 
     Parameters
     ----------
@@ -110,10 +120,10 @@ def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
 
     Returns
     -------
-    Pessimistic distributions. The spacing of their grid is at most a twentieth of the
-    root mean square of the steps' losses, which adds less than 0.1 % to epsilon. The
-    grid is coarser, and the bound looser, above 10^6 steps or where the losses of some
-    steps are much larger than those of others.
+    An upper bound on delta. The spacing of the grid is at most a twentieth of the root
+    mean square of the steps' losses, which adds less than 0.1 % to epsilon. Above 10^6
+    steps, or if the losses of some steps are much larger than those of others, the grid
+    is coarser and the bound looser.
     """
     others, precision = [], 0
     for event, n in events:
@@ -125,7 +135,8 @@ def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
         others.append((GaussianRelease(1 / math.sqrt(precision)), 1))
     num_steps = sum(count for _, count in others)
     interval = _interval(others)
-    # Kinds that are equally many are composed one each, and then to that power.
+    # Kinds with equal counts are grouped. One release of each is composed, and the
+    # result is then taken to the power of that count.
     alike: dict[int, list[tuple[Event, int]]] = {}
     for (event, count), stride in zip(others, _strides(others), strict=True):
         alike.setdefault(count, []).append((event, stride))
@@ -141,7 +152,8 @@ def compose(events: tuple[tuple[Event, int], ...]) -> Composed:
 def _one_each(kinds: tuple[tuple[Event, int], ...], interval: float) -> list[Losses]:
     """Losses of one release of every kind together, in one direction or in both.
 
-    The kinds are (event, stride), the spacing of their grids over `interval`.
+    `kinds` are (event, stride) pairs. The stride is the spacing of the grid of that
+    kind, in units of `interval`.
     """
     singles = [_single(event, interval * stride) for event, stride in kinds]
     if len(singles) == 1:
@@ -153,13 +165,19 @@ def _one_each(kinds: tuple[tuple[Event, int], ...], interval: float) -> list[Los
 
 
 def _by_direction(found: list[list[Losses]]) -> list[list[Losses]]:
-    """The losses of all kinds in one direction, and in the other one if it differs."""
+    """For each direction, the losses of all kinds; `found` has a list for each kind.
+
+    A kind with one list of losses has the same losses in both directions.
+    """
     last = max(len(losses) for losses in found)
     return [[losses[min(k, len(losses) - 1)] for losses in found] for k in range(last)]
 
 
 def _interval(events) -> float:
-    """Spacing of the grid of losses, a power of 2, so that similar events share it."""
+    """Spacing of the grid of the sum's losses, nats.
+
+    It is a power of 2, so that similar events have the same spacing.
+    """
     losses = [_losses(event) for event, _ in events]
     variance = sum(n * sd**2 for (sd, _), (_, n) in zip(losses, events, strict=True))
     steps = sum(n for _, n in events)
@@ -173,11 +191,12 @@ def _interval(events) -> float:
 
 
 def _strides(events) -> list[int]:
-    """Spacing of each kind's grid over that of the sum's grid, a power of 2.
+    """For each kind, the spacing of its grid in units of the sum's spacing.
 
-    A grid of spacing h adds h^2 / 4 to the variance of a loss, at most. So the sum of
-    n_i h_i^2 is kept. Given that sum, all grids together have the fewest points if h_i
-    is proportional to (width_i / n_i)^(1/3).
+    All are powers of 2. A grid of spacing h adds at most h^2 / 4 to the variance of a
+    loss. So the spacings h_i of kinds with counts n_i may be chosen freely if the sum
+    of n_i h_i^2 stays the same. Given that sum, all grids together have the fewest
+    points if h_i is proportional to (width_i / n_i)^(1/3).
     """
     ideal = [(_losses(event)[1] / n) ** (1 / 3) for event, n in events]
     counts = [n for _, n in events]
@@ -188,7 +207,7 @@ def _strides(events) -> list[int]:
 
 @lru_cache(maxsize=512)
 def _losses(event) -> tuple[float, float]:
-    """Root mean square of the privacy loss, and the width of its range, nats."""
+    """Root mean square of an event's privacy loss, and the width of its range, nats."""
     if isinstance(event, GaussianRelease):
         mu = 1 / event.noise_multiplier
         return math.hypot(mu, mu**2 / 2), 21 * mu
@@ -225,8 +244,9 @@ def _single(event, interval: float) -> list[Losses]:
     found = []
     noise, q, pairs = _sampled(event)
     for backward, forward in pairs:
-        # H(-eps) = 1 - e^-eps + e^-eps H'(eps), of a profile H and that of the other
-        # direction H'. The last term keeps its digits.
+        # H(-eps) = 1 - e^-eps + e^-eps H'(eps), where H is a profile and H' that of the
+        # other direction. `connect_dots` adds the first part, so that the last term
+        # keeps its digits.
         most = profiles.largest_loss(backward, noise, q)
         lower = -math.ceil(most / interval)
         upper = math.ceil(profiles.largest_loss(forward, noise, q) / interval)
@@ -239,10 +259,16 @@ def _single(event, interval: float) -> list[Losses]:
 
 
 def _sampled(event) -> tuple[float, float, list[tuple[str, str]]]:
-    """Noise, sampling probability and pairs of `profiles` of a release about a sample.
+    """Describe a release about a sample by pairs of `profiles`.
 
-    For each direction there are two: the pair whose profile H' at -epsilon gives that
-    at negative epsilon, and the pair of positive epsilon.
+    Returns
+    -------
+    noise, sampling_prob
+        s and q.
+    pairs
+        For each direction, the names of two pairs. The first has the profile H' that
+        gives the profile at negative epsilons (see the module docstring). The second
+        has the profile at positive epsilons.
     """
     if isinstance(event, FixedBatch):
         assert event.event.gaussian is not None, "applies() refuses other batches"

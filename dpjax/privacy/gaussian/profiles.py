@@ -1,4 +1,4 @@
-"""Profiles of Gaussian releases about a Poisson sample of the records.
+"""Profiles of Gaussian releases about a sample of the records.
 
 The profile of a pair (P, Q) of distributions is delta(epsilon) = sup_A P(A) - e^epsilon
 Q(A). Let q be the probability that a record is in the sample. All lengths are in units
