@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
-__all__ = ["Outer", "gradient_parts", "whole"]
+__all__ = ["Outer", "gradient_parts", "mean_gradient_parts", "whole"]
 
 MAX_PARTS = 16
 """The most components that are kept apart. Each of them may take a pass over the
@@ -117,6 +117,46 @@ def gradient_parts(function, position, record, max_parts: int = MAX_PARTS) -> li
         )
         end = at + weights.size * direction.size
     return pieces + between(end, start.size)
+
+
+def mean_gradient_parts(function, positions: jax.Array, record) -> list:
+    """The gradient of the mean over positions of ``function(position, record)``.
+
+    A generalized linear model has one outer product for all positions together. A
+    network has products for each position only, because its layers are not neighbours
+    in a matrix of positions.
+
+    Parameters
+    ----------
+    function
+        As in `gradient_parts`, of a position ``(d,)``.
+    positions
+        K positions, ``(K, d)``.
+
+    Returns
+    -------
+    As `gradient_parts`, for the flattened gradient ``(K, d)``.
+    """
+
+    def mean(positions, record):
+        return jnp.mean(jax.vmap(function, (0, None))(positions, record))
+
+    def share(position, record):
+        return function(position, record) / len(positions)
+
+    first, *others = positions
+    parts = gradient_parts(share, first, record)
+    if others:
+        together = gradient_parts(mean, positions, record)
+        if _has_products(together) or not _has_products(parts):
+            return together
+    for position in others:
+        parts += gradient_parts(share, position, record)
+    return parts
+
+
+def _has_products(parts) -> bool:
+    return any(isinstance(part, Outer) for part in parts)
 
 
 def _parts(jaxpr) -> list:

@@ -50,7 +50,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_count, check_positive
 from dpjax.random import variates
 from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.gradient_parts import gradient_parts
+from dpjax.release.gradient_parts import mean_gradient_parts
 from dpjax.release.nominal import nominal_size
 from dpjax.vi.guides import Guide
 
@@ -228,19 +228,23 @@ def as_top_level_api(
         if antithetic:
             normals = jnp.concatenate([normals, -normals])
 
+        _, unravel = ravel_pytree(parameters["location"])
+
         def draws_fn(parameters):
-            return jax.vmap(guide.transform, (None, 0))(parameters, normals)
+            """theta of all draws, ``(K, d)``."""
+            draws = jax.vmap(guide.transform, (None, 0))(parameters, normals)
+            return jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws)
+
+        def loglikelihood(draw, record):
+            return posterior.loglikelihood_fn(unravel(draw), record)
 
         def objective(parameters, density):
-            mean = jnp.mean(jax.vmap(density)(draws_fn(parameters)))
-            return mean + guide.entropy(parameters)
-
-        def loglikelihood(draws, record):
-            each = jax.vmap(posterior.loglikelihood_fn, (0, None))(draws, record)
-            return jnp.mean(each)
+            densities = jax.vmap(lambda draw: density(unravel(draw)))
+            return jnp.mean(densities(draws_fn(parameters))) + guide.entropy(parameters)
 
         def value(parameters, record):
-            found = loglikelihood(draws_fn(parameters), record)
+            each = jax.vmap(loglikelihood, (0, None))(draws_fn(parameters), record)
+            found = jnp.mean(each)
             if published:
                 share = posterior.tempering * num_records
                 found = found + objective(parameters, posterior.logprior_fn) / share
@@ -252,24 +256,19 @@ def as_top_level_api(
         weights = weights_like(parameters)
 
         def contribution_fn(record):
-            if aligned and len(normals) == 1:
-                # `gradient_parts` does not find products with the record in a batch of
-                # draws, even if it has one draw only.
-                draw = jax.tree.map(lambda leaf: leaf[0], draws)
-                return gradient_parts(posterior.loglikelihood_fn, draw, record)
             if aligned:
-                return gradient_parts(loglikelihood, draws, record)
+                return mean_gradient_parts(loglikelihood, draws, record)
             gradient = jax.grad(value)(parameters, record)
             return jax.tree.leaves(jax.tree.map(jnp.multiply, weights, gradient))
 
         noisy = release(words[guide_words:], posterior, contribution_fn)
         scale = posterior.tempering / release.sampling_prob
-        _, unravel = ravel_pytree(draws if aligned else parameters)
-        likelihood = unravel(scale * ravel_pytree(noisy)[0])
+        noisy = scale * ravel_pytree(noisy)[0]
         if aligned:
-            (likelihood,) = pull_back(likelihood)
+            (likelihood,) = pull_back(noisy.reshape(draws.shape))
         else:
-            likelihood = jax.tree.map(jnp.divide, likelihood, weights)
+            _, like_parameters = ravel_pytree(parameters)
+            likelihood = jax.tree.map(jnp.divide, like_parameters(noisy), weights)
         if published:
             return likelihood
         public = jax.grad(objective)(parameters, posterior.logprior_fn)

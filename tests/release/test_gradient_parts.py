@@ -8,7 +8,13 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.models import banana
 from dpjax.models.network import bayesian_network, start
-from dpjax.release.gradient_parts import MAX_PARTS, Outer, gradient_parts, whole
+from dpjax.release.gradient_parts import (
+    MAX_PARTS,
+    Outer,
+    gradient_parts,
+    mean_gradient_parts,
+    whole,
+)
 
 RECORD = jnp.array([0.3, -1.2, 2.0])
 
@@ -215,3 +221,33 @@ def test_large_positions_are_left_whole():
     some = banana(jnp.ones((1, MAX_PARTS))).loglikelihood_fn
     parts = gradient_parts(some, jnp.ones(MAX_PARTS), jnp.ones(MAX_PARTS))
     assert len(parts) == MAX_PARTS
+
+
+def of_a_network(x, record):
+    return bayesian_network(RECORD[None, 1:], RECORD[:1]).loglikelihood_fn(
+        x, (record[1:], record[0])
+    )
+
+
+def of_a_line(x, record):
+    return jnp.sin(x @ record)
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize(
+    "function, dim, num_products",
+    [(of_a_network, 22, lambda k: k), (of_a_line, 3, lambda k: 1), (entries, 3, None)],
+)
+def test_products_of_several_positions(function, dim, num_products, number):
+    """Those of a line are one, and those of a network one for each position."""
+    positions = jax.random.normal(jax.random.key(0), (number, dim))
+
+    def mean(positions):
+        return jnp.mean(jax.vmap(function, (0, None))(positions, RECORD))
+
+    parts = mean_gradient_parts(function, positions, RECORD)
+    found = jnp.concatenate([whole(part) for part in parts])
+    expected = jax.grad(mean)(positions).ravel()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    products = sum(isinstance(part, Outer) for part in parts)
+    assert products == (num_products(number) if num_products else 0)
