@@ -5,6 +5,7 @@ import io
 import os
 import tempfile
 import urllib.request
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -80,10 +81,11 @@ def load(
 
 
 def readable(source, read: Callable[[], Any]):
-    """The value of `read`, whose errors are raised again without their messages.
+    """The value of `read`, without its warnings and without messages of its errors.
 
     A parser quotes the text that it cannot read, which may be a record. The original
-    error is not chained either, because a traceback would print it.
+    error is not chained either, because a traceback would print it. Warnings are left
+    out, because one record may be the reason that there is one.
 
     Raises
     ------
@@ -91,7 +93,9 @@ def readable(source, read: Callable[[], Any]):
         If `read` fails. The message names `source` and the class of the original error.
     """
     try:
-        return read()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return read()
     except Exception as error:
         kind = type(error).__name__
     raise RuntimeError(

@@ -26,8 +26,10 @@ FUNCTIONS = {"C", "I", "exp", "log", "log2", "log10"} | {
 """Functions that a formula may use: functions of one number, and ``C`` and ``I``. The
 codings of categories, ``contr.*``, may be used, too."""
 
-NODES = ast.Expression | ast.BinOp | ast.UnaryOp | ast.operator | ast.unaryop
-"""Nodes of Python's syntax tree that are arithmetic."""
+NODES = ast.Expression | ast.BinOp | ast.UnaryOp | ast.UAdd | ast.USub | ast.Add
+NODES |= ast.Sub | ast.Mult | ast.Div | ast.FloorDiv | ast.Mod | ast.Pow
+"""Nodes of Python's syntax tree that are arithmetic with the numbers of one record. The
+operator ``@`` is none of them, as it multiplies whole columns."""
 
 
 class Design:
@@ -83,7 +85,7 @@ class Design:
                     "group need a NumPyro model (dpjax.numpyro.posterior)"
                 )
             elif offset is not None and self._offset is None:
-                self._offset = offset[1]
+                self._offset = offset[1].strip()
             else:
                 terms.append(term)
         self._lay_out(" + ".join(terms) or "1")
@@ -93,8 +95,12 @@ class Design:
         parsed = _public(terms, lambda: _formula(terms))
         self._columns = {self.response, *self.groups}
         factors = [str(factor) for term in parsed for factor in term.factors]
-        for factor in [*factors, *filter(None, [self._offset])]:
+        for factor in factors:
             self._columns |= self._checked(factor)
+        if self._offset is not None:
+            self._columns |= self._checked(self._offset)
+            # Without what Python does not read, such as a comment.
+            self._offset = ast.unparse(ast.parse(self._offset, mode="eval"))
         if forgotten := [
             name
             for name in self._columns
@@ -158,8 +164,7 @@ class Design:
         *Formal guarantees.* As for `Schema.read`.
         """
         values = self.schema.read(records, self._arrays)
-        with np.errstate(all="ignore"):
-            return readable("the design matrix", lambda: self._coded(values))
+        return readable("the design matrix", lambda: self._coded(values))
 
     def _coded(self, values: dict) -> dict[str, np.ndarray]:
         count, found = len(values[self.response]), {}
@@ -212,6 +217,11 @@ class Design:
         known = {*self.schema, *(f"{name}_missing" for name in self.schema)}
         if factor in known:
             return {factor}
+        categories = {
+            name
+            for name, column in self.schema.items()
+            if column.kind in ("category", "boolean")
+        }
         found = set()
 
         def check(node):
@@ -220,6 +230,14 @@ class Design:
                     pass
                 case ast.Name(id=name) if name in known:
                     found.add(name)
+                case ast.Call(func=ast.Name(id="C"), args=[argument, *_]) if (
+                    ast.unparse(argument) not in categories
+                ):
+                    raise ValueError(
+                        f"the term {factor!r} makes levels of "
+                        f"{ast.unparse(argument)!r}, whose levels the schema does not "
+                        'list: declare a column of kind = "category"'
+                    )
                 case ast.Call(func=function, args=[*arguments], keywords=[]) if (
                     ast.unparse(function) in FUNCTIONS
                     or ast.unparse(function).startswith("contr.")
@@ -232,11 +250,12 @@ class Design:
                     for child in ast.iter_child_nodes(node):
                         check(child)
                 case _:
+                    held = ast.unparse(node) or type(node).__name__
                     raise ValueError(
-                        f"the term {factor!r} holds {ast.unparse(node)!r}, which is no "
-                        "column of the schema and no function of one record at a time: "
-                        f"use arithmetic and {', '.join(sorted(FUNCTIONS))}. What would"
-                        " be fitted to the records, such as scale, center, poly or bs, "
+                        f"the term {factor!r} holds {held!r}, which is no column of "
+                        "the schema and no function of one record at a time: use "
+                        f"arithmetic and {', '.join(sorted(FUNCTIONS))}. What would be "
+                        "fitted to the records, such as scale, center, poly or bs, "
                         "needs public constants: I((age - 50) / 10)"
                     )
 

@@ -93,9 +93,14 @@ def cells(columns: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> np.n
 
 def numbers(found: np.ndarray) -> np.ndarray:
     """The cells as floats; NaN where a cell is no number."""
-    if found.dtype.kind in "biuf":
-        return found.astype(float)
-    return np.array([_number(cell) for cell in found.flat], float).reshape(found.shape)
+
+    def read():
+        if found.dtype.kind in "biuf":
+            return found.astype(float)
+        cells = [_number(cell) for cell in found.flat]
+        return np.array(cells, float).reshape(found.shape)
+
+    return readable("a column of numbers", read)
 
 
 def codes(
@@ -117,20 +122,23 @@ def codes(
         known = of_texts.get(_text(cell))
         return of_numbers.get(_number(cell), -1) if known is None else known
 
-    return np.array([code(cell) for cell in found.flat], int)
+    return readable("a column", lambda: np.array([*map(code, found.flat)], int))
 
 
 def _number(cell) -> float:
     try:
         return float(cell)
-    except (TypeError, ValueError, OverflowError):
+    except Exception:
         return math.nan
 
 
 def _text(cell) -> str:
     if isinstance(cell, bytes):
         return cell.decode(errors="replace").strip()
-    return str(cell).strip()
+    try:
+        return str(cell).strip()
+    except Exception:
+        return ""
 
 
 def _names(records) -> list:

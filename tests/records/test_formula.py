@@ -110,8 +110,12 @@ def test_terms_that_are_not_finite_say_nothing():
         ("I(age - age.mean())", "fitted to the records"),
         ("I(age[0])", "fitted to the records"),
         ("weight", "no column of the schema"),
+        ("I(age / (age @ age))", "fitted to the records"),
+        ("offset(age * (age @ age))", "fitted to the records"),
         ("age + (age | site)", "is not"),
         ("(1 | age)", "needs a category"),
+        ("C(age)", "whose levels the schema does not list"),
+        ("smoker * C(visits, contr.sum)", "whose levels the schema does not list"),
         ("dose", "lacks .*dose_missing"),
         ("age + I(0 * age)", "the same for all records"),
         ("age +* smoker", "make no matrix"),
@@ -121,6 +125,12 @@ def test_terms_that_are_not_finite_say_nothing():
 def test_terms_that_are_no_function_of_one_record_are_refused(terms, message):
     with pytest.raises(ValueError, match=message):
         Design(f"visits ~ {terms}", SCHEMA)
+
+
+def test_an_offset_is_what_was_checked():
+    """Formulaic would read on where Python sees a comment."""
+    design = Design("visits ~ offset(age # }:{center(age)} {)", SCHEMA)
+    np.testing.assert_array_equal(design.read(RECORDS)["offset"], [50, 80, 40, 0])
 
 
 @pytest.mark.parametrize("formula", ["age", "weight ~ age", "log(age) ~ smoker", "~"])

@@ -15,6 +15,17 @@ AGE = {"kind": "real", "range": [20, 60], "unit": "years"}
 SEX = {"kind": "category", "levels": ["f", "m"]}
 
 
+SIGNALLING = np.array([0x41F00000, 0x7F800001], np.uint32).view(np.float32)
+"""30, and a NaN of which NumPy warns when it is made a float64."""
+
+
+class Unreadable:
+    def __str__(self):
+        raise RuntimeError("quotes a record")
+
+    __float__ = __str__
+
+
 def read(column, cells):
     found = Schema({"x": column}).read({"x": cells})
     return {name: values.tolist() for name, values in found.items()}
@@ -36,7 +47,10 @@ def read(column, cells):
             [3, 3, 9, 0, 4],
             [0, 0, 0, 0, 1],
         ),
+        (AGE, SIGNALLING, [30, 40], [0, 1]),
+        (AGE, [30, np.ma.masked, Unreadable()], [30, 40, 40], [0, 1, 1]),
         (SEX, ["m", " f", "F", "", None], [1, 0, 0, 0, 0], [0, 0, 1, 1, 1]),
+        (SEX, ["m", 10**5000, Unreadable()], [1, 0, 0], [0, 1, 1]),
         (
             {"kind": "category", "levels": [1, 2, "other"]},
             np.array([1.0, 2.0, math.nan, 3.0]),
