@@ -1,6 +1,6 @@
 """The density that is sampled, and the private data that it depends on."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any
@@ -126,6 +126,11 @@ class Posterior:
         """
         return jax.tree.leaves(self.data)[0].shape[0]
 
+    @property
+    def example(self) -> Mapping[str, Any]:
+        """Made-up records by name, which functions may hold: of this class, none."""
+        return {}
+
     def constrain(self, draws):
         """The parameters of positions ``(chains, draws, ...)``, as NumPy arrays.
 
@@ -150,7 +155,7 @@ class Posterior:
 
 
 def check_numbers(name: str, array) -> None:
-    """Refuse an array of strings, objects, dates or structures.
+    """Refuse an array of strings, objects, dates, structures or JAX keys.
 
     Raises
     ------
@@ -159,7 +164,8 @@ def check_numbers(name: str, array) -> None:
         none of its values.
     """
     dtype = array.dtype
-    if isinstance(dtype, np.dtype) and (dtype.kind in "OSUMm" or dtype.names):
+    is_plain = isinstance(dtype, np.dtype) and not dtype.names
+    if not is_plain or dtype.kind in "OSUMm":
         raise ValueError(
             f"{name} must be an array of numbers: encode strings and dates as numbers "
             "by a public rule"

@@ -235,7 +235,7 @@ def of_any_relation(lines, path, relation, spent=ledger._spent):
 # Records that a program holds.
 
 
-def untainted(program, inputs, is_secret=None):
+def untainted(program, inputs):
     return [False] * len(program.jaxpr.outvars)
 
 

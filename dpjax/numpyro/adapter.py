@@ -31,6 +31,10 @@ class ModelPosterior(Posterior):
 
     model: Model = field(kw_only=True, metadata=dict(static=True))
 
+    @property
+    def example(self) -> dict[str, Any]:
+        return self.model.example
+
     def prior_draws(self) -> dict[str, np.ndarray]:
         """A thousand draws from the prior, in the form that `constrain` returns.
 

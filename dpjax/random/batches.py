@@ -331,6 +331,8 @@ def _arrivals(rate: float, num_records: int) -> tuple[counts.Table, int]:
     These are the arrivals before some are dropped (see the module docstring).
     """
     _check_numbered(num_records)
+    if num_records < 2:
+        raise ValueError("a minibatch of one record is the record: use another kernel")
     width = 2**32 // num_records
     mean = rate * 2**32 / width
     if not 0 < mean <= 2**22:

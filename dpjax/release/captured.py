@@ -18,7 +18,7 @@ import functools
 import math
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -155,16 +155,22 @@ class Records:
         for leaf in self._leaves:
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 continue
-            rounded = [numbers.astype(leaf.dtype) for numbers in sought]
-            everything = np.unique(np.concatenate([np.zeros(0, leaf.dtype), *rounded]))
-            everything = everything[np.isfinite(everything) & (everything != 0)]
-            if not everything.size:
-                continue
-            found = everything[_are_found(everything, _blocks(leaf))]
-            chance = min(1.0, 2 * float(jnp.finfo(leaf.dtype).eps) * leaf.size)
-            for i, numbers in enumerate(rounded):
-                if numbers.size and np.all(np.isin(numbers, found)):
-                    chances[i] = min(chances[i], chance**numbers.size)
+            dtypes = [_coarser(numbers.dtype, leaf.dtype) for numbers in sought]
+            for dtype in set(dtypes):
+                rounded = {
+                    i: numbers.astype(dtype)
+                    for i, numbers in enumerate(sought)
+                    if dtypes[i] == dtype
+                }
+                everything = np.unique(np.concatenate([*rounded.values()]))
+                everything = everything[np.isfinite(everything) & (everything != 0)]
+                if not everything.size:
+                    continue
+                found = everything[_are_found(everything, _blocks(leaf))]
+                chance = min(1.0, 2 * float(jnp.finfo(dtype).eps) * leaf.size)
+                for i, numbers in rounded.items():
+                    if numbers.size and np.all(np.isin(numbers, found)):
+                        chances[i] = min(chances[i], chance**numbers.size)
         return chances
 
     def _holds_run(self, array: np.ndarray) -> bool:
@@ -177,9 +183,11 @@ class Records:
         if not is_long and _unmistakable(array, array.dtype).size < 2:
             return False
         for block in (block for leaf in self._leaves for block in _blocks(leaf)):
+            is_float = jnp.issubdtype(block.dtype, jnp.floating)
+            if is_float:
+                block = block.astype(_coarser(array.dtype, block.dtype), copy=False)
             run = array.astype(block.dtype).ravel()
-            is_rounded = not np.array_equal(run, array.ravel())
-            if is_rounded and not jnp.issubdtype(block.dtype, jnp.floating):
+            if not is_float and not np.array_equal(run, array.ravel()):
                 continue
             columns = block.reshape(len(block), -1).T
             if any(_occurs(run, line) for line in (block.flat, *columns)):
@@ -281,8 +289,8 @@ def check_simulation(
     _check(records, "simulate_fn", simulate_fn, (key, position), "no record")
 
 
-def check_example(posterior: Posterior, example: Mapping[str, Any]) -> None:
-    """Refuse an `example` of made-up records that was copied from the data.
+def check_example(posterior: Posterior) -> None:
+    """Refuse made-up records, `Posterior.example`, that were copied from the data.
 
     An array counts as copied if its entries follow each other in the data
     (`Records.holds_in_order`). Made-up records may share single numbers with the data,
@@ -294,7 +302,7 @@ def check_example(posterior: Posterior, example: Mapping[str, Any]) -> None:
         If an array of `example` is a run of entries of the data.
     """
     records = Records(posterior)
-    for name, value in example.items():
+    for name, value in posterior.example.items():
         if records.holds_in_order(value):
             raise ValueError(
                 f"example[{name!r}] holds entries of the data in their order, and what "
@@ -504,6 +512,16 @@ def _unmistakable(array: np.ndarray, dtype) -> np.ndarray:
     return numbers[(np.round(exact * up / down) / up * down).astype(dtype) != numbers]
 
 
+def _coarser(first, second) -> np.dtype:
+    """The type with fewer digits of two, or the second if one is no type of floats.
+
+    A copy of the records may have been rounded, as JAX rounds float64 to float32.
+    """
+    if not jnp.issubdtype(first, jnp.floating):
+        return np.dtype(second)
+    return np.dtype(max(first, second, key=lambda dtype: float(jnp.finfo(dtype).eps)))
+
+
 def _is_long_run(array: np.ndarray) -> bool:
     """Whether an array is so long and irregular that data do not hold it by chance.
 
@@ -525,7 +543,7 @@ def _are_found(numbers: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:
     are_found = np.zeros(len(numbers), bool)
     for block in blocks:
         for rows in np.array_split(np.atleast_1d(block), 1 + block.size // 2**20):
-            part = rows.ravel()
+            part = rows.ravel().astype(numbers.dtype, copy=False)
             where = np.searchsorted(numbers, part).clip(max=len(numbers) - 1)
             are_found[where[numbers[where] == part]] = True
     return are_found

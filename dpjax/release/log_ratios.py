@@ -21,6 +21,7 @@ from dpjax.posterior import Posterior
 from dpjax.release import on_disk
 from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import GRID, exact_sum, sum_over_records, wide
+from dpjax.release.sealed import opened
 
 __all__ = ["batch_moments", "log_ratio_sum", "remember"]
 
@@ -53,10 +54,11 @@ def remember(posterior: Posterior, position) -> jax.Array | None:
     then evaluated again faster than read back, and if there are more than
     `MAX_REMEMBERED` records or some are on disk, as they would fill the memory.
     """
-    is_large = posterior.num_records > MAX_REMEMBERED or on_disk.is_any(posterior.data)
+    data = opened(posterior.data)
+    is_large = posterior.num_records > MAX_REMEMBERED or on_disk.is_any(data)
     if _record_size(posterior) < MIN_REMEMBERED_SIZE or is_large:
         return None
-    return _evaluate(posterior, position, posterior.data)
+    return _evaluate(posterior, position, data)
 
 
 def _record_size(posterior) -> int:
@@ -114,6 +116,7 @@ def log_ratio_sum(
             "the rounding of a log ratio of more than 2^30 records is not accounted "
             "for: use a kernel on minibatches"
         )
+    data = opened(posterior.data)
     if memory is None:
 
         def sums(records, numbers, is_new):
@@ -122,9 +125,9 @@ def log_ratio_sum(
             cells = _cells(new - old, clip_bound)
             return exact_sum(jnp.where(is_new, cells, 0.0))
 
-        total = sum_over_records(sums, posterior.data, _block_size(posterior))
+        total = sum_over_records(sums, data, _block_size(posterior))
     else:
-        new = _evaluate(posterior, proposed, posterior.data)
+        new = _evaluate(posterior, proposed, data)
         total, memory = exact_sum(_cells(new - memory, clip_bound)), new
     with jax.enable_x64(True):
         return total * _unit(clip_bound), memory
@@ -164,7 +167,7 @@ def batch_moments(
         raise ValueError(
             f"a batch of {size} records has no exact sum of squares; the most is 2^20"
         )
-    batch = on_disk.rows(posterior.data, indices)
+    batch = on_disk.rows(opened(posterior.data), indices)
     new = _evaluate(posterior, proposed, batch)
     cells = _cells(new - _evaluate(posterior, position, batch), clip_bound)
     with jax.enable_x64(True):

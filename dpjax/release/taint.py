@@ -13,9 +13,6 @@ The check says where the data go. Whether enough noise is added where a mark sta
 matter of the accounting and its tests.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
@@ -42,11 +39,7 @@ def released(value: jax.Array) -> jax.Array:
     return checkpoint_name(value, RELEASED)
 
 
-def tainted(
-    program: ClosedJaxpr,
-    inputs: list[bool],
-    is_secret: Callable[[Any], bool] = lambda value: False,
-) -> list[bool]:
+def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
     """Which outputs of a program are tainted, one boolean for each output.
 
     Parameters
@@ -54,10 +47,8 @@ def tainted(
     program
         A traced program, from `jax.make_jaxpr`.
     inputs
-        Which inputs of the program are tainted, one boolean for each input.
-    is_secret
-        ``value -> bool``: whether an array that the program holds as a constant is
-        tainted.
+        Which inputs of the program are tainted, one boolean for each input. Constants
+        of the program are not.
 
     Raises
     ------
@@ -67,18 +58,12 @@ def tainted(
     """
 
     def follow(program, inputs):
-        jaxpr, consts = program, ()
-        if isinstance(program, ClosedJaxpr):
-            jaxpr, consts = program.jaxpr, program.consts
+        jaxpr = getattr(program, "jaxpr", program)
         known = dict(zip(jaxpr.invars, inputs, strict=True))
-        secret = [is_secret(value) for value in consts]
-        known.update(zip(jaxpr.constvars, secret, strict=True))
+        known.update(dict.fromkeys(jaxpr.constvars, False))
 
         def of(atom):
-            if isinstance(atom, Literal):
-                # A literal is an array only where JAX is set to simplify constants.
-                return bool(np.ndim(atom.val)) and is_secret(atom.val)
-            return known[atom]
+            return not isinstance(atom, Literal) and known[atom]
 
         for eqn in jaxpr.eqns:
             found = passed(eqn, [of(atom) for atom in eqn.invars])

@@ -31,6 +31,7 @@ from dpjax.release.exact_sums import (
 )
 from dpjax.release.gradient_parts import Outer, whole
 from dpjax.release.mixed_norm import MixedNorm
+from dpjax.release.sealed import opened
 
 __all__ = ["shape_of", "vector_sum"]
 
@@ -138,6 +139,7 @@ def vector_sum(
     num_rows = posterior.num_records if sample is None else sample.indices.size
     if num_rows > MAX_RECORDS:
         raise ValueError("sums over more than 2^30 records are not exact: sample them")
+    data = opened(posterior.data)
     # The size of each part; of a product, the sizes of its weights and its direction.
     sizes = [
         [leaf.size for leaf in jax.tree.leaves(part)]
@@ -152,7 +154,7 @@ def vector_sum(
     def sums(records, indices, is_new):
         if sample is not None:
             indices, is_drawn = records
-            records = on_disk.rows(posterior.data, indices)
+            records = on_disk.rows(data, indices)
             is_new &= is_drawn
         arguments = [records]
         if rng_key is not None:
@@ -174,7 +176,7 @@ def vector_sum(
         with jax.enable_x64(True):
             return jnp.concatenate(totals)
 
-    rows = posterior.data if sample is None else _in_whole_tiles(sample)
+    rows = data if sample is None else _in_whole_tiles(sample)
     is_cpu = jax.default_backend() == "cpu"
     block = BLOCK if is_cpu else GPU_BLOCK
     block_size = max(block // max(sum(map(sum, sizes)) // 8, 1), 1)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
@@ -127,15 +128,19 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
     program = traced.jaxpr
     # One search for all values, as each search reads all records.
     values = [*arrays, *captured.constants(program, with_literals=False)]
-    named = [(str(i), value) for i, value in enumerate(values)]
+    named = [(f"of shape {np.shape(value)}", value) for value in values]
     # Without `only_unmistakable`, a metric that has as many entries as the data have
     # records would count as secret.
-    found = dict(records.secrets(named, only_unmistakable=True))
-    is_secret = {id(value): str(i) in found for i, value in enumerate(values)}
-    inputs = [is_secret[id(array)] for array in arrays]
+    for name, why in records.secrets(named, only_unmistakable=True):
+        raise ValueError(
+            f"the algorithm holds an array {name} that {why}: it may hold public "
+            "values only, and reads records through the posterior. Values that are "
+            "public belong into Posterior(..., public=...)"
+        )
+    inputs = [False] * len(arrays)
     inputs += [True] * len(on_disk.in_memory(posterior.data))
     inputs += [False] * (len(program.in_avals) - len(inputs))
-    depends = taint.tainted(program, inputs, lambda value: is_secret[id(value)])
+    depends = taint.tainted(program, inputs)
     structure = jax.tree.structure(traced.out_info)
     (state, bits), draws = jax.tree.unflatten(structure, depends)
     _refuse(dict(state=state, bits=bits, draws=draws.position, infos=draws.info))
@@ -150,7 +155,8 @@ def check_start(
     These are the algorithm's `init` and `sample`, and the posterior's `logprior_fn` and
     `constrain_fn`. They are traced, not executed. Functions of the posterior that hold
     records are refused as well, whatever they do with them, and so are positions that
-    are entries of the data (`dpjax.release.captured`).
+    are entries of the data, and examples of a model that were copied from the data
+    (`dpjax.release.captured`).
 
     Parameters
     ----------
@@ -168,6 +174,7 @@ def check_start(
         of JAX.
     """
     captured.check_functions(posterior, positions, others)
+    captured.check_example(posterior)
 
     def parameters(algorithm, position):
         return algorithm.transition.stay(algorithm.init(position)).parameters

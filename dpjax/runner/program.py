@@ -11,6 +11,7 @@ compiled program.
 it.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -24,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import Mesh
 
 from dpjax.algorithm import Transition
@@ -32,6 +33,7 @@ from dpjax.posterior import Posterior
 from dpjax.release import on_disk
 from dpjax.release.captured import constants
 from dpjax.release.exact_sums import CHAIN_AXIS
+from dpjax.release.sealed import sealed, sealing
 from dpjax.release.self_test import check_arithmetic
 from dpjax.runner.check import check_loop, check_start, refused_arrays
 from dpjax.runner.hashes import digest
@@ -174,12 +176,15 @@ class Program(NamedTuple):
         not the data.
     advance
         ``(chains, words, active) -> (chains, history)``: `scan_steps`, compiled.
+    evaluate
+        The same function, not compiled, to be traced as a part of another program.
     """
 
     outline: Any
     num_words: int
     identity: str
     advance: Callable
+    evaluate: Callable
 
 
 class _Retraced(Exception):
@@ -193,10 +198,10 @@ class _Retraced(Exception):
 class _Loop:
     """A jitted loop that is traced once, so that what runs is what was traced."""
 
-    def __init__(self, sources, mesh, compiler_options=None):
+    def __init__(self, sources, mesh, is_private, compiler_options=None):
         self.number = next(_traces)
         self.outline = None
-        self._sources, self._mesh = sources, mesh
+        self._sources, self._mesh, self._is_private = sources, mesh, is_private
         # A run stores its chains, so every process gets them whole.
         whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
         self._jitted = jax.jit(
@@ -205,11 +210,16 @@ class _Loop:
 
     def _steps(self, arrays, data, chains, words, active):
         if self._sources is None:
-            raise _Retraced
+            raise _Retraced(
+                "JAX traces this program whenever it is called, and would not run what "
+                "was checked: take what depends on devices, such as shard_map, out of "
+                "the model"
+            )
         algorithm_fn, posterior, outline_fn, over_data_sets = self._sources
 
         def steps(data, *arguments):
             data = on_disk.joined(posterior.data, data)
+            data = sealed(data) if self._is_private else data
             each = dataclasses.replace(posterior, data=data)
             algorithm = with_arrays(algorithm_fn, arrays)(each)
             with refused_arrays(), jax.ensure_compile_time_eval():
@@ -218,7 +228,8 @@ class _Loop:
 
         chains = _chains_spread(self._mesh, chains)
         words, active = _chains_spread(self._mesh, (words, active), axis=1)
-        return over_data_sets(steps)(data, chains, words, active)
+        with sealing() if self._is_private else contextlib.nullcontext():
+            return over_data_sets(steps)(data, chains, words, active)
 
     def trace(self, *arguments):
         """JAX's `Traced` of the loop."""
@@ -308,12 +319,14 @@ def trace(
             "jax.make_array_from_callback does from parts of a file"
         )
     sources = algorithm_fn, posterior, outline_fn, over_data_sets
-    loop = _Loop(sources, mesh, compiler_options)
+    loop = _Loop(sources, mesh, is_private, compiler_options)
     traced = loop.trace(arrays, data, _beside(data, chains), words, active)
     if is_private:
         check_arithmetic()
         check_loop(traced, arrays, *(posteriors or [posterior]))
-    text = f"{compiler_options}{traced.lower().as_text()}"
+    # If JAX is set to simplify constants, the text leaves them out.
+    held = digest([_plain(value) for value in constants(traced.jaxpr)]).hex()
+    text = f"{compiler_options}{held}{traced.lower().as_text()}"
     if "callback" in text:
         # The text of a callback only names an object of this process, so two loops of
         # the same text may differ. The number keeps them apart.
@@ -332,13 +345,20 @@ def trace(
             _loops[text_hash] = loop
             return loop(*arguments)
 
+    run_traced, result = jaxpr_as_fun(traced.jaxpr), jax.tree.structure(traced.out_info)
+
+    def evaluate(*arguments):
+        leaves = jax.tree.leaves((arrays, data, *arguments))
+        return jax.tree.unflatten(result, run_traced(*leaves))
+
     if mesh is not None:
         # On a mesh, JAX adds operations that move arrays between devices. The identity
         # is that of the loop on one device, so that it is the same on any mesh.
-        loop_on_one = _Loop(sources, None)
+        loop_on_one = _Loop(sources, None, is_private)
         shapes = jax.eval_shape(lambda *given: given, data, chains)
         traced = loop_on_one.trace(arrays, *shapes, words, active)
-    return Program(loop.outline, num_words, _identity(traced.jaxpr), advance)
+    identity = _identity(traced.jaxpr)
+    return Program(loop.outline, num_words, identity, advance, evaluate)
 
 
 def _identity(program: ClosedJaxpr) -> str:
@@ -411,7 +431,12 @@ def _mesh(data):
     return None
 
 
-def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> str:
+def check_algorithm(
+    algorithm_fn: Callable,
+    posterior: Posterior,
+    positions,
+    outline_fn: Callable = lambda algorithm: None,
+) -> Program:
     """Refuse an algorithm that lets records out other than by releases.
 
     It is for callers that run the algorithm without `dpjax.run`, such as
@@ -419,14 +444,14 @@ def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> 
 
     Parameters
     ----------
-    algorithm_fn, posterior
+    algorithm_fn, posterior, outline_fn
         As in `trace`.
     positions
         Where the chains start, leaves ``(chains, ...)``.
 
     Returns
     -------
-    The `Program.identity` of the program of one step.
+    The program of one step.
 
     Raises
     ------
@@ -440,8 +465,14 @@ def check_algorithm(algorithm_fn: Callable, posterior: Posterior, positions) -> 
     chains, _ = initial(algorithm.transition, jax.vmap(algorithm.init)(positions))
     num_words = num_words_of(algorithm.transition, chains)
     return trace(
-        algorithm_fn, posterior, chains, num_words, chunk_size=1, is_private=True
-    ).identity
+        algorithm_fn,
+        posterior,
+        chains,
+        num_words,
+        chunk_size=1,
+        is_private=True,
+        outline_fn=outline_fn,
+    )
 
 
 def num_words_of(transition: Transition, chains) -> int:

@@ -13,6 +13,7 @@ import pytest
 from jax.experimental.ode import odeint
 
 import dpjax
+from dpjax import proposals
 from dpjax.release.captured import (
     Records,
     captured,
@@ -22,6 +23,7 @@ from dpjax.release.captured import (
 from dpjax.runner.program import check_algorithm
 
 X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+LONG = np.random.default_rng(2).normal(size=(64, 3))
 LABELS = np.random.default_rng(1).integers(0, 2, 64).astype(np.int32)
 POSITIONS = jnp.zeros((2, 3))
 
@@ -41,7 +43,10 @@ def posterior(data=X, **functions):
 
 def check(target):
     algorithm_fn = functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.1)
-    check_algorithm(algorithm_fn, target, POSITIONS)
+    positions = POSITIONS
+    if target.example:
+        positions = dict(theta=positions)
+    check_algorithm(algorithm_fn, target, positions)
 
 
 def numpyro_model(x, label):
@@ -274,21 +279,28 @@ def _simplified(request):
 
 
 @pytest.mark.usefixtures("_simplified")
-@pytest.mark.parametrize("held", [X, LABELS], ids=["decimals", "labels"])
-def test_a_proposal_that_holds_a_copy_is_refused(held):
+@pytest.mark.parametrize("field", ["position", "log_ratio"])
+@pytest.mark.parametrize(
+    "data, held",
+    [(X, X), (LONG, LONG.astype(np.float32)), (X, LABELS)],
+    ids=["same", "rounded", "labels"],
+)
+def test_a_proposal_that_holds_a_copy_is_refused(data, held, field):
+    """Also where only the chance of acceptance depends on it, and if it is rounded."""
     copy = jnp.array(held)
 
-    def algorithm_fn(target):
-        algorithm = dpjax.barker(target, step_size=0.1, clip_bound=0.1)
+    def propose(*arguments):
+        move = proposals.gaussian.propose(*arguments)
+        return move._replace(**{field: getattr(move, field) + copy.ravel()[0]})
 
-        def move(words, state, memory):
-            state, info, memory = algorithm.transition.move(words, state, memory)
-            return state._replace(position=state.position + copy[0]), info, memory
-
-        return algorithm._replace(transition=algorithm.transition._replace(move=move))
-
-    with pytest.raises(ValueError, match=r"state\.position would depend on the data"):
-        check_algorithm(algorithm_fn, posterior(), POSITIONS)
+    algorithm_fn = functools.partial(
+        dpjax.barker,
+        step_size=0.1,
+        clip_bound=0.1,
+        proposal=proposals.gaussian._replace(propose=propose),
+    )
+    with pytest.raises(ValueError, match=r"holds an array .* entries of the data"):
+        check_algorithm(algorithm_fn, posterior(data), POSITIONS)
 
 
 def test_chains_that_start_at_records_are_refused():
@@ -346,15 +358,19 @@ def test_examples_that_are_records_are_refused():
     """A single number of an example may be in the data, such as an age."""
     made_up = np.random.default_rng(4).normal(size=(20, 3))
     made_up[:3] = X[:3]
-    check_example(posterior(), dict(x=made_up))
-    target = dpjax.numpyro.posterior(
-        numpyro_model,
-        dict(x=X, label=LABELS),
-        plate="people",
-        example=dict(x=X[10:20].tolist()),
-    )
-    with pytest.raises(ValueError, match=r"^example\['x'\] holds entries of the data"):
-        dpjax.numpyro.sample(target, budget=dpjax.Budget(1.0, 1e-6))
+
+    def target(x):
+        data = dict(x=X, label=LABELS)
+        return dpjax.numpyro.posterior(
+            numpyro_model, data, plate="people", example=dict(x=x.tolist())
+        )
+
+    check_example(target(made_up))
+    refused = pytest.raises(ValueError, match=r"^example\['x'\] holds entries of the")
+    with refused:
+        dpjax.numpyro.sample(target(X[10:20]), budget=dpjax.Budget(1.0, 1e-6))
+    with refused:
+        check(target(X[10:20]))
 
 
 def test_a_run_is_refused_before_it_is_charged(tmp_path):

@@ -18,6 +18,7 @@ from dpjax.ep import sites
 from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.models.probit import probit_regression
 from dpjax.release import accept_bit, gaussian, taint
+from dpjax.release.sealed import opened
 from dpjax.runner.check import check_start
 from dpjax.runner.program import check_algorithm, initial, num_words_of, trace
 from tests.tiers import tiered
@@ -167,19 +168,19 @@ def leaky(**changes):
 
 def state_reads(posterior, inner, words, state, memory):
     state, info, memory = inner.move(words, state, memory)
-    position = state.position + 1e-9 * posterior.data[0]
+    position = state.position + 1e-9 * opened(posterior.data)[0]
     return state._replace(position=position), info, memory
 
 
 def bit_reads(posterior, inner, words, state, memory):
     state, info, memory = inner.move(words, state, memory)
-    reads = jax.lax.cond(posterior.data[0, 0] > 0, lambda: True, lambda: False)
+    reads = jax.lax.cond(opened(posterior.data)[0, 0] > 0, lambda: True, lambda: False)
     return state, info._replace(is_accepted=info.is_accepted & reads), memory
 
 
 def loop_reads(posterior, inner, words, state, memory):
     state, info, memory = inner.move(words, state, memory)
-    last = jnp.sum(posterior.data > 0)
+    last = jnp.sum(opened(posterior.data) > 0)
     count = jax.lax.while_loop(lambda i: i < last, lambda i: i + 1, 0)
     return state._replace(position=state.position * count), info, memory
 
@@ -188,7 +189,7 @@ def step_after_next(posterior, inner, words, state, memory):
     """What one step remembers, and only the next tells."""
     position = state.position + memory
     state, info, _ = inner.move(words, state, None)
-    return state._replace(position=position), info, posterior.data[0]
+    return state._replace(position=position), info, opened(posterior.data)[0]
 
 
 def reads_nothing(posterior, inner, state):
@@ -207,6 +208,55 @@ def reads_nothing(posterior, inner, state):
 def test_leaks_are_named(changes, named):
     with pytest.raises(ValueError, match=f"^{named}"):
         check(leaky(**changes))
+
+
+def centred_records(posterior):
+    data = posterior.data - jnp.mean(posterior.data, axis=0, keepdims=True)
+    return kernel("barker")(dataclasses.replace(posterior, data=data))
+
+
+def every_likelihood(posterior):
+    def of_all(position, record):
+        return position[0] * jnp.sign(posterior.data[0, 0])
+
+    return kernel("barker")(dataclasses.replace(posterior, loglikelihood_fn=of_all))
+
+
+def twice(posterior):
+    data = jnp.concatenate([posterior.data, posterior.data])
+    return kernel("barker")(dataclasses.replace(posterior, data=data))
+
+
+def proposal_ratio(posterior):
+    def propose(*arguments):
+        move = proposals.gaussian.propose(*arguments)
+        return move._replace(log_ratio=jnp.mean(posterior.data * 30))
+
+    changed = proposals.gaussian._replace(propose=propose)
+    return kernel("barker")(posterior, proposal=changed)
+
+
+def clip_range(posterior):
+    def bounds(position, proposed):
+        return jnp.sum(posterior.data[:2] - 0.1), jnp.sum(posterior.data[:2] + 0.1)
+
+    return kernel("fast_mh")(posterior, clip_bound=dpjax.Range(bounds, 1.0))
+
+
+@pytest.mark.parametrize(
+    "algorithm_fn",
+    [centred_records, every_likelihood, twice, proposal_ratio, clip_range],
+)
+def test_a_function_that_makes_an_algorithm_reads_no_records(algorithm_fn):
+    """Through releases, too, as what it makes of records is not bounded there."""
+    with pytest.raises(TypeError, match="may not read the records"):
+        check(algorithm_fn)
+
+
+def test_an_algorithm_samples_the_posterior_that_it_is_given():
+    other = dataclasses.replace(POSTERIOR, data=jnp.ones((64, 2)))
+    with pytest.raises(ValueError, match="samples other records"):
+        check(lambda posterior: kernel("barker")(other))
 
 
 def test_a_start_that_reads_records_is_refused():

@@ -259,8 +259,8 @@ OTHER = budget(1.0, neighboring_relation="REPLACE_SPECIAL")
         (
             {"a": (tuned_on_records, budget(4.0))},
             POSTERIORS,
-            ValueError,
-            "depend on the data",
+            TypeError,
+            "may not read the records",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from dpjax.models import logistic_regression
 from dpjax.release import log_ratios, on_disk, vector_sums
 from dpjax.release.exact_sums import sum_over_records
 from dpjax.release.on_disk import OnDisk, Reader
+from dpjax.release.sealed import opened
 from dpjax.runner import program
 from dpjax.runner.checkpoint import CheckpointError
 from dpjax.runner.hashes import digest
@@ -304,7 +305,7 @@ def leaky(posterior):
 
     def move(words, state, memory):
         state, info, memory = algorithm.transition.move(words, state, memory)
-        first = on_disk.block(posterior.data, 0, 1)[0]
+        first = on_disk.block(opened(posterior.data), 0, 1)[0]
         return state._replace(position=state.position + 1e-6 * first), info, memory
 
     return algorithm._replace(transition=algorithm.transition._replace(move=move))
