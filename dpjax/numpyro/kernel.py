@@ -19,13 +19,16 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
+from jax.extend.core import jaxpr_as_fun
 from numpyro.infer import mcmc
 from numpyro.util import is_prng_key
 
 from dpjax import privacy
-from dpjax.algorithm import Algorithm
+from dpjax.algorithm import Algorithm, bernoulli
 from dpjax.numpyro.fisher import initial_position
 from dpjax.posterior import Posterior
+from dpjax.privacy.events import repeat
+from dpjax.runner.check import check_start
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.program import arrays_of, check_algorithm
 from dpjax.runner.statement import PrivacyStatement
@@ -155,8 +158,9 @@ class MCMCKernel(mcmc.MCMCKernel):
         self._renew = _mapped_as_one(self._renew_blocks)
         # NumPyro does not call `init` for a resumed chain once this is set.
         self._sample_fn = None
-        step = self._algorithm.privacy(1, budget.neighboring_relation)
-        self._events = events = [(event, count * num_chains) for event, count in step]
+        self._budget = budget
+        self._step_events = self._algorithm.privacy(1, budget.neighboring_relation)
+        events = repeat(self._step_events, num_chains)
         before = [list(spent)] if spent else []
         rule = privacy.AdaptiveRule.renyi(spent or events, budget)
         self.max_steps = rule.max_steps(events, before, budget)
@@ -168,7 +172,7 @@ class MCMCKernel(mcmc.MCMCKernel):
             )
         self._num_left = self.max_steps * num_chains
         self._block = min(1 + self.max_steps // 50, MAX_BLOCK)
-        paid = [(event, count * self.max_steps) for event, count in events]
+        paid = repeat(events, self.max_steps)
         self.statement = PrivacyStatement.of(
             paid, budget, num_chains, self.max_steps, shared=spent
         )._replace(randomness=SEEDED)
@@ -205,25 +209,59 @@ class MCMCKernel(mcmc.MCMCKernel):
             chains = initial_position(self._posterior, self._num_chains)
             here = first if is_one else slice(first, self._num_begun)
             init_params = jax.tree.map(lambda leaf: leaf[here], chains)
+        starts = jax.tree.map(jnp.asarray, init_params)
+        if is_one:
+            starts = jax.tree.map(lambda leaf: leaf[None], starts)
+        check_start(self._algorithm_fn, self._posterior, starts)
         if first == 0:
-            starts = init_params
-            if is_one:
-                starts = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], starts)
-            program = check_algorithm(self._algorithm_fn, self._posterior, starts)
-            self._words = self._identity(program)
+            self._trace(starts)
         begin = self._begin if is_one else jax.vmap(self._begin)
         return begin(init_params, rng_key)
 
+    def _trace(self, starts):
+        """Check the programs of all that a chain runs, and keep them.
+
+        A function may read a variable that changes until NumPyro traces it again, so
+        chains run the programs that were checked.
+        """
+
+        def outline(algorithm):
+            relation = self._budget.neighboring_relation
+            return algorithm.privacy(1, relation), algorithm.transition.laziness
+
+        start = jax.tree.map(lambda leaf: leaf[0], starts)
+        algorithm, algorithm_fn = self._algorithm, self._algorithm_fn
+        self._init = _frozen(algorithm.init, start)
+        constrain_fn = self._posterior.constrain_fn
+        self._constrain = constrain_fn and _frozen(constrain_fn, start)
+        info = jax.eval_shape(algorithm.transition.stay, self._init(start))
+        if not hasattr(info, "is_accepted"):
+            raise ValueError(
+                "MCMCKernel is for samplers that accept or reject: run others by "
+                "dpjax.run"
+            )
+        if len(jax.tree.leaves(starts)[0]) > 1:
+            check_algorithm(algorithm_fn, self._posterior, starts)
+        first = jax.tree.map(lambda leaf: leaf[:1], starts)
+        self._program = check_algorithm(algorithm_fn, self._posterior, first, outline)
+        step, self._laziness = self._program.outline
+        if step != self._step_events:
+            raise ValueError(
+                "algorithm_fn no longer makes the algorithm that the kernel charges "
+                "for: make a new kernel"
+            )
+        self._words = self._identity(self._program.identity)
+
     def _identity(self, program: str) -> np.ndarray:
         """A hash of the program, its privacy events and the data, ``(8,)`` uint32."""
-        step = [[event.to_json(), count] for event, count in self._events]
+        step = [[event.to_json(), count] for event, count in self._step_events]
         read = arrays_of(self._algorithm_fn), self._posterior.data
         return np.frombuffer(
             keyed(digest(read), json.dumps([program, step]).encode()), np.uint32
         )
 
     def _begin(self, position, rng_key):
-        kernel, not_moved = self._algorithm.init(position), jnp.zeros((), bool)
+        kernel, not_moved = self._init(position), jnp.zeros((), bool)
         num_steps = num_prepaid = jnp.zeros((), int)
         return self._sealed(kernel, not_moved, num_steps, num_prepaid, rng_key)
 
@@ -252,15 +290,26 @@ class MCMCKernel(mcmc.MCMCKernel):
         )
         is_paid = num_prepaid > 0
         draw = jax.random.fold_in(rng_key, state.num_steps)
-        kernel, info = self._algorithm.step(draw, state.kernel)
+        kernel, is_accepted = self._moved(draw, state.kernel)
         kernel = jax.tree.map(partial(jnp.where, is_paid), kernel, state.kernel)
         return self._sealed(
             kernel,
-            info.is_accepted & is_paid,
+            is_accepted & is_paid,
             state.num_steps + is_paid,
             num_prepaid - is_paid,
             jax.random.clone(rng_key),
         )
+
+    def _moved(self, rng_key, kernel):
+        """The state of the kernel after a step, and whether the step moved it."""
+        num_words = 2 + self._program.num_words
+        words = jax.random.bits(rng_key, (num_words,), jnp.uint32)
+        active = bernoulli(words[:2], self._laziness)
+        chains = jax.tree.map(lambda leaf: leaf[None], (kernel, jnp.int32(0)))
+        (moved, num_accepted), _ = self._program.evaluate(
+            chains, words[None, None, 2:], active[None, None]
+        )
+        return jax.tree.map(lambda leaf: leaf[0], (moved, num_accepted > 0))
 
     def _renew_blocks(self, is_void, wanted, words, num_prepaid, rng_key):
         """The number of prepaid steps and the key of each chain.
@@ -314,7 +363,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         return num_paid, number
 
     def postprocess_fn(self, model_args, model_kwargs):
-        return self._posterior.constrain_fn or super().postprocess_fn((), {})
+        return self._constrain or super().postprocess_fn((), {})
 
     def get_diagnostics_str(self, state):
         return f"{state.num_steps} of {self.max_steps} steps paid for"
@@ -324,6 +373,18 @@ class MCMCKernel(mcmc.MCMCKernel):
             "a kernel holds the private records and is not pickled; keep "
             "mcmc.get_samples() instead"
         )
+
+
+def _frozen(function: Callable, *arguments) -> Callable:
+    """`function` as it is now, for arguments of the shapes of these."""
+    program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    result = jax.tree.structure(shapes)
+
+    def evaluate(*arguments):
+        leaves = jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
+        return jax.tree.unflatten(result, leaves)
+
+    return evaluate
 
 
 def _choose(is_void, num_paid, mixed, number, num_prepaid, rng_key):

@@ -18,6 +18,7 @@ import pytest
 from numpyro.infer import MCMC
 
 import dpjax
+from dpjax import proposals
 from dpjax.adaptation import adapted
 from dpjax.fisher import inverse_fisher_information
 from dpjax.numpyro import (
@@ -345,6 +346,54 @@ def test_a_prior_that_reads_records_is_refused(method):
     kernel = MCMCKernel(wrong, BARKER, budget=BUDGET, num_chains=2)
     with pytest.raises(ValueError, match=r"^logprior_fn holds"):
         sampled(2, method, kernel=kernel)
+
+
+def test_a_program_that_changes_later_runs_as_it_was_checked():
+    """A second MCMC traces the kernel again, by when a variable may have changed."""
+    longest, centre = 0.1, jnp.zeros(2)
+
+    def propose(words, position, walk, step_size):
+        return proposals.fixed_length.propose(words, position, walk, longest)
+
+    def logprior(position):
+        return -0.5 * jnp.sum((position - centre) ** 2)
+
+    proposal = proposals.fixed_length._replace(
+        propose=propose, longest=lambda step_size: longest
+    )
+    algorithm_fn = functools.partial(
+        dpjax.barker, step_size=1.0, clip_bound=dpjax.Lipschitz(0.1), proposal=proposal
+    )
+    records = np.random.default_rng(0).normal(size=50)
+    posterior = dpjax.Posterior(logprior, lambda z, x: x * z[0] / 1e6, records)
+    kernel = MCMCKernel(posterior, algorithm_fn, budget=BUDGET)
+
+    def lengths(num_samples, **run):
+        mcmc = MCMC(kernel, num_warmup=0, num_samples=num_samples, progress_bar=False)
+        mcmc.post_warmup_state = state
+        mcmc.run(jax.random.key(1), **run)
+        moves = np.diff(mcmc.get_samples(), axis=0)
+        return mcmc.last_state, np.linalg.norm(moves, axis=1).max()
+
+    state = None
+    state, before = lengths(20, init_params=jnp.zeros(2))
+    longest, centre = 10.0, 1e4 * jnp.asarray(records[:2])
+    state, after = lengths(21)
+    assert before == pytest.approx(0.1) and after == pytest.approx(0.1)
+    another = MCMCKernel(posterior, algorithm_fn, budget=BUDGET)
+    longest = 0.1
+    mcmc = MCMC(another, num_warmup=0, num_samples=5, progress_bar=False)
+    with pytest.raises(ValueError, match="no longer makes the algorithm"):
+        mcmc.run(jax.random.key(1), init_params=jnp.zeros(2))
+
+
+def test_samplers_without_accept_bits_are_refused():
+    algorithm_fn = functools.partial(
+        dpjax.sgld, step_size=1e-6, dim=2, l2_clip_norm=1.0, sampling_prob=0.1
+    )
+    kernel = MCMCKernel(target(), algorithm_fn, budget=BUDGET)
+    with pytest.raises(ValueError, match="accept or reject"):
+        sampled(1, "sequential", kernel=kernel)
 
 
 def test_neither_arviz_nor_a_pickle_holds_the_data():
