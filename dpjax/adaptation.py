@@ -169,17 +169,33 @@ def _learn(state: AdaptationState, stage, position, error, laziness):
     return _where(is_window_end, _close_window(state), state)
 
 
-def _check_cost(events, events_of_longer_steps, target_acceptance_rate):
-    """Refuse a cost that depends on the step size, or a target that is out of reach.
+def _cost(events_fn, step_size, target_acceptance_rate):
+    """The events of steps of the size `step_size`, which those of all sizes have.
 
-    The two lists of events are those of steps of different size.
+    Raises
+    ------
+    ValueError
+        If the cost depends on the step size, or the target is out of reach. The cost
+        depends on it if it cannot be computed from a traced step size, which has no
+        value, or differs from that of `step_size`.
     """
-    if events != events_of_longer_steps:
+    events, of_any_size = events_fn(step_size), None
+
+    def of_traced(step_size):
+        nonlocal of_any_size
+        of_any_size = events_fn(step_size)
+
+    reason = None
+    try:
+        jax.eval_shape(of_traced, jnp.asarray(step_size, float))
+    except Exception as error:
+        reason = error
+    if events != of_any_size:
         raise ValueError(
             "the cost of a step would change with its tuned size: give clip_bound in "
             "nats instead of per distance (or, to dpjax.penalty, a proposal of varying "
             "length)"
-        )
+        ) from reason
     for event, _ in events:
         bit = getattr(event, "event", event)
         if isinstance(bit, AcceptBit):
@@ -190,6 +206,7 @@ def _check_cost(events, events_of_longer_steps, target_acceptance_rate):
                     f"reach: even the shortest steps are accepted at a rate of "
                     f"{most:.3g}; four fifths of that is a good target"
                 )
+    return events
 
 
 def adapted(
@@ -319,12 +336,10 @@ def adapted(
     )
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        events, longer = (
-            tuned(step_size).privacy(num_steps, neighboring_relation)
-            for step_size in (initial_step_size, 2 * initial_step_size)
-        )
-        _check_cost(events, longer, target_acceptance_rate)
-        return events
+        def events_fn(step_size):
+            return tuned(step_size).privacy(num_steps, neighboring_relation)
+
+        return _cost(events_fn, initial_step_size, target_acceptance_rate)
 
     return Algorithm.of(init, transition, privacy)
 

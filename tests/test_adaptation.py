@@ -326,6 +326,16 @@ def test_positions_may_be_pytrees(posterior):
     assert results.parameters["inverse_mass_matrix"].shape == (2, 2)
 
 
+AT_LEAST_3 = proposals.fixed_length._replace(
+    longest=lambda step_size: (
+        max(step_size, 3.0)
+        if isinstance(step_size, float)
+        else jnp.maximum(step_size, 3.0)
+    )
+)
+"""The lengths of its moves differ above 3 only, where tuning may lead."""
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -336,6 +346,10 @@ def test_positions_may_be_pytrees(posterior):
         (dict(initial_inverse_mass_matrix=-np.eye(2)), "positive definite"),
         (dict(initial_inverse_mass_matrix=np.ones(2)), r"shape \(2, 2\)"),
         (dict(clip_bound=dpjax.Lipschitz(1.0)), "cost of a step would change"),
+        (
+            dict(clip_bound=dpjax.Lipschitz(1.0), proposal=AT_LEAST_3),
+            "cost of a step would change",
+        ),
         (dict(target_acceptance_rate=0.5), "rate of 0.5; four fifths"),
         (
             dict(sampler=dpjax.penalty, test_noise_multiplier=1 / CLIP),
