@@ -25,7 +25,7 @@ import numpyro.distributions as dist
 import dpjax
 from dpjax.fit.score_draws import draws
 from dpjax.numpyro import initial_position, posterior
-from dpjax.numpyro.sample import fit_algorithm
+from dpjax.numpyro.fits import fit_algorithm
 from dpjax.runner.fit import least_noise
 
 NUM_RECORDS, NUM_LARGE, NUM_DRAWS = 20_000, 1_000_000, 1000

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 import pytest
 
 import dpjax
-from dpjax.numpyro.sample import fit_algorithm
+from dpjax.numpyro.fits import fit_algorithm
 
 RNG = np.random.default_rng(0)
 DATA = {"x": RNG.normal(size=(200, 3)), "y": RNG.normal(size=200)}

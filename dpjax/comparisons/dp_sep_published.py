@@ -35,7 +35,7 @@ from dpjax.algorithm import Algorithm, Sampler, Transition
 from dpjax.ep.gaussians import Family
 from dpjax.ep.shared_site import SharedSite, SharedSiteInfo, SharedSiteState, init
 from dpjax.posterior import Posterior
-from dpjax.privacy.validate import check_relation
+from dpjax.privacy.validate import check_replaced
 from dpjax.random import chacha
 from dpjax.random.batches import Sample
 from dpjax.release import exact_sums, gaussian, vector_sums
@@ -123,12 +123,8 @@ def as_top_level_api(
         return moved, SharedSiteInfo(theta), memory
 
     def privacy(num_steps, neighboring_relation=NeighboringRelation.REPLACE_ONE):
-        relation = check_relation("neighboring_relation", neighboring_relation)
-        if relation != NeighboringRelation.REPLACE_ONE:
-            raise ValueError(
-                "an order of n records is certified under REPLACE_ONE only, got "
-                f"{relation.name}"
-            )
+        what = "an order of n records is"
+        relation = check_replaced("neighboring_relation", neighboring_relation, what)
         return [(gaussian_sum.event(family.size, relation), num_steps)]
 
     transition = Transition(

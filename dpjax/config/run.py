@@ -23,6 +23,7 @@ from dpjax.config.keys import (
 )
 from dpjax.config.model import Model
 from dpjax.privacy import Budget
+from dpjax.privacy.events import repeat
 from dpjax.runner.run import run
 
 __all__ = [
@@ -95,7 +96,7 @@ class Run(NamedTuple):
             )
         num_steps, num_chains = self.options["num_steps"], self.options["num_chains"]
         events = algorithm.privacy(num_steps, budget.neighboring_relation)
-        return [(event, count * num_chains) for event, count in events]
+        return repeat(events, num_chains)
 
 
 def calibrated(events_fn, budget: Budget, bracket: tuple[float, float]) -> float:

@@ -179,18 +179,23 @@ class _Kinds(NamedTuple):
     last: GaussianSum | KNormSum
 
 
-def _slope(inquiry: Inquiry, release, noise, z, units: Units):
-    """J as released, in units of the frame, and the sd of the noise on its diagonal."""
-    axes, unit, bound = units
+def _matrix(
+    inquiry: Inquiry, release, noise, matrix_fn, z, units: Units, bound: Any = 1.0
+):
+    """The noisy sum of ``matrix_fn(contrast)``, and the sd of noise on its diagonal.
+
+    The contrasts are those of the records at z. The sum is in units of the frame, times
+    the tempering. Matrices are divided by `bound` before their norms are clipped at 1.
+    """
     contrasts = inquiry.contrasts_at(z, units)
 
     def contribution(*record):
-        found = contrasts(*record).slope
-        return contrast.packed(found) / bound.astype(inquiry.dtype)
+        found = matrix_fn(contrasts(*record))
+        return contrast.packed(found) / jnp.asarray(bound, inquiry.dtype)
 
-    unit = inquiry.tempering * unit**2 * bound
+    unit = inquiry.tempering * units.unit**2 * bound
     words = inquiry.take(release, inquiry.dim * (inquiry.dim + 1) // 2)[0]
-    found = unit * inquiry.matrix(release, words, noise, contribution, axes)
+    found = unit * inquiry.matrix(release, words, noise, contribution, units.axes)
     return found, unit * noise
 
 
@@ -202,20 +207,6 @@ def _scalar(inquiry: Inquiry, release, noise, scalar_fn, z, units: Units):
         return scalar_fn(contrasts(*record))
 
     return inquiry.ask(release, inquiry.take(release, 1)[0], noise, contribution)
-
-
-def _variance(inquiry: Inquiry, release, noise, z, units: Units):
-    """V at z, divided by the tempering, and the sd of the noise on its diagonal."""
-    contrasts = inquiry.contrasts_at(z, units)
-
-    def contribution(*record):
-        found = contrasts(*record).score
-        return contrast.packed(jnp.outer(found, found))
-
-    unit = inquiry.tempering * units.unit**2
-    words = inquiry.take(release, inquiry.dim * (inquiry.dim + 1) // 2)[0]
-    found = unit * inquiry.matrix(release, words, noise, contribution, units.axes)
-    return found, unit * noise
 
 
 def _released(inquiry: Inquiry, kinds: _Kinds, noises: Noises, z, axes: Frame):
@@ -232,7 +223,9 @@ def _released(inquiry: Inquiry, kinds: _Kinds, noises: Noises, z, axes: Frame):
     unit = choice.clip_norm * inquiry.ratio * inquiry.unit(axes)
     bound = noises.slope_clip / (choice.clip_norm * inquiry.ratio**2)
     units = Units(axes, unit, bound)
-    found, slope_noise_sd = _slope(inquiry, kinds.vector, noises.slope, z, units)
+    found, slope_noise_sd = _matrix(
+        inquiry, kinds.vector, noises.slope, lambda found: found.slope, z, units, bound
+    )
     slope = regular(found, slope_noise_sd, axes.is_measured)
     root = root_fn(inquiry, units)
     z, size, places, scores, roots = newton_scores(
@@ -259,8 +252,13 @@ def _released(inquiry: Inquiry, kinds: _Kinds, noises: Noises, z, axes: Frame):
             inquiry, kinds.vector, noises.lost, lambda found: found.lost, z, units
         )
         lost, lost_noise_sd = lost / whole, noises.lost / whole
-        variance, variance_noise_sd = _variance(
-            inquiry, kinds.vector, noises.variance, z, units
+        variance, variance_noise_sd = _matrix(
+            inquiry,
+            kinds.vector,
+            noises.variance,
+            lambda found: jnp.outer(found.score, found.score),
+            z,
+            units,
         )
     return Released(
         position=z,

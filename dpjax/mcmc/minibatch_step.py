@@ -8,14 +8,13 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit, BarkerTest, FixedBatch, GaussianRelease
-from dpjax.privacy.validate import check_relation
+from dpjax.privacy.validate import check_replaced
 from dpjax.proposals import Proposal
 from dpjax.random import batches
 from dpjax.release import accept_bit, log_ratios
@@ -92,13 +91,8 @@ def algorithm(
         return *mh.move_if(is_accepted, state, proposed), memory
 
     def events(neighboring_relation):
-        relation = check_relation("neighboring_relation", neighboring_relation)
-        if relation != NeighboringRelation.REPLACE_ONE:
-            raise ValueError(
-                "a batch of fixed size is accounted for under substitution of one "
-                "record only: use NeighboringRelation.REPLACE_ONE, or a kernel on all "
-                "records"
-            )
+        what = "a batch of fixed size is"
+        check_replaced("neighboring_relation", neighboring_relation, what)
         return [(FixedBatch(event_fn(), batch_size, num_records), 1)]
 
     return mh.algorithm(Transition(num_words, move, mh.stay), proposal, events)

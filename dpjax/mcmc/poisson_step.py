@@ -21,7 +21,7 @@ from dpjax.algorithm import Algorithm, Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import PoissonAcceptBit
-from dpjax.privacy.validate import check_positive, check_relation
+from dpjax.privacy.validate import check_positive, check_replaced
 from dpjax.proposals import Move, Proposal
 from dpjax.random import batches
 from dpjax.release import accept_bit, clip_bounds, poisson_log_ratios
@@ -256,12 +256,8 @@ def event(
     ValueError
         If `clip_bound` is None, or under another relation than ``REPLACE_ONE``.
     """
-    relation = check_relation("neighboring_relation", neighboring_relation)
-    if relation != NeighboringRelation.REPLACE_ONE:
-        raise ValueError(
-            "Poisson minibatches are accounted for under substitution of one record "
-            "only: use NeighboringRelation.REPLACE_ONE, or a kernel on all records"
-        )
+    what = "Poisson minibatches are"
+    check_replaced("neighboring_relation", neighboring_relation, what)
     if clip_bound is None:
         raise ValueError(
             "a clip bound that grows with the distance needs a proposal of constant "

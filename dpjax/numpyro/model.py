@@ -218,15 +218,25 @@ class Model:
             if is_latent(site)
         }
 
-    @property
+    @functools.cached_property
     def has_forward_mode(self) -> bool:
         """Whether forward-mode derivatives exist; JAX's `odeint` has none."""
-        return _has_forward_mode(self)
+        record = jax.tree.map(lambda leaf: leaf[0], self.example)
+        try:
+            jax.eval_shape(jax.jacfwd(self.loglikelihood), self.outline, record)
+        except TypeError:
+            return False
+        return True
 
-    @property
+    @functools.cached_property
     def prior_draws(self) -> dict[str, jax.Array]:
         """Unconstrained draws from the prior, leaves ``(NUM_PRIOR_DRAWS, ...)``."""
-        return _prior_draws(self)
+
+        def draws(seed):
+            keys = jax.random.split(jax.random.key(seed), NUM_PRIOR_DRAWS)
+            return jax.vmap(self.draw)(keys)
+
+        return evaluated(draws, np.uint32(0))
 
     def simulate(self, rng_key, position) -> dict[str, Any]:
         """One made-up record at the unconstrained `position`.
@@ -272,15 +282,6 @@ class Model:
         return _in_form(nodes, record, weights.shape, "score_nodes"), weights
 
 
-@functools.lru_cache(maxsize=8)
-def _prior_draws(model: Model) -> dict[str, jax.Array]:
-    def draws(seed):
-        keys = jax.random.split(jax.random.key(seed), NUM_PRIOR_DRAWS)
-        return jax.vmap(model.draw)(keys)
-
-    return evaluated(draws, np.uint32(0))
-
-
 def center_and_unit(draws) -> tuple[np.ndarray, np.ndarray]:
     """Centre and unit of a prior, each ``(...)``, from draws ``(count, ...)``.
 
@@ -290,16 +291,6 @@ def center_and_unit(draws) -> tuple[np.ndarray, np.ndarray]:
     """
     low, center, high = np.quantile(draws, UNIT_QUANTILES, axis=0)
     return center, (high - low) / 2
-
-
-@functools.lru_cache(maxsize=8)
-def _has_forward_mode(model: Model) -> bool:
-    record = jax.tree.map(lambda leaf: leaf[0], model.example)
-    try:
-        jax.eval_shape(jax.jacfwd(model.loglikelihood), model.outline, record)
-    except TypeError:
-        return False
-    return True
 
 
 def _in_form(found, record, leading: tuple[int, ...], source: str):

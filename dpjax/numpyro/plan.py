@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,21 +14,17 @@ from numpyro.distributions import biject_to
 from dpjax import privacy
 from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
-from dpjax.fit.names import names_of
 from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
-from dpjax.fit.pinned import Pinned
 from dpjax.fit.scores import NUM_REDRAWS, NUM_SEARCH_REDRAWS
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import prior_law, prior_mean
+from dpjax.numpyro.fisher import prior_mean
+from dpjax.numpyro.fits import NO_WALK, LatentFit, PinnedFit
 from dpjax.numpyro.model import Model, is_latent
 from dpjax.numpyro.nodes import conditional_scores, kept_information
-from dpjax.numpyro.pinned import NO_WALK, PinnedFit
 from dpjax.numpyro.sample import (
     FIT_SHARE,
     STEPS_PER_DRAW,
     check_method,
-    fit_algorithm,
-    fit_norm,
     is_of_whole_records,
     walk_from,
     walk_length,
@@ -39,7 +35,6 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
-from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import least_noise
 from dpjax.runner.plan import EPSILONS, Plan
@@ -117,13 +112,13 @@ def plan(
     num_records = nominal_size(posterior, nominal_num_records)
     positions = _positions(posterior) if guess is None else _guessed(model, guess)
     centre = jax.tree.map(lambda leaf: leaf[0], positions)
-    asked = _asked(posterior, positions, pinned)
+    asked = LatentFit(posterior) if pinned is None else PinnedFit.of(posterior, pinned)
     found = made_up(
-        asked.posterior.loglikelihood_fn,
-        asked.simulate_fn,
-        asked.prior_precision,
+        asked.target.loglikelihood_fn,
+        asked.simulate,
+        asked.precision,
         posterior.tempering,
-        asked.positions,
+        asked.positions(positions),
         1.0 if is_whole else kept_information(model),
     )
     if is_whole:
@@ -152,72 +147,14 @@ def plan(
     return dataclasses.replace(planned, text=f"{planned.text}\n{said}")
 
 
-class _Asked(NamedTuple):
-    """A fit in its own coordinates.
-
-    The coordinates are those of the latents, or zeta of `dpjax.numpyro.pinned` if
-    observations read products of latents.
-
-    posterior
-        The posterior in these coordinates.
-    algorithm_fn
-        ``(posterior, noise_multiplier=..., ...) -> Algorithm`` of the fit.
-    simulate_fn
-        ``(rng_key, position) -> record``, a draw from the model.
-    prior_precision
-        Precision of the normal law that fits the prior, ``(d, d)``.
-    positions
-        The public positions at which records are made up, with a leading axis.
-    names
-        Names of the d components of the flattened position.
-    norm_fn
-        ``nominal_num_records -> norm``, where the norm is that of
-        `dpjax.fit.sparse.sparse_norm`, or None.
-    """
-
-    posterior: Posterior
-    algorithm_fn: Callable
-    simulate_fn: Callable
-    prior_precision: np.ndarray
-    positions: Any
-    names: list[str]
-    norm_fn: Callable[[int | None], MixedNorm | None]
-
-
-def _asked(posterior: Posterior, positions, pinned: Pinned | None) -> _Asked:
-    model = model_of(posterior)
-    names = names_of(jax.tree.map(lambda leaf: leaf[0], positions))
-    if pinned is None:
-        precision = prior_law(model)[1]
-        return _Asked(
-            posterior,
-            fit_algorithm,
-            model.simulate,
-            precision,
-            positions,
-            names,
-            functools.partial(fit_norm, posterior),
-        )
-    found = PinnedFit.of(posterior, pinned)
-    return _Asked(
-        found.of_zeta,
-        found.algorithm,
-        found.simulate,
-        found.prior_precision,
-        found.zetas(positions),
-        [names[i] for i in pinned.kept],
-        found.norm,
-    )
-
-
 def _cost(
-    asked: _Asked, passes: Passes, robust: bool, is_walk: bool, nominal_num_records
+    asked: LatentFit, passes: Passes, robust: bool, is_walk: bool, nominal_num_records
 ) -> FitCost:
     """What the fit does with a budget. If `is_walk`, it gets `FIT_SHARE` of epsilon."""
-    posterior, dim = asked.posterior, len(asked.names)
+    posterior, dim = asked.target, len(asked.names)
     num_records = nominal_size(posterior, nominal_num_records)
     algorithm_fn = functools.partial(
-        asked.algorithm_fn, robust=robust, nominal_num_records=nominal_num_records
+        asked.algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
 
     def noises_of(noise_multiplier, num_records, last=None):
@@ -235,7 +172,7 @@ def _cost(
         found = found._replace(scores=[*firsts, last])
         return Noise(found.pooled_scores, found.slope_clip * found.slope, gain.norm)
 
-    norm = None if is_walk else asked.norm_fn(nominal_num_records)
+    norm = None if is_walk else asked.norm(nominal_num_records)
 
     def spent(budget, size):
         of_so_many = algorithm_fn

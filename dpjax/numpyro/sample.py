@@ -41,27 +41,20 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax import caller, privacy
-from dpjax.algorithm import Algorithm
-from dpjax.fit.foretold import made_up
 from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
-from dpjax.fit.released import Released
-from dpjax.fit.score_draws import draws
-from dpjax.fit.score_fit import score_fit
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.clipping import clip_per_step
-from dpjax.numpyro.fisher import prior_law, prior_mean
+from dpjax.numpyro.fisher import prior_mean
+from dpjax.numpyro.fits import NO_WALK, LatentFit, PinnedFit, fit_algorithm
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import generated, kept_information
-from dpjax.numpyro.pinned import NO_WALK, PinnedFit
-from dpjax.numpyro.score_model import check_center, score_model, score_norm
+from dpjax.numpyro.nodes import generated
+from dpjax.numpyro.score_model import check_center
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
+from dpjax.privacy.events import repeat
 from dpjax.release.captured import check_example
-from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.k_norm_sum import KNormSum
-from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
 from dpjax.runner import sample as simulated
 from dpjax.runner.check import check_key
@@ -76,8 +69,6 @@ __all__ = [
     "METHODS",
     "STEPS_PER_DRAW",
     "check_method",
-    "fit_algorithm",
-    "fit_norm",
     "is_of_whole_records",
     "sample",
     "walk_from",
@@ -96,31 +87,6 @@ deviations; and the number of steps from one draw to the next."""
 
 METRIC_DRAWS = 20_000
 """Number of draws of the fit, over all chains, that give the metric of a walk."""
-
-
-def fit_algorithm(
-    posterior: Posterior,
-    *,
-    noise_multiplier: float,
-    last: GaussianSum | KNormSum | None = None,
-    robust: bool = False,
-    nominal_num_records: int | None = None,
-) -> Algorithm:
-    """`dpjax.fit.score_fit.score_fit` of a NumPyro model, with the same parameters.
-
-    Raises
-    ------
-    ValueError
-        As in `dpjax.numpyro.fisher_information`.
-    """
-    return score_fit(
-        posterior,
-        score_model(posterior, nominal_num_records),
-        noise_multiplier=noise_multiplier,
-        last=last,
-        robust=robust,
-        nominal_num_records=nominal_num_records,
-    )
 
 
 def sample(
@@ -207,7 +173,7 @@ def sample(
     check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
-    check_example(posterior, model.example)
+    check_example(posterior)
     options: dict[str, Any] = dict(
         num_draws=num_draws,
         num_chains=num_chains,
@@ -228,87 +194,34 @@ def sample(
     pinned = pinned_model(model)
     check_latents(model)
     check_center(model)
-    if pinned is not None:
-        return _of_products(
-            PinnedFit.of(posterior, pinned),
-            budget,
-            is_walk,
-            robust=robust,
-            nominal_num_records=nominal_num_records,
-            **options,
-        )
+    if is_walk and pinned is not None:
+        raise ValueError(NO_WALK)
     if is_walk:
         return _walk(posterior, budget, **options)
-    algorithm_fn = functools.partial(
-        fit_algorithm, robust=robust, nominal_num_records=nominal_num_records
-    )
-    noise_multiplier, last = spending(
-        algorithm_fn,
-        posterior,
-        model.dim,
-        budget,
-        fit_norm(posterior, nominal_num_records),
-        ledger=ledger,
-        checkpoint=checkpoint,
-    )
-    _check_resolution(
-        posterior, model.dim, budget, noise_multiplier, nominal_num_records
-    )
-    return fit(
-        functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
-        functools.partial(
-            draws, lost_fn=functools.partial(_lost, posterior, last and last.norm)
-        ),
-        posterior,
-        initial_position=prior_mean(model),
-        budget=budget,
-        **options,
-    )
-
-
-def _of_products(
-    found: PinnedFit,
-    budget,
-    is_walk,
-    *,
-    robust,
-    nominal_num_records,
-    ledger,
-    checkpoint,
-    **options,
-) -> Run:
-    """Fit a model whose observations read products of its latents.
-
-    The options are those of `sample`; the draws are of all latents.
-    """
-    if is_walk:
-        raise ValueError(NO_WALK)
-    posterior, files = found.of_zeta, dict(ledger=ledger, checkpoint=checkpoint)
+    found = LatentFit(posterior) if pinned is None else PinnedFit.of(posterior, pinned)
     algorithm_fn = functools.partial(
         found.algorithm, robust=robust, nominal_num_records=nominal_num_records
     )
+    target, dim = found.target, len(found.names)
     noise_multiplier, last = spending(
         algorithm_fn,
-        posterior,
-        found.dim,
+        target,
+        dim,
         budget,
         found.norm(nominal_num_records),
-        **files,
+        ledger=ledger,
+        checkpoint=checkpoint,
     )
-    _check_resolution(
-        posterior, found.dim, budget, noise_multiplier, nominal_num_records
-    )
-    run = fit(
+    _check_resolution(posterior, dim, budget, noise_multiplier, nominal_num_records)
+    drawn = fit(
         functools.partial(algorithm_fn, noise_multiplier=noise_multiplier, last=last),
         functools.partial(found.draws, norm=last and last.norm),
-        posterior,
+        target,
         initial_position=found.start,
         budget=budget,
-        **files,
         **options,
     )
-    positions = found.posterior.constrain(run.positions)
-    return dataclasses.replace(run, positions=positions)
+    return found.constrained(drawn)
 
 
 def check_method(method: str, robust: bool, nominal_num_records: int | None) -> bool:
@@ -344,35 +257,6 @@ def is_of_whole_records(model: Model) -> bool:
     """
     makes_all = generated(model) == frozenset(model.example)
     return makes_all and model.has_forward_mode
-
-
-def fit_norm(posterior: Posterior, nominal_num_records: int | None) -> MixedNorm | None:
-    """The norm by which scores may be clipped, in place of the Euclidean one.
-
-    See `dpjax.numpyro.score_model.score_norm`.
-    """
-    precision = prior_law(model_of(posterior))[1]
-    return score_norm(posterior, nominal_num_records, precision)
-
-
-def _lost(posterior, norm: MixedNorm | None, released: Released) -> float:
-    """How much variance clipping and redraws add to the draws, `MadeUp.lost`.
-
-    It is computed from records that the model makes up at the released position.
-    """
-    model = model_of(posterior)
-    _, unravel = ravel_pytree(prior_mean(model))
-    position = unravel(jnp.asarray(released.position))
-    (found,) = made_up(
-        posterior.loglikelihood_fn,
-        model.simulate,
-        prior_law(model)[1],
-        posterior.tempering,
-        jax.tree.map(lambda leaf: leaf[None], position),
-        kept_information(model),
-    )
-    num_records = float(released.num_records) / posterior.tempering
-    return found.lost(num_records, float(released.clip_norm), norm)
 
 
 def _check_resolution(posterior, dim, budget, noise_multiplier, nominal_num_records):
@@ -426,7 +310,7 @@ def _walk(
         ledger = ledger or f"{checkpoint or Path(folder) / 'run'}.ledger"
         fitted = fit(
             functools.partial(fit_algorithm, noise_multiplier=noise_multiplier),
-            functools.partial(draws, lost_fn=functools.partial(_lost, posterior, None)),
+            LatentFit(posterior).draws,
             dataclasses.replace(posterior, constrain_fn=None),
             initial_position=prior_mean(model_of(posterior)),
             budget=share,
@@ -465,7 +349,7 @@ def _walk(
         )
     num_steps = result.statement.num_steps
     step = algorithm_fn(posterior).privacy(1, budget.neighboring_relation)
-    events = [(event, count * num_chains * num_steps) for event, count in step]
+    events = repeat(step, num_chains * num_steps)
     statement = PrivacyStatement.of(events, budget, num_chains, num_steps, shared=spent)
     statement = statement._replace(randomness=result.statement.randomness)
     if verbose:
@@ -516,7 +400,7 @@ def walk_from(
 
     def cost(step_size):
         step = walk(step_size)(posterior).privacy(1, budget.neighboring_relation)
-        return [(event, count * num_chains) for event, count in step]
+        return repeat(step, num_chains)
 
     if privacy.max_steps(cost(MAX_LENGTH), **rest) >= num_steps:
         return walk(MAX_LENGTH)

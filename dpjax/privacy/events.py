@@ -529,8 +529,6 @@ def check_events(events: Iterable[tuple[Event, int]]) -> tuple[tuple[Event, int]
     return tuple(counts.items())
 
 
-def repeat(
-    step_events: Iterable[tuple[Event, int]], num_steps: int
-) -> list[tuple[Event, int]]:
-    """The events of `num_steps` steps, each of which releases `step_events`."""
-    return [(event, count * num_steps) for event, count in step_events]
+def repeat(events: Iterable[tuple[Event, int]], times: int) -> list[tuple[Event, int]]:
+    """`events` so many times: those of several steps, or of several chains."""
+    return [(event, count * times) for event, count in events]

@@ -21,6 +21,7 @@ __all__ = [
     "check_positive",
     "check_real",
     "check_relation",
+    "check_replaced",
 ]
 
 
@@ -96,6 +97,24 @@ def check_kept_size(name: str, value) -> NeighboringRelation:
             "records do not round alike, got ADD_OR_REMOVE_ONE: use REPLACE_SPECIAL, "
             "under which a blank that adds zero to every sum takes a record's place "
             "at the same cost, or REPLACE_ONE"
+        )
+    return relation
+
+
+def check_replaced(name: str, value, what: str) -> NeighboringRelation:
+    """Return the relation REPLACE_ONE; `what` is accounted for under no other one.
+
+    Raises
+    ------
+    ValueError
+        As for `check_relation`, or if it is another relation.
+    """
+    relation = check_relation(name, value)
+    if relation is not NeighboringRelation.REPLACE_ONE:
+        raise ValueError(
+            f"{what} accounted for under substitution of one record only, not under "
+            f"{relation.name}: use NeighboringRelation.REPLACE_ONE, or a kernel on all "
+            "records"
         )
     return relation
 

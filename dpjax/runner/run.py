@@ -26,6 +26,7 @@ from dpjax.fit.compiled import QUICKLY, evaluated
 from dpjax.posterior import Posterior
 from dpjax.privacy.accountant import largest
 from dpjax.privacy.budget import check_budget
+from dpjax.privacy.events import repeat
 from dpjax.privacy.validate import check_count
 from dpjax.random import chacha
 from dpjax.runner import checkpoint as checkpoints
@@ -517,7 +518,7 @@ def cost_of(algorithm: Algorithm, num_chains: int, budget, num_steps: int) -> li
     if budget is None:
         return []
     one_chain = algorithm.privacy(num_steps, budget.neighboring_relation)
-    return [(event, count * num_chains) for event, count in one_chain]
+    return repeat(one_chain, num_chains)
 
 
 def affordable(cost_fn, num_chains: int, budget, ledger) -> int:
