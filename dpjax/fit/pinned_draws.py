@@ -18,7 +18,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -40,6 +39,7 @@ from dpjax.fit.score_draws import (
     warn,
 )
 from dpjax.fit.slopes import Evidence, slopes
+from dpjax.nuts import nuts_chain
 from dpjax.posterior import Posterior
 
 __all__ = ["draws"]
@@ -128,19 +128,10 @@ def draws(
             return logprior_fn(theta) + loglikelihood + volume
 
         def chain(rng_key):
-            first, second, third = jax.random.split(rng_key, 3)
-            # BlackJAX annotates neither the steps of `run` nor the fields of states.
-            adaptation: Any = blackjax.window_adaptation(blackjax.nuts, logdensity)
-            start = jax.random.normal(first, (len(pinned.center),)) / 2
-            (state, parameters), _ = adaptation.run(second, start, NUM_WARMUP)
-            step: Any = blackjax.nuts(logdensity, **parameters).step
-
-            def one(state, key):
-                state, _ = step(key, state)
-                return state, state.position
-
-            keys = jax.random.split(third, -(-num_draws // NUM_CHAINS))
-            return jax.lax.scan(one, state, keys)[1]
+            keys = jax.random.split(rng_key, 3)
+            start = jax.random.normal(keys[0], (len(pinned.center),)) / 2
+            num_steps = -(-num_draws // NUM_CHAINS)
+            return nuts_chain(keys[1:], logdensity, start, NUM_WARMUP, num_steps)
 
         x = jax.vmap(chain)(jax.random.split(rng_key, NUM_CHAINS))
         theta = jax.vmap(jax.vmap(lambda x: whitened.theta(x)[0]))(x)

@@ -25,7 +25,6 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -36,6 +35,7 @@ from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.precision import is_wide, own_precision, unraveled
 from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel
 from dpjax.fit.simulated import Released
+from dpjax.nuts import nuts_chain
 from dpjax.posterior import Posterior
 from dpjax.release.nominal import nominal_size
 
@@ -440,18 +440,10 @@ def _chains(functions, num_draws, rng_key, released):
         return near.logprior(t) - jnp.sum(near.residual(t) ** 2) / 2
 
     def chain(rng_key):
-        warmup_key, key = jax.random.split(rng_key)
-        # BlackJAX annotates neither the steps of `run` nor the fields of states.
-        adaptation: Any = blackjax.window_adaptation(blackjax.nuts, log_density)
-        (state, parameters), _ = adaptation.run(warmup_key, center, NUM_WARMUP)
-        step: Any = blackjax.nuts(log_density, **parameters).step
-
-        def one(state, key):
-            state, _ = step(key, state)
-            return state, state.position
-
-        keys = jax.random.split(key, STEPS_PER_DRAW * -(-num_draws // NUM_CHAINS))
-        return jax.lax.scan(one, state, keys)[1][::STEPS_PER_DRAW]
+        keys, num_steps = jax.random.split(rng_key), -(-num_draws // NUM_CHAINS)
+        num_steps *= STEPS_PER_DRAW
+        steps = nuts_chain(keys, log_density, center, NUM_WARMUP, num_steps)
+        return steps[::STEPS_PER_DRAW]
 
     found = jax.vmap(chain)(jax.random.split(rng_key, NUM_CHAINS))
     return jnp.swapaxes(found, 0, 1).reshape(-1, center.size)[:num_draws]

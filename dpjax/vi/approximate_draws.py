@@ -8,14 +8,13 @@ is on u. Second, it leaves r at zero, where it started.
 """
 
 import functools
-from typing import Any
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
+from dpjax.nuts import nuts_chain
 from dpjax.vi.trace_model import TraceModel, conditional, generator, log_joint
 
 __all__ = ["laplace", "nuts"]
@@ -52,20 +51,11 @@ def _chain(model, rng_key, num_samples):
     def log_density(position):
         return jnp.sum(log_joint(model, *unscaled(position), jnp))
 
-    warmup_key, sample_key = jax.random.split(rng_key)
     zero = jnp.zeros_like(model.slope)
     start = zero, zero, jnp.where(model.sampling_error_sd > 0, 1.0, zero)
-    # BlackJAX annotates neither the number of steps of `run` nor the fields of states.
-    adaptation: Any = blackjax.window_adaptation(blackjax.nuts, log_density)
-    (state, parameters), _ = adaptation.run(warmup_key, start, WARMUP)
-    step: Any = blackjax.nuts(log_density, **parameters).step
-
-    def one(state, key):
-        state, _ = step(key, state)
-        return state, unscaled(state.position)[:2]
-
-    keys = jax.random.split(sample_key, num_samples)
-    return jax.lax.scan(one, state, keys)[1]
+    keys = jax.random.split(rng_key)
+    positions = nuts_chain(keys, log_density, start, WARMUP, num_samples)
+    return jax.vmap(unscaled)(positions)[:2]
 
 
 def laplace(
