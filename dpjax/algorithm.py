@@ -51,6 +51,9 @@ class Transition(NamedTuple):
         data are read.
     num_warmup
         Number of first steps that tune the kernel. They must be left out of the draws.
+    num_disjoint
+        How many times a step makes the releases that it is charged for, each time of
+        other records, so that one record enters only one of them.
     """
 
     num_words: Callable[[Any], int]
@@ -59,6 +62,7 @@ class Transition(NamedTuple):
     recall: Callable[[Any], Any] = _nothing
     laziness: float = 1.0
     num_warmup: int = 0
+    num_disjoint: int = 1
 
 
 class Algorithm(NamedTuple):

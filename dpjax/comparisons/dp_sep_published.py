@@ -131,6 +131,7 @@ def as_top_level_api(
         num_words=lambda state: 16,
         move=move,
         stay=lambda state: SharedSiteInfo(state.position),
+        num_disjoint=num_records,
     )
 
     def start(position, rng_key=None):

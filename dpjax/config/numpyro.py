@@ -244,10 +244,18 @@ def _source(source, folder: Path):
     )
 
     def read():
-        return {name: np.asanyarray(rows) for name, rows in load(num_records).items()}
+        found = files.readable("[data] function", lambda: dict(load(num_records)))
+        for name, rows in found.items():
+            if not hasattr(rows, "dtype"):
+                raise ConfigError(
+                    f"[data] function makes a {type(rows).__name__} of {name!r}, and "
+                    "one record could change the type of the array that is made of it: "
+                    "return arrays of a type that you choose, such as "
+                    "np.asarray(rows, float)"
+                )
+        return {name: np.asanyarray(rows) for name, rows in found.items()}
 
-    outline = _outline(example, num_records)
-    return lambda: files.readable("[data] function", read), outline, example
+    return read, _outline(example, num_records), example
 
 
 def _outline(example: dict, num_records: int) -> dict:

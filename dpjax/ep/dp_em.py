@@ -147,7 +147,8 @@ def as_top_level_api(
     """
     check_positive(component_sd=component_sd, record_norm=record_norm)
     check_positive(prior_strength=prior_strength)
-    if not (isinstance(family, Full) and len(family.shape) == 2):
+    # The bound on what a record adds is that of this class, and of no other one.
+    if not (type(family) is Full and len(family.shape) == 2):
         raise ValueError(f"family must be Full of a shape (J, d), got {family}")
     num_components, dim = family.shape
     size = num_components + family.size

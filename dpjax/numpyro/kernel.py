@@ -28,7 +28,7 @@ from dpjax.algorithm import Algorithm, bernoulli
 from dpjax.numpyro.fisher import initial_position
 from dpjax.posterior import Posterior
 from dpjax.privacy.events import repeat
-from dpjax.runner.check import check_start
+from dpjax.runner.check import check_start, made
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.program import arrays_of, check_algorithm
 from dpjax.runner.statement import PrivacyStatement
@@ -152,7 +152,7 @@ class MCMCKernel(mcmc.MCMCKernel):
     ):
         self._posterior = posterior
         self._algorithm_fn = algorithm_fn
-        self._algorithm = algorithm_fn(posterior)
+        self._algorithm = made(algorithm_fn, posterior)
         self._num_chains, self._num_begun = num_chains, 0
         self._lock, self._blocks = threading.Lock(), collections.Counter()
         self._renew = _mapped_as_one(self._renew_blocks)

@@ -18,7 +18,16 @@ import functools
 import math
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import (
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+    ValuesView,
+)
 from typing import Any
 
 import jax
@@ -34,6 +43,7 @@ from dpjax.release.traced import is_program
 __all__ = [
     "Records",
     "captured",
+    "check_arguments",
     "check_example",
     "check_functions",
     "check_simulation",
@@ -243,6 +253,29 @@ def check_functions(
         )
 
 
+def check_arguments(posterior: Posterior, algorithm_fn: Callable, others=()) -> None:
+    """Refuse records among the arguments of a `functools.partial`, or what these hold.
+
+    The arguments are functions and values that a sampler is given, such as a proposal
+    or a `dpjax.Range`.
+
+    Raises
+    ------
+    ValueError
+        If an argument holds an array of the data, or entries of the data.
+    """
+    if not isinstance(algorithm_fn, functools.partial):
+        return
+    held = captured((algorithm_fn.args, algorithm_fn.keywords))
+    found = Records(posterior, *others).secrets(held, only_unmistakable=True)
+    for name, why in found:
+        raise ValueError(
+            f"an argument of the sampler holds {name!r}, which {why}: what it is given "
+            "may hold public values only. If this value is not private, name it in "
+            "public="
+        )
+
+
 def check_sample(posterior: Posterior, sample: Callable, parameters, others=()) -> None:
     """Refuse an algorithm's function `sample` that holds records.
 
@@ -337,7 +370,7 @@ def _check(
         )
 
 
-def captured(function: Callable) -> list[tuple[str, Any]]:
+def captured(function: Any) -> list[tuple[str, Any]]:
     """Numbers and arrays that reach a function other than as arguments.
 
     They come from closures, globals, defaults, `functools.partial`, bound methods, and
@@ -384,12 +417,12 @@ def _parts(value) -> Iterator[tuple[str, Any]]:
             yield from (("", value.__func__), ("", value.__self__))
         case types.FunctionType():
             yield from _parts_of_function(value)
-        case dict():
-            yield from ((str(key), part) for key, part in value.items())
-        case list() | tuple() | set() | frozenset():
-            yield from (("", part) for part in value)
         case types.ModuleType() | str() | bytes():
             pass
+        case Mapping():
+            yield from ((str(key), part) for key, part in value.items())
+        case Sequence() | Set() | deque() | ValuesView():
+            yield from (("", part) for part in value)
         case type():
             if not _is_of_library(value):
                 yield from _named(vars(value))

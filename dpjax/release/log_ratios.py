@@ -22,6 +22,7 @@ from dpjax.release import on_disk
 from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import GRID, exact_sum, sum_over_records, wide
 from dpjax.release.sealed import opened
+from dpjax.release.taint import summed
 
 __all__ = ["batch_moments", "log_ratio_sum", "remember"]
 
@@ -130,7 +131,7 @@ def log_ratio_sum(
         new = _evaluate(posterior, proposed, data)
         total, memory = exact_sum(_cells(new - memory, clip_bound)), new
     with jax.enable_x64(True):
-        return total * _unit(clip_bound), memory
+        return summed(total * _unit(clip_bound)), memory
 
 
 def batch_moments(
@@ -175,7 +176,7 @@ def batch_moments(
         mean = jnp.sum(cells) / size
         variance = jnp.maximum(jnp.sum(cells**2) / size - mean**2, 0.0)
         unit = _unit(clip_bound)
-        return mean * unit, variance * unit**2
+        return summed(mean * unit), summed(variance * unit**2)
 
 
 def _unbounded(clip_bound) -> bool:

@@ -33,6 +33,7 @@ from dpjax.posterior import Posterior
 from dpjax.random.batches import Arrivals
 from dpjax.release import on_disk
 from dpjax.release.sealed import opened
+from dpjax.release.taint import summed
 
 __all__ = ["poisson_log_ratio", "thinning"]
 
@@ -81,7 +82,7 @@ def poisson_log_ratio(
         largest = ratio.size * math.log(rate / base_rate)
         unit = 2.0 ** (math.frexp(largest)[1] - 53)
         cells = jnp.trunc(jnp.where(is_counted, weight, 0.0) / unit)
-        return jnp.sum(cells) * unit
+        return summed(jnp.sum(cells) * unit)
 
 
 def thinning(ratio, half_range, base_rate, rate) -> tuple[jax.Array, jax.Array]:

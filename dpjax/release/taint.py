@@ -1,16 +1,19 @@
 """Data flow: what a program returns may depend on records only through a release.
 
-The functions that release, in `accept_bit` and `gaussian`, pass the released value
-through `released`, which marks it as public in the traced program. `tainted` follows
-the records through such a program. A value is *tainted* if it depends on records. A
-value that is computed from a tainted value is tainted, unless it is marked; nothing
-else clears it. If a tainted value decides a loop or a branch, everything that comes out
-of the loop or branch is tainted. How long a loop takes is not checked. `dpjax.run`
-checks the loop that it runs. Records that are read from disk (`dpjax.release.on_disk`)
-are tainted where they enter the program.
+The functions that sum clipped terms over records pass the sum through `summed`, and
+those that release, in `accept_bit` and `gaussian`, pass the released value through
+`released`. Both mark the value in the traced program. `tainted` follows the records
+through such a program. A value is *tainted* if it depends on records, and *raw* if it
+does so other than through marked sums. A value that is computed from a tainted or raw
+value is so, too, unless it is marked; nothing else clears it. A raw value must not
+reach a release, as nothing bounds how far one record moves it. If a tainted value
+decides a loop or a branch, everything that comes out of the loop or branch is tainted.
+How long a loop takes is not checked. `dpjax.run` checks the loop that it runs. Records
+that are read from disk (`dpjax.release.on_disk`) are raw where they enter the program.
 
 The check says where the data go. Whether enough noise is added where a mark stands is a
-matter of the accounting and its tests.
+matter of the accounting and its tests. `num_releases` says how often a program
+releases.
 """
 
 import jax
@@ -22,9 +25,9 @@ from dpjax.release import separate
 from dpjax.release.on_disk import Reader
 from dpjax.release.traced import is_program, scan_sizes
 
-__all__ = ["is_one_of", "released", "tainted"]
+__all__ = ["is_one_of", "num_releases", "released", "summed", "tainted"]
 
-RELEASED = "dpjax_released"
+RELEASED, SUMMED = "dpjax_released", "dpjax_summed"
 CALLS_OUT = frozenset(
     {"buffer_callback", "debug_callback", "io_callback", "pure_callback"}
     | {"debug_print", "infeed", "outfeed", "ffi_call", "call_exported", "call_tf"}
@@ -39,6 +42,37 @@ def released(value: jax.Array) -> jax.Array:
     return checkpoint_name(value, RELEASED)
 
 
+def summed(value: jax.Array) -> jax.Array:
+    """`value`, marked as a function of sums of clipped terms of the records."""
+    return checkpoint_name(value, SUMMED)
+
+
+def num_releases(program) -> int:
+    """How many values a traced program marks as released, at least.
+
+    Of several branches, that with the most releases counts. A loop of an unknown number
+    of turns counts as one turn.
+    """
+    total = 0
+    for eqn in getattr(program, "jaxpr", program).eqns:
+        name, params = eqn.primitive.name, eqn.params
+        total += name == "name" and params["name"] == RELEASED
+        parts = jax.tree.leaves(params, is_leaf=is_program)
+        found = [num_releases(part) for part in parts if is_program(part)]
+        match name:
+            case "cond":
+                total += max(found)
+            case "scan":
+                total += params["length"] * sum(found)
+            case _:
+                total += sum(found)
+    return total
+
+
+PUBLIC, BOUNDED, RAW = range(3)
+"""How a value depends on records: not at all, through marked sums alone, otherwise."""
+
+
 def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
     """Which outputs of a program are tainted, one boolean for each output.
 
@@ -47,23 +81,24 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
     program
         A traced program, from `jax.make_jaxpr`.
     inputs
-        Which inputs of the program are tainted, one boolean for each input. Constants
-        of the program are not.
+        Which inputs of the program are raw, one boolean for each input. The others, and
+        constants of the program, are public.
 
     Raises
     ------
     ValueError
-        If the program has a primitive of `CALLS_OUT`, whose function may know the
-        records, or an operation on tainted values that `separate.why_not` refuses.
+        If a raw value reaches a release, and no output is tainted. If the program has a
+        primitive of `CALLS_OUT`, whose function may know the records, or an operation
+        on tainted values that `separate.why_not` refuses.
     """
 
     def follow(program, inputs):
         jaxpr = getattr(program, "jaxpr", program)
         known = dict(zip(jaxpr.invars, inputs, strict=True))
-        known.update(dict.fromkeys(jaxpr.constvars, False))
+        known.update(dict.fromkeys(jaxpr.constvars, PUBLIC))
 
         def of(atom):
-            return not isinstance(atom, Literal) and known[atom]
+            return PUBLIC if isinstance(atom, Literal) else known[atom]
 
         for eqn in jaxpr.eqns:
             found = passed(eqn, [of(atom) for atom in eqn.invars])
@@ -73,15 +108,18 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
     def passed(eqn, inputs):
         name, params = eqn.primitive.name, eqn.params
         if name == "name" and params["name"] == RELEASED:
-            return [False]
+            raw_releases.append(max(inputs) == RAW)
+            return [PUBLIC]
+        if name == "name" and params["name"] == SUMMED:
+            return [min(level, BOUNDED) for level in inputs]
         if name == "pure_callback" and type(params["callback"].callback_func) is Reader:
-            return [True] * len(eqn.outvars)
+            return [RAW] * len(eqn.outvars)
         if name in CALLS_OUT:
             raise ValueError(
                 f"the program makes a {name}, which may see records or bring them in: "
                 "take prints and callbacks out of the model and the kernel"
             )
-        if why := separate.why_not(eqn, inputs):
+        if why := separate.why_not(eqn, list(map(bool, inputs))):
             raise ValueError(why)
         match name:
             case "jit":
@@ -93,12 +131,12 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
             case "cond":
                 decided, *rest = inputs
                 branches = [follow(branch, rest) for branch in params["branches"]]
-                return [decided or any(one) for one in zip(*branches, strict=True)]
-        decided = any(inputs)
+                return [max(decided, *one) for one in zip(*branches, strict=True)]
+        decided = max(inputs, default=PUBLIC)
         for program in jax.tree.leaves(params, is_leaf=is_program):
             if is_program(program):
                 everything = [decided] * len(getattr(program, "jaxpr", program).invars)
-                decided |= any(follow(program, everything))
+                decided = max([decided, *follow(program, everything)])
         return [decided] * len(eqn.outvars)
 
     def scan(params, inputs):
@@ -118,11 +156,18 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
         def turn(carry):
             (decided,) = follow(params["cond_jaxpr"], condition + carry)
             moved = follow(params["body_jaxpr"], consts + carry)
-            return [decided or one for one in moved]
+            return [max(decided, one) for one in moved]
 
         return _settle(turn, carry)
 
-    return follow(program, inputs)
+    raw_releases: list[bool] = []
+    levels = follow(program, [RAW if each else PUBLIC for each in inputs])
+    if any(raw_releases) and not any(levels):
+        raise ValueError(
+            "a release reads records other than through sums of clipped terms: what a "
+            "sampler is given may read public values only"
+        )
+    return [level != PUBLIC for level in levels]
 
 
 def is_one_of(value, arrays) -> bool:
@@ -144,13 +189,13 @@ def _split(inputs, first, second):
 
 
 def _settle(function, carry):
-    """Which carried values are tainted after any number of turns of a loop.
+    """How carried values depend on records after any number of turns of a loop.
 
-    That is the least fixed point above `carry` of `function`, which maps the taints
+    That is the least fixed point above `carry` of `function`, which maps the levels
     before a turn to those after it.
     """
     while True:
-        moved = [a or b for a, b in zip(carry, function(carry), strict=True)]
+        moved = [max(a, b) for a, b in zip(carry, function(carry), strict=True)]
         if moved == carry:
             return carry
         carry = moved

@@ -32,6 +32,7 @@ from dpjax.release.exact_sums import (
 from dpjax.release.gradient_parts import Outer, whole
 from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.sealed import opened
+from dpjax.release.taint import summed
 
 __all__ = ["shape_of", "vector_sum"]
 
@@ -188,7 +189,7 @@ def vector_sum(
         own = sum(first + sum(rest) // share for first, *rest in sizes)
         block_size = min(block_size, max(STORED // max(own, 8), MIN_RECORDS))
     size = sum(map(math.prod, sizes))
-    return sum_over_records(sums, rows, block_size, (size,), jnp.int64)
+    return summed(sum_over_records(sums, rows, block_size, (size,), jnp.int64))
 
 
 def _in_whole_tiles(sample: Sample) -> Sample:

@@ -18,6 +18,7 @@ import numpy as np
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.release import captured, on_disk, taint
+from dpjax.release.sealed import sealed, sealing
 from dpjax.runner import processes
 
 __all__ = [
@@ -56,17 +57,30 @@ def check_arguments(algorithm_fn, posterior) -> None:
         )
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a dpjax.Posterior, got {type(posterior).__name__}")
+    if type(posterior).num_records is not Posterior.num_records:
+        raise TypeError(
+            f"{type(posterior).__name__} has a num_records of its own, and a run is "
+            "charged for the number of its records: leave it out"
+        )
 
 
-def made(algorithm_fn, posterior) -> Algorithm:
+def made(algorithm_fn, posterior, is_private: bool = True) -> Algorithm:
     """The algorithm that `algorithm_fn` makes of the posterior.
+
+    If `is_private`, this function cannot read the records: see `dpjax.release.sealed`.
 
     Raises
     ------
     TypeError
-        If what it returns is no `Algorithm`.
+        If what it returns is no `Algorithm`, or if it reads sealed records.
+    ValueError
+        If `is_private`, and it makes a release.
     """
-    algorithm = algorithm_fn(posterior)
+    if is_private:
+        with sealing("making"):
+            algorithm = algorithm_fn(sealed(posterior))
+    else:
+        algorithm = algorithm_fn(posterior)
     if not isinstance(algorithm, Algorithm):
         raise TypeError(
             f"algorithm_fn must return an Algorithm of dpjax, as {EXAMPLE} does, got "
@@ -154,9 +168,9 @@ def check_start(
 
     These are the algorithm's `init` and `sample`, and the posterior's `logprior_fn` and
     `constrain_fn`. They are traced, not executed. Functions of the posterior that hold
-    records are refused as well, whatever they do with them, and so are positions that
-    are entries of the data, and examples of a model that were copied from the data
-    (`dpjax.release.captured`).
+    records are refused as well, whatever they do with them. So are records that an
+    argument of a `functools.partial` holds, positions that are entries of the data, and
+    examples of a model that were copied from the data (`dpjax.release.captured`).
 
     Parameters
     ----------
@@ -175,25 +189,27 @@ def check_start(
     """
     captured.check_functions(posterior, positions, others)
     captured.check_example(posterior)
+    captured.check_arguments(posterior, algorithm_fn, others)
 
     def parameters(algorithm, position):
         return algorithm.transition.stay(algorithm.init(position)).parameters
 
-    algorithm = algorithm_fn(posterior)
+    algorithm = made(algorithm_fn, posterior)
     if algorithm.sample is not None:
         start = jax.tree.map(lambda leaf: leaf[0], positions)
         shapes = jax.eval_shape(functools.partial(parameters, algorithm), start)
         captured.check_sample(posterior, algorithm.sample, shapes, others)
 
     def results(posterior, positions):
-        algorithm = algorithm_fn(posterior)
+        algorithm = made(algorithm_fn, posterior)
+        sample = algorithm.sample
         functions = dict(
             init=algorithm.init,
             logprior_fn=posterior.logprior_fn,
             constrain_fn=posterior.constrain_fn or (lambda position: position),
         )
-        if algorithm.sample is not None:
-            functions["sample"] = lambda position: algorithm.sample(
+        if sample is not None:
+            functions["sample"] = lambda position: sample(
                 jax.random.key(0), parameters(algorithm, position), 1
             )
         return {name: jax.vmap(f)(positions) for name, f in functions.items()}

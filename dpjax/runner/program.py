@@ -28,20 +28,21 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import Mesh
 
-from dpjax.algorithm import Transition
+from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
-from dpjax.release import on_disk
+from dpjax.release import on_disk, taint
 from dpjax.release.captured import constants
 from dpjax.release.exact_sums import CHAIN_AXIS
-from dpjax.release.sealed import sealed, sealing
+from dpjax.release.sealed import sealing
 from dpjax.release.self_test import check_arithmetic
-from dpjax.runner.check import check_loop, check_start, refused_arrays
+from dpjax.runner.check import check_loop, check_start, made, refused_arrays
 from dpjax.runner.hashes import digest
 
 __all__ = [
     "Draw",
     "Program",
     "arrays_of",
+    "charged_releases",
     "check_algorithm",
     "initial",
     "num_words_of",
@@ -219,17 +220,17 @@ class _Loop:
 
         def steps(data, *arguments):
             data = on_disk.joined(posterior.data, data)
-            data = sealed(data) if self._is_private else data
             each = dataclasses.replace(posterior, data=data)
-            algorithm = with_arrays(algorithm_fn, arrays)(each)
+            is_private = self._is_private
+            algorithm = made(with_arrays(algorithm_fn, arrays), each, is_private)
             with refused_arrays(), jax.ensure_compile_time_eval():
                 self.outline = outline_fn(algorithm)
-            return scan_steps(algorithm.transition, *arguments)
+            with sealing("stepping") if is_private else contextlib.nullcontext():
+                return scan_steps(algorithm.transition, *arguments)
 
         chains = _chains_spread(self._mesh, chains)
         words, active = _chains_spread(self._mesh, (words, active), axis=1)
-        with sealing() if self._is_private else contextlib.nullcontext():
-            return over_data_sets(steps)(data, chains, words, active)
+        return over_data_sets(steps)(data, chains, words, active)
 
     def trace(self, *arguments):
         """JAX's `Traced` of the loop."""
@@ -251,6 +252,7 @@ def trace(
     *,
     chunk_size: int,
     is_private: bool,
+    num_releases: int | None = None,
     outline_fn: Callable = lambda algorithm: None,
     over_data_sets: Callable = lambda steps: steps,
     posteriors: Sequence[Posterior] = (),
@@ -277,6 +279,9 @@ def trace(
     is_private
         Whether to refuse a loop that lets records out other than by releases, and a
         device whose arithmetic is not exact.
+    num_releases
+        The number of releases of a step of one chain that are charged. None if they are
+        not counted. If `is_private`, a loop that makes more of them is refused.
     outline_fn
         ``Algorithm -> anything``: what the caller wants to know of the algorithm that
         is traced, such as its cost. The result is `Program.outline`.
@@ -293,7 +298,8 @@ def trace(
     Raises
     ------
     ValueError
-        If `is_private`, and the loop would let records out: see `check.check_loop`; or
+        If `is_private`, and the loop would let records out (see `check.check_loop`), or
+        makes more releases than `num_releases` in a step; or
         if a mesh of devices does not fit the chains or the data.
     RuntimeError
         If `is_private`, and sums would not be exact here: see `check_arithmetic`.
@@ -324,6 +330,13 @@ def trace(
     if is_private:
         check_arithmetic()
         check_loop(traced, arrays, *(posteriors or [posterior]))
+        num_groups = -(-num_chains // MAX_CHAINS_AT_ONCE)
+        found = taint.num_releases(traced.jaxpr) / (num_groups * chunk_size)
+        if num_releases is not None and found > num_releases:
+            raise ValueError(
+                f"a step makes {found:g} releases and is charged for {num_releases}: "
+                "what a sampler is given may not make steps of another one"
+            )
     # If JAX is set to simplify constants, the text leaves them out.
     held = digest([_plain(value) for value in constants(traced.jaxpr)]).hex()
     text = f"{compiler_options}{held}{traced.lower().as_text()}"
@@ -431,6 +444,12 @@ def _mesh(data):
     return None
 
 
+def charged_releases(algorithm: Algorithm) -> int:
+    """The number of releases of a step that are charged, for `trace`."""
+    counts = [count for _, count in algorithm.privacy(1)]
+    return algorithm.transition.num_disjoint * sum(counts)
+
+
 def check_algorithm(
     algorithm_fn: Callable,
     posterior: Posterior,
@@ -461,7 +480,7 @@ def check_algorithm(
         As in `trace`.
     """
     check_start(algorithm_fn, posterior, positions)
-    algorithm = algorithm_fn(posterior)
+    algorithm = made(algorithm_fn, posterior)
     chains, _ = initial(algorithm.transition, jax.vmap(algorithm.init)(positions))
     num_words = num_words_of(algorithm.transition, chains)
     return trace(
@@ -471,6 +490,7 @@ def check_algorithm(
         num_words,
         chunk_size=1,
         is_private=True,
+        num_releases=charged_releases(algorithm),
         outline_fn=outline_fn,
     )
 

@@ -15,6 +15,7 @@ from dpjax.privacy.shown import rounded_up
 from dpjax.privacy.validate import check_count
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import processes
+from dpjax.runner.check import made
 from dpjax.runner.hashes import digest
 from dpjax.runner.run import cost_of, total_epsilon
 from dpjax.runner.statement import RELATIONS, listed
@@ -105,7 +106,7 @@ def reserve(
     for algorithm_fn, num_steps, num_chains in jobs:
         num_steps = check_count("num_steps", num_steps)
         num_chains = check_count("num_chains", num_chains)
-        events += cost_of(algorithm_fn(posterior), num_chains, budget, num_steps)
+        events += cost_of(made(algorithm_fn, posterior), num_chains, budget, num_steps)
     events = check_events(events)
 
     def approve(spent):

@@ -317,7 +317,7 @@ def begin(
     posterior, *others = posteriors
     positions = _check_positions(initial_position, num_chains)
     _check_densities(posterior, positions)
-    algorithm = made(algorithm_fn, posterior)
+    algorithm = made(algorithm_fn, posterior, is_private=budget is not None)
     if budget is not None:
         check_start(algorithm_fn, posterior, positions, others)
         _warn_of_large_delta(budget, posterior)
@@ -387,6 +387,7 @@ def trace(
     outline_fn = functools.partial(_outline, num_chains, budget, num_steps)
     outline = outline_fn(algorithm)
     _check_tuning(outline.num_warmup, num_discarded, num_steps)
+    is_counted = budget is not None and "over_data_sets" not in options
     program = programs.trace(
         algorithm_fn,
         posterior,
@@ -394,6 +395,7 @@ def trace(
         num_words,
         chunk_size=chunk_size(num_steps, outline.laziness),
         is_private=budget is not None,
+        num_releases=programs.charged_releases(algorithm) if is_counted else None,
         outline_fn=outline_fn,
         # A run of one step, such as a fit, takes longer to compile well than to run.
         compiler_options=QUICKLY if num_steps == 1 else None,

@@ -164,15 +164,25 @@ def mapped(num_records):
     assert is_on_disk == dict(x=True, group=False, y=is_wide)
 
 
-def test_a_function_that_returns_other_shapes_is_refused(folder):
-    """One record less than ``num_records`` says."""
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("records(num_records - 1)", r"the shapes .*2999.* say .*3000"),
+        (
+            "{k: v.tolist() for k, v in records(num_records).items()}",
+            "makes a list of .*could change the type",
+        ),
+    ],
+    ids=["one record less than num_records says", "lists"],
+)
+def test_a_function_that_returns_other_arrays_is_refused(folder, body, message):
     source = TOML[TOML.index("file =") : TOML.index("[privacy]")]
-    functions = 'function = "data.py:fewer"\nexample = "model.py:example"\n'
+    functions = 'function = "data.py:other"\nexample = "model.py:example"\n'
     (folder / "job.toml").write_text(TOML.replace(source, functions))
-    fewer = "def fewer(num_records):\n    return records(num_records - 1)\n"
-    (folder / "data.py").write_text(f"{MODEL}\n{fewer}")
+    other = f"def other(num_records):\n    return {body}\n"
+    (folder / "data.py").write_text(f"{MODEL}\n{other}")
     job = config.load(folder / "job.toml")
-    with pytest.raises(ValueError, match=r"the shapes .*2999.* say .*3000"):
+    with pytest.raises(ValueError, match=message):
         job.load()
 
 

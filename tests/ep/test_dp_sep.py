@@ -430,7 +430,8 @@ def test_bad_parameters_are_refused(means):
     em = dict(family=FAMILY, component_sd=1.0, record_norm=1.0, noise_multiplier=1.0)
     for message, bad in {
         "record_norm": dict(record_norm=0.0),
-        "family": dict(family=FAMILY),
+        "family must": dict(family=FAMILY),
+        "family must be Full": dict(family=type("Other", (Full,), {})((2, 1))),
     }.items():
         with pytest.raises(ValueError, match=message):
             dp_em(means, **(em | dict(family=Full((2, 1))) | bad))

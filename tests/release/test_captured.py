@@ -293,12 +293,11 @@ def test_a_proposal_that_holds_a_copy_is_refused(data, held, field):
         move = proposals.gaussian.propose(*arguments)
         return move._replace(**{field: getattr(move, field) + copy.ravel()[0]})
 
-    algorithm_fn = functools.partial(
-        dpjax.barker,
-        step_size=0.1,
-        clip_bound=0.1,
-        proposal=proposals.gaussian._replace(propose=propose),
-    )
+    proposal = proposals.gaussian._replace(propose=propose)
+
+    def algorithm_fn(target):
+        return dpjax.barker(target, 0.1, clip_bound=0.1, proposal=proposal)
+
     with pytest.raises(ValueError, match=r"holds an array .* entries of the data"):
         check_algorithm(algorithm_fn, posterior(data), POSITIONS)
 

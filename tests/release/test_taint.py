@@ -1,7 +1,9 @@
 """Records leave a run through releases only: every kernel, and mutants that leak."""
 
+import collections
 import dataclasses
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from dpjax.algorithm import Sampler
 from dpjax.ep import sites
 from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.models.probit import probit_regression
-from dpjax.release import accept_bit, gaussian, taint
+from dpjax.release import accept_bit, gaussian, log_ratios, taint
 from dpjax.release.sealed import opened
 from dpjax.runner.check import check_start
 from dpjax.runner.program import check_algorithm, initial, num_words_of, trace
@@ -253,6 +255,82 @@ def test_a_function_that_makes_an_algorithm_reads_no_records(algorithm_fn):
         check(algorithm_fn)
 
 
+def warmed_up(posterior):
+    inner = kernel("barker")(posterior)
+    state, _ = inner.step(jax.random.key(0), inner.init(jnp.zeros(2)))
+    return kernel("barker")(posterior, step_size=1.0 + jnp.sum(state.position**2))
+
+
+def log_likelihoods_as_data(posterior):
+    def first_of(position, record):
+        return record[0]
+
+    other = dataclasses.replace(posterior, loglikelihood_fn=first_of)
+    inner = kernel("barker")(other)
+    values = inner.transition.recall(inner.init(jnp.zeros(2)))
+    return kernel("barker")(posterior, step_size=1.0 + jnp.sum(values**2))
+
+
+@pytest.mark.parametrize("algorithm_fn", [warmed_up, log_likelihoods_as_data])
+def test_a_function_that_makes_an_algorithm_releases_nothing(algorithm_fn, monkeypatch):
+    monkeypatch.setattr(log_ratios, "MIN_REMEMBERED_SIZE", 1)
+    with pytest.raises(ValueError, match="which would not be charged"):
+        check(algorithm_fn)
+
+
+def test_steps_within_steps_are_charged():
+    """A prior that another kernel's step has moved to what the records say."""
+
+    def algorithm_fn(posterior):
+        inner = kernel("barker")(posterior)
+
+        def prior(position):
+            state, _ = inner.step(jax.random.key(0), inner.init(jnp.zeros(2)))
+            return logprior(position - state.position)
+
+        return kernel("barker")(dataclasses.replace(posterior, logprior_fn=prior))
+
+    with pytest.raises(ValueError, match="makes 3 releases and is charged for 1"):
+        check(algorithm_fn)
+
+
+def test_arguments_hold_no_records_in_any_container():
+    records = np.asarray(DATA, float)
+
+    def bounds(position, proposed):
+        return records.min(), records.max()
+
+    algorithm_fn = functools.partial(
+        kernel("fast_mh"), clip_bound=dpjax.Range(bounds, 1.0)
+    )
+    with pytest.raises(ValueError, match="'records', which"):
+        check(algorithm_fn)
+    for container in (collections.deque, types.MappingProxyType, dict.values):
+        entries = [*records.T]
+        if container is not collections.deque:
+            entries = dict(enumerate(entries))
+        held = container(entries)
+
+        def optimize(held=held):
+            return held
+
+        with pytest.raises(ValueError, match="an argument of the sampler holds"):
+            check(functools.partial(kernel("barker"), proposal=optimize))
+
+
+def test_what_a_function_keeps_from_its_first_call_is_no_record():
+    """The first calls ask for the cost and the start, and are traced in no loop."""
+    kept = []
+
+    def algorithm_fn(posterior):
+        if not kept:
+            kept.append(posterior.data.mean())
+        return kernel("barker")(posterior, step_size=1.0 + abs(kept[0]))
+
+    with pytest.raises(AttributeError, match="may not read the records"):
+        check(algorithm_fn)
+
+
 def test_an_algorithm_samples_the_posterior_that_it_is_given():
     other = dataclasses.replace(POSTERIOR, data=jnp.ones((64, 2)))
     with pytest.raises(ValueError, match="samples other records"):
@@ -262,8 +340,11 @@ def test_an_algorithm_samples_the_posterior_that_it_is_given():
 def test_a_start_that_reads_records_is_refused():
     def algorithm_fn(posterior):
         algorithm = kernel("barker")(posterior)
-        mean = jnp.mean(posterior.data, axis=0)
-        return algorithm._replace(init=lambda p, k=None: algorithm.init(p + mean))
+
+        def init(position, rng_key=None):
+            return algorithm.init(position + jnp.mean(opened(posterior.data), axis=0))
+
+        return algorithm._replace(init=init)
 
     with pytest.raises(ValueError, match=r"^init\.position"):
         check(algorithm_fn)
@@ -378,13 +459,43 @@ def follow(function, *inputs):
 
 def test_flow_through_programs():
     def both(x, y):
-        return x + 1, x * y, taint.released(y), jnp.zeros(3)
+        return x + 1, x * y, taint.released(taint.summed(y)), jnp.zeros(3)
 
     for inner in (both, jax.jit(both)):
         assert follow(inner, False, True) == [False, True, False, False]
     assert follow(jax.vmap(both), False, True) == [False, True, False, False]
     assert all(follow(jax.checkpoint(lambda x, y: x * y), False, True))
     assert follow(lambda x: checkpoint_name(x, "another"), True) == [True]
+
+
+def test_raw_values_reach_no_release():
+    def of_sums(x):
+        return taint.released(2 * taint.summed(x))
+
+    def beside_sums(x):
+        return taint.released(x + taint.summed(x))
+
+    assert follow(of_sums, True) == [False]
+    assert follow(beside_sums, False) == [False]
+    for function in (beside_sums, jax.jit(beside_sums), jax.vmap(beside_sums)):
+        with pytest.raises(ValueError, match="other than through sums"):
+            follow(function, True)
+
+
+def test_releases_are_counted():
+    def one(x):
+        return taint.released(x)
+
+    def branched(x):
+        return jax.lax.cond(x[0] > 0, lambda: one(one(x)), lambda: x)
+
+    def count(function):
+        return taint.num_releases(jax.make_jaxpr(function)(jnp.ones(3)))
+
+    assert count(jax.jit(one)) == count(jax.vmap(one)) == 1
+    assert count(lambda x: jax.lax.map(jax.vmap(one), jnp.ones((4, 5, 6)))) == 4
+    assert count(branched) == 2
+    assert count(lambda x: jax.lax.while_loop(lambda x: x[0] > 0, one, x)) == 1
 
 
 def test_flow_through_loops():

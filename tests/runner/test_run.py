@@ -472,6 +472,17 @@ def test_plain_logdensity_is_refused():
         go(logprior)
 
 
+def test_the_number_of_records_is_not_what_a_subclass_says(posterior):
+    class Large(dpjax.Posterior):
+        @property
+        def num_records(self):
+            return 10**6
+
+    fields = (getattr(posterior, each.name) for each in dataclasses.fields(posterior))
+    with pytest.raises(TypeError, match="num_records of its own"):
+        go(Large(*fields))
+
+
 def test_large_delta_is_warned_about(posterior):
     with pytest.warns(UserWarning, match="1/n") as found:
         go(posterior, num_steps=1, budget=dpjax.Budget(3.0, 0.01))
