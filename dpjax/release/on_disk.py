@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 BLOCK_BYTES = 2**22
-"""Of the records that a program reads at a time: few enough to stay in a cache."""
+"""Bytes of the records that a program reads at a time; they fit into a cache."""
 
 NUM_AHEAD = 4
-"""Blocks that are fetched while one is computed with."""
+"""Number of blocks that are fetched while the program computes with one."""
 
 NUM_THREADS = 16
-"""Scattered rows that are awaited from the disk at a time."""
+"""Number of threads that wait for scattered rows from the disk."""
 
 _threads = ThreadPoolExecutor(NUM_THREADS, "dpjax-reader")
 
@@ -117,11 +117,11 @@ class Reader:
 
 
 def array(values) -> Any:
-    """An array for a `Posterior`, on disk still if it is, or of JAX.
+    """`values` as an array for a `Posterior`: an array on disk, or a JAX array.
 
-    One on disk is read into memory if its type is none of JAX: float64 is none unless
-    x64 is on. Numbers that are not finite raise no error, whatever JAX is asked to
-    debug: it would tell of a record.
+    An array on disk stays there, unless JAX does not have its type, such as float64
+    without x64: then it is read into memory. Numbers that are not finite raise no
+    error, also if JAX is set to debug them, because an error would tell of a record.
     """
     if _is_on_disk(values) and OnDisk(values).dtype == values.dtype:
         return values
@@ -130,7 +130,7 @@ def array(values) -> Any:
 
 
 def canonical(values, dtype=None) -> Any:
-    """A NumPy array in the type that it has in JAX; any other array as it is.
+    """A NumPy array, converted to its type in JAX; any other array as it is.
 
     JAX would convert it as well, and NumPy would warn if a record were out of range.
     """

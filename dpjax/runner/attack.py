@@ -61,7 +61,8 @@ CLEAR = 8.0
 """Standard errors by which the pilot's steps on two data sets differ clearly."""
 
 SMALL_PILOT, PILOT, MAX_FEATURES = 2**15, 2**19, 2**24
-"""Steps that choose the data sets, steps that fit the score, and numbers kept."""
+"""Numbers of steps that choose the data sets and that fit the score, and the most
+numbers of their features that are kept in memory."""
 
 NUM_INTERVALS, NUM_THRESHOLDS = 16, 33
 
@@ -236,7 +237,7 @@ def _smallest(algorithm_fn, outline, shapes, relation):
 
 
 def _choose(pilot, pairs, size: int):
-    """Of the pairs, the neighbours that a step tells apart best, and a score of it."""
+    """The pair of neighbours that a step tells apart best, and a score of its steps."""
     found = [(*_loudness(pilot, pair_fn, size), pair_fn) for pair_fn in pairs]
     if not found:
         raise ValueError(
@@ -248,8 +249,13 @@ def _choose(pilot, pairs, size: int):
 
 
 def _loudness(pilot, pair_fn, size: int) -> tuple[float, int]:
-    """How differently steps score for each record that is replaced, and the number of
-    these records from which on the difference is clear."""
+    """How differently steps score two data sets for each record that is replaced.
+
+    Returns
+    -------
+    The difference for each record, and the least number of replaced records for which
+    the difference is clear.
+    """
     *fewer, most = sorted({1, size // 8, size // 3, size - 1} - {0})
     for replaced in fewer:
         difference, error = _difference(pilot(pair_fn(replaced), SMALL_PILOT))
@@ -452,7 +458,7 @@ def _score_of_step(score: _Score, start, state, info):
 
 
 def _thresholds(scores, num_steps: int) -> np.ndarray:
-    """Where sums of `num_steps` scores are likely to be, by the pilot's scores."""
+    """Thresholds over the likely range of sums of `num_steps` of the pilot's scores."""
     ends = [
         num_steps * side.mean() + sign * 4 * math.sqrt(num_steps) * side.std()
         for side in scores

@@ -545,7 +545,7 @@ def _secret(unsafe_key, data_set: int, repetition: int) -> bytes:
 
 
 def _statement(prepared: list[_Prepared], is_unsafe: bool, num_runs: int):
-    """Of `num_runs` runs of every setting on the same records."""
+    """The statement of `num_runs` runs of every setting on the same records."""
     randomness = SEEDED if is_unsafe else PrivacyStatement._field_defaults["randomness"]
     num_all = num_runs * len(prepared)
     budgets = [each.budget for each in prepared if each.budget is not None]

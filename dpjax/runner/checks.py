@@ -22,14 +22,17 @@ MIN_ESS = 400
 """Least effective sample size; Vehtari et al. (2021, section 4)."""
 
 MAX_POSITION_ERROR = 1.0
-"""In posterior standard deviations: noise then does as much as the records' chance."""
+"""The largest position error that is not warned of, in posterior standard deviations.
+At 1, noise moves the draws as much as chance in the records does."""
 
 MAX_SHARE = 0.5
-"""Of the draws' variance, due to noise or to the prior."""
+"""The largest share of the draws' variance that may come from noise, or from the prior,
+without a warning."""
 
 
 MAX_CLIPPED = 0.9
-"""Share of records. Fits allow for what clipping loses, and clip many on purpose."""
+"""The largest share of clipped records that is not warned of. Fits allow for what
+clipping loses, and clip many records on purpose."""
 
 
 class Check(NamedTuple):

@@ -318,7 +318,7 @@ def reserve(
 
 
 def _digest(path, data_fn: Callable[[], bytes]) -> bytes:
-    """Of the data file that the ledger lies beside, or else of the records."""
+    """SHA-256 of the data file that the ledger lies beside, or else of the records."""
     file = Path(os.fspath(path).removesuffix(BESIDE))
     if file == Path(path) or not file.is_file():
         return data_fn()

@@ -345,7 +345,7 @@ def simulated_cost(
     prior_sample_fn: Callable,
     nominal_num_records: int | None,
 ) -> FitCost:
-    """Of `dpjax.fit.simulated.simulated_fit`, whose slope is computed without data."""
+    """The cost of `dpjax.fit.simulated.simulated_fit`, whose slope reads no data."""
     algorithm_fn = functools.partial(
         simulated_fit,
         simulate_fn=simulate_fn,

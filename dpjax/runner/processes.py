@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 BLOCK_BYTES = 2**24
-"""Of the records that are hashed, or pass from one process to the others, at a time."""
+"""Bytes of the records that are hashed, or sent to other processes, at a time."""
 
 SHARED = "all processes of the run ended with this error"
 
@@ -74,7 +74,7 @@ computes when it is imported, and JAX knows its devices from then on."""
 
 
 _is_alone = contextvars.ContextVar("_is_alone", default=False)
-"""Whether the first process does what the others wait for."""
+"""Whether the first process is doing something alone, for which the others wait."""
 
 
 class Lost(RuntimeError):

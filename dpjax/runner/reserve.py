@@ -27,7 +27,7 @@ class Reserved(NamedTuple):
     """What several runs may release together, and what the accountant says of it.
 
     epsilon, delta
-        Of all runs within the plan, however many of them are made.
+        The cost of all runs within the plan, however many of them are made.
     neighboring_relation
         Name of the relation between data sets that the plan is about.
     events

@@ -29,10 +29,10 @@ MAX_SHOWN = 20
 """Components whose summary the print of a run shows."""
 
 MIN_DRAWS = 4
-"""Of a chain, which R-hat needs."""
+"""The least number of draws of a chain from which R-hat is computed."""
 
 PACKAGES = "dpjax", "jax", "numpyro", "blackjax", "numpy"
-"""Those whose versions a run holds."""
+"""Packages whose versions a run holds."""
 
 DRAWS = "draws.nc"
 """The file in the folder of ``dpjax run`` that holds its run."""

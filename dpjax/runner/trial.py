@@ -17,7 +17,7 @@ NUM_STEPS = 16
 """Steps that are tried."""
 
 MAX_BYTES = 2**28
-"""Of made-up records. Time and memory of more records are scaled."""
+"""The most bytes of made-up records. Time and memory of more records are scaled."""
 
 
 class Trial(NamedTuple):
