@@ -230,10 +230,14 @@ def test_schedules_are_charged_as_the_integers_of_a_step_overflow():
         KERNELS["sgld"](posterior, step_size=lambda k: 0.3 / (1 + k**4 / 1e6)).privacy(
             257
         )
+    traces = []
+
+    def differs(count):
+        traces.append(count)
+        return 0.3 / (len(traces) + count)
+
     with pytest.raises(ValueError, match="depends on how it is rounded"):
-        KERNELS["sgld"](
-            posterior, step_size=optax.linear_schedule(0.3, 1e-12, 200)
-        ).privacy(201)
+        KERNELS["sgld"](posterior, step_size=differs).privacy(201)
 
 
 def test_friction_follows_the_schedule():
