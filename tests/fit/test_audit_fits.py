@@ -130,8 +130,10 @@ def histogram(inquiry, kinds, noise, z, units):
     clip_choice(inquiry, kinds.histogram, noises, z, units.axes)
 
 
-def slope(inquiry, kinds, noise, *there):
-    score_fits._slope(inquiry, kinds.vector, noise, *there)
+def slope(inquiry, kinds, noise, z, units):
+    score_fits._matrix(
+        inquiry, kinds.vector, noise, lambda found: found.slope, z, units, units.bound
+    )
 
 
 def fit_check(inquiry, kinds, noise, *there):
@@ -139,7 +141,13 @@ def fit_check(inquiry, kinds, noise, *there):
 
 
 def variance(inquiry, kinds, noise, *there):
-    score_fits._variance(inquiry, kinds.vector, noise, *there)
+    score_fits._matrix(
+        inquiry,
+        kinds.vector,
+        noise,
+        lambda found: jnp.outer(found.score, found.score),
+        *there,
+    )
 
 
 def lost(inquiry, kinds, noise, *there):
