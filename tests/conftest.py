@@ -136,3 +136,16 @@ def quickly_compiled():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def simplified_constants(request):
+    """Whether JAX keeps arrays that a program holds out of its list of constants.
+
+    They are then literals of the program, and its text leaves them out.
+    """
+    name = "jax_use_simplified_jaxpr_constants"
+    before = getattr(jax.config, name)
+    jax.config.update(name, getattr(request, "param", True))
+    yield
+    jax.config.update(name, before)

@@ -212,9 +212,10 @@ class MCMCKernel(mcmc.MCMCKernel):
         starts = jax.tree.map(jnp.asarray, init_params)
         if is_one:
             starts = jax.tree.map(lambda leaf: leaf[None], starts)
-        check_start(self._algorithm_fn, self._posterior, starts)
         if first == 0:
             self._trace(starts)
+        else:
+            check_start(self._algorithm_fn, self._posterior, starts)
         begin = self._begin if is_one else jax.vmap(self._begin)
         return begin(init_params, rng_key)
 
@@ -234,7 +235,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         self._init = _frozen(algorithm.init, start)
         constrain_fn = self._posterior.constrain_fn
         self._constrain = constrain_fn and _frozen(constrain_fn, start)
-        info = jax.eval_shape(algorithm.transition.stay, self._init(start))
+        info = jax.eval_shape(lambda: algorithm.transition.stay(self._init(start)))
         if not hasattr(info, "is_accepted"):
             raise ValueError(
                 "MCMCKernel is for samplers that accept or reject: run others by "

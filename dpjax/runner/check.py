@@ -148,8 +148,8 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
     for name, why in records.secrets(named, only_unmistakable=True):
         raise ValueError(
             f"the algorithm holds an array {name} that {why}: it may hold public "
-            "values only, and reads records through the posterior. Values that are "
-            "public belong into Posterior(..., public=...)"
+            "values only, and reads records through the posterior. If this array is "
+            "not private, name it in public="
         )
     inputs = [False] * len(arrays)
     inputs += [True] * len(on_disk.in_memory(posterior.data))

@@ -252,7 +252,7 @@ def trace(
     *,
     chunk_size: int,
     is_private: bool,
-    num_releases: int | None = None,
+    num_releases: float | None = None,
     outline_fn: Callable = lambda algorithm: None,
     over_data_sets: Callable = lambda steps: steps,
     posteriors: Sequence[Posterior] = (),
@@ -298,9 +298,9 @@ def trace(
     Raises
     ------
     ValueError
-        If `is_private`, and the loop would let records out (see `check.check_loop`), or
-        makes more releases than `num_releases` in a step; or
-        if a mesh of devices does not fit the chains or the data.
+        If `is_private`, and the loop would let records out (see `check.check_loop`) or
+        make more releases than `num_releases` in a step; or if a mesh of devices does
+        not fit the chains or the data.
     RuntimeError
         If `is_private`, and sums would not be exact here: see `check_arithmetic`.
     """
@@ -334,7 +334,7 @@ def trace(
         found = taint.num_releases(traced.jaxpr) / (num_groups * chunk_size)
         if num_releases is not None and found > num_releases:
             raise ValueError(
-                f"a step makes {found:g} releases and is charged for {num_releases}: "
+                f"a step makes {found:g} releases and is charged for {num_releases:g}: "
                 "what a sampler is given may not make steps of another one"
             )
     # If JAX is set to simplify constants, the text leaves them out.
@@ -444,10 +444,9 @@ def _mesh(data):
     return None
 
 
-def charged_releases(algorithm: Algorithm) -> int:
-    """The number of releases of a step that are charged, for `trace`."""
-    counts = [count for _, count in algorithm.privacy(1)]
-    return algorithm.transition.num_disjoint * sum(counts)
+def charged_releases(algorithm: Algorithm, events) -> int:
+    """The number of releases that `events`, ``[(event, count), ...]``, pay for."""
+    return algorithm.transition.num_disjoint * sum(count for _, count in events)
 
 
 def check_algorithm(
@@ -490,7 +489,7 @@ def check_algorithm(
         num_words,
         chunk_size=1,
         is_private=True,
-        num_releases=charged_releases(algorithm),
+        num_releases=charged_releases(algorithm, algorithm.privacy(1)),
         outline_fn=outline_fn,
     )
 

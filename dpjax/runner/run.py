@@ -387,7 +387,11 @@ def trace(
     outline_fn = functools.partial(_outline, num_chains, budget, num_steps)
     outline = outline_fn(algorithm)
     _check_tuning(outline.num_warmup, num_discarded, num_steps)
-    is_counted = budget is not None and "over_data_sets" not in options
+    # A loop over data sets makes the releases of a step for each of them.
+    num_releases = None
+    if budget is not None and "over_data_sets" not in options:
+        num_releases = programs.charged_releases(algorithm, outline.events)
+        num_releases /= num_steps * num_chains
     program = programs.trace(
         algorithm_fn,
         posterior,
@@ -395,7 +399,7 @@ def trace(
         num_words,
         chunk_size=chunk_size(num_steps, outline.laziness),
         is_private=budget is not None,
-        num_releases=programs.charged_releases(algorithm) if is_counted else None,
+        num_releases=num_releases,
         outline_fn=outline_fn,
         # A run of one step, such as a fit, takes longer to compile well than to run.
         compiler_options=QUICKLY if num_steps == 1 else None,

@@ -23,16 +23,7 @@ def test_functions_of_one_text_share_a_program_until_they_change():
     np.testing.assert_array_equal(call(x)(x)["scaled"], 3 * x)
 
 
-@pytest.fixture
-def _simplified():
-    name = "jax_use_simplified_jaxpr_constants"
-    before = getattr(jax.config, name)
-    jax.config.update(name, True)
-    yield
-    jax.config.update(name, before)
-
-
-@pytest.mark.usefixtures("_simplified")
+@pytest.mark.usefixtures("simplified_constants")
 def test_constants_that_are_not_in_the_text_are_not_mixed_up():
     for start in (0, 1):
         held = jnp.arange(start, start + 40)

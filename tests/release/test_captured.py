@@ -268,17 +268,13 @@ def test_a_constrain_fn_that_publishes_a_copy_is_refused():
         check(prior)
 
 
-@pytest.fixture(params=[False, True], ids=["constants", "literals"])
-def _simplified(request):
-    """Arrays that a program holds are its constants, or are written into it."""
-    name = "jax_use_simplified_jaxpr_constants"
-    before = getattr(jax.config, name)
-    jax.config.update(name, request.param)
-    yield
-    jax.config.update(name, before)
-
-
-@pytest.mark.usefixtures("_simplified")
+@pytest.mark.usefixtures("simplified_constants")
+@pytest.mark.parametrize(
+    "simplified_constants",
+    [False, True],
+    ids=["constants", "literals"],
+    indirect=True,
+)
 @pytest.mark.parametrize("field", ["position", "log_ratio"])
 @pytest.mark.parametrize(
     "data, held",

@@ -95,19 +95,7 @@ def test_a_variable_of_a_function_is_run_as_it_is(place, wrap):
     np.testing.assert_array_equal(go(*arguments).positions, first.positions)
 
 
-SIMPLIFIED = "jax_use_simplified_jaxpr_constants"
-
-
-@pytest.fixture
-def _simplified():
-    """JAX leaves constants out of the text of programs."""
-    before = getattr(jax.config, SIMPLIFIED)
-    jax.config.update(SIMPLIFIED, True)
-    yield
-    jax.config.update(SIMPLIFIED, before)
-
-
-@pytest.mark.usefixtures("_simplified")
+@pytest.mark.usefixtures("simplified_constants")
 def test_programs_of_other_constants_are_not_mixed_up():
     def of(scale):
         scales = scale * jnp.arange(1.0, 41.0)
