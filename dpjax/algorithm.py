@@ -5,7 +5,6 @@
 """
 
 import dataclasses
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -132,7 +131,7 @@ class Sampler:
         vars(self)["__signature__"] = inspect.signature(self.as_top_level_api)
 
     def __repr__(self):
-        return f"<sampler dpjax.{_name(self.as_top_level_api)}>"
+        return f"<sampler {self.as_top_level_api.__qualname__}>"
 
     def __call__(self, *args, **kwargs) -> Algorithm:
         return self.as_top_level_api(*args, **kwargs)
@@ -161,52 +160,20 @@ class Sampler:
             ``(rng_key, state, posterior, *arguments, **parameters) -> (state, info)``.
         """
 
-        @functools.wraps(as_top_level_api)
-        def made(*args, **parameters):
-            _check_arguments(as_top_level_api, args, parameters)
-            return as_top_level_api(*args, **parameters)
+        name = as_top_level_api.__module__.split(".")[-1]
+        # Python names the function in its refusals of arguments.
+        as_top_level_api.__qualname__ = f"dpjax.{name}"
 
         def init_from_parameters(position, *args, rng_key=None, **parameters):
-            return made(*args, **parameters).init(position)
+            return as_top_level_api(*args, **parameters).init(position)
 
         def build_kernel():
             def kernel(rng_key, state, *args, **parameters):
-                return made(*args, **parameters).step(rng_key, state)
+                return as_top_level_api(*args, **parameters).step(rng_key, state)
 
             return kernel
 
-        return cls(made, init or init_from_parameters, build_kernel)
-
-
-def _name(function: Callable) -> str:
-    """The name of a sampler, which is that of the module of its top layer."""
-    return function.__module__.split(".")[-1]
-
-
-def _check_arguments(function: Callable, args: tuple, parameters: dict) -> None:
-    """Refuse arguments that do not fit the signature of `function`.
-
-    The message names the sampler. Python's own message would name `function`, which the
-    user did not call.
-    """
-    signature = inspect.signature(function)
-    try:
-        signature.bind(*args, **parameters)
-        return
-    except TypeError as error:
-        reason = str(error)
-    name = _name(function)
-    # If a required parameter is mistyped, Python reports it as missing and does not say
-    # that the name given is unknown.
-    if unknown := [key for key in parameters if key not in signature.parameters]:
-        reason = f"there is no parameter {', '.join(map(repr, unknown))}"
-    takes = {kind: [] for kind in ("by position", "by keyword")}
-    for each in signature.parameters.values():
-        by = "by keyword" if each.kind is each.KEYWORD_ONLY else "by position"
-        is_required = each.default is each.empty
-        takes[by].append(each.name if is_required else f"[{each.name}]")
-    listed = "; ".join(f"{by} {', '.join(names)}" for by, names in takes.items())
-    raise TypeError(f"dpjax.{name}: {reason}. It takes {listed} ([] is optional)")
+        return cls(as_top_level_api, init or init_from_parameters, build_kernel)
 
 
 def in_full_precision(function: Callable) -> Callable:

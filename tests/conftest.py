@@ -34,7 +34,7 @@ if not X64:
         "config",
         "datasets",
         "records",
-        "fit/test_compiled.py",
+        "test_compiled.py",
         "fit/test_effects.py",
         "fit/test_pinned.py",
         "numpyro/test_glm.py",
@@ -136,6 +136,28 @@ def quickly_compiled():
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture
+def compilations():
+    """The names of the programs that XLA is asked for, in a list that grows.
+
+    Programs that other tests have compiled are forgotten.
+    """
+    # JAX is set up before dpjax is imported.
+    from dpjax import compiled
+
+    names = []
+
+    def listen(event, seconds, fun_name="", **_):
+        if event.endswith("backend_compile_duration"):
+            names.append(fun_name)
+
+    jax.clear_caches()
+    compiled._programs.clear()
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 @pytest.fixture

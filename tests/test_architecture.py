@@ -15,7 +15,8 @@ FILES = {
 # A room imports from rooms above it in this list, and from itself.
 RANKS = [
     "caller", "random", "posterior", "algorithm", "acceptance", "evaluation",
-    "privacy", "bounds", "release", "proposals", "models", "datasets", "records",
+    "privacy", "bounds", "release", "compiled", "proposals", "models", "datasets",
+    "records",
     "fisher", "nuts", "mcmc", "sgmcmc", "vi", "ep", "adaptation", "fit", "runner",
     "report", "numpyro",
     "comparisons", "config", "cli", "__main__", "__init__",

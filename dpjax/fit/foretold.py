@@ -27,8 +27,8 @@ import jax
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from dpjax.compiled import evaluated
 from dpjax.fit.clip_choice import CLIP_NORMS
-from dpjax.fit.compiled import evaluated
 from dpjax.fit.frame import frame, sparse_turn
 from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import RecordModel

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.fit.compiled import compiled
+from dpjax.compiled import compiled
 from dpjax.fit.slopes import Evidence
 
 __all__ = ["Law", "Laws", "PriorLaw", "closest", "laws_of"]

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 
 __all__ = ["Pinned", "pinned"]
 

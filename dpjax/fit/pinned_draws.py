@@ -25,7 +25,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
 from dpjax import caller
-from dpjax.fit.compiled import compiled
+from dpjax.compiled import compiled
 from dpjax.fit.normal_laws import Laws, PriorLaw, laws_of
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.precision import is_wide, own_precision, unraveled

@@ -33,7 +33,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax import caller
-from dpjax.fit.compiled import compiled
+from dpjax.compiled import compiled
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.names import names_of
 from dpjax.fit.noises import MIN_RESOLUTION

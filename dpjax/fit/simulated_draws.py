@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import solve_triangular
 
-from dpjax.fit.compiled import compiled, evaluated
+from dpjax.compiled import compiled, evaluated
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.precision import is_wide, own_precision, unraveled
 from dpjax.fit.record_model import RANK_TOLERANCE, RecordModel

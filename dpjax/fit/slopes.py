@@ -58,7 +58,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.fit.compiled import QUICKLY
+from dpjax.compiled import QUICKLY
 from dpjax.fit.contrast import packed, unpacked
 
 __all__ = ["Evidence", "expected_slope", "largest_noise", "regular", "slopes"]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import caller
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import conditional_scores

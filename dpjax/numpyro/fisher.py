@@ -14,7 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax import fisher
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import check_drawable, generated

@@ -18,8 +18,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm
+from dpjax.compiled import evaluated
 from dpjax.fit import pinned_draws, score_draws
-from dpjax.fit.compiled import evaluated
 from dpjax.fit.foretold import made_up
 from dpjax.fit.inquiry import ScoreModel
 from dpjax.fit.names import names_of
@@ -212,7 +212,7 @@ class PinnedFit(LatentFit):
 
     @property
     def names(self) -> list[str]:
-        names = super().names
+        names = names_of(prior_mean(model_of(self.posterior)))
         return [names[i] for i in self.pinned.kept]
 
     @property

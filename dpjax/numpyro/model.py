@@ -27,7 +27,7 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 
 __all__ = ["Model", "Rows", "center_and_unit", "in_plate", "is_latent"]
 

@@ -32,7 +32,7 @@ import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 from numpyro.ops.provenance import eval_provenance
 
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 from dpjax.fit.scores import NUM_REDRAWS, Scores, redrawn_scores, scores_of
 from dpjax.numpyro.model import Model, center_and_unit
 from dpjax.numpyro.quadrature import core, spread, support

@@ -16,7 +16,7 @@ import numpy as np
 from numpyro.ops.provenance import eval_provenance
 
 from dpjax import caller
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
 from dpjax.release.captured import captured
 

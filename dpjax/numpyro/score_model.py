@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 from dpjax.fit.inquiry import MAX_MOVE, ScoreModel
 from dpjax.fit.scores import NUM_SEARCH_REDRAWS, Scores
 from dpjax.fit.sparse import sparse_norm

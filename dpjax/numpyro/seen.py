@@ -20,7 +20,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax import caller
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 from dpjax.fit.effects import are_products, effects
 from dpjax.fit.pinned import Pinned, pinned
 from dpjax.numpyro.model import Model, center_and_unit

@@ -159,6 +159,11 @@ class Records:
         It is the probability that public numbers would all be found in the data. It is
         1 for an array without unmistakable numbers, and infinite if some are not in the
         data. The data are read once for all arrays.
+
+        If the data are spread over processes, each sees its part of them. One of P
+        processes has at least one in P of the numbers of an array, and finding these is
+        enough. That k of n numbers are in the data by chance has at most the
+        probability (e n / k)^k times that of k given numbers.
         """
         sought = [_unmistakable(array, array.dtype) for array in arrays]
         chances = [math.inf if numbers.size else 1.0 for numbers in sought]
@@ -177,30 +182,40 @@ class Records:
                 if not everything.size:
                     continue
                 found = everything[_are_found(everything, _blocks(leaf))]
-                chance = min(1.0, 2 * float(jnp.finfo(dtype).eps) * leaf.size)
+                parts = jax.process_count() if _is_spread(leaf) else 1
+                choices = math.e * parts if parts > 1 else 1.0
+                chance = 2 * float(jnp.finfo(dtype).eps) * leaf.size * choices
                 for i, numbers in rounded.items():
-                    if numbers.size and np.all(np.isin(numbers, found)):
-                        chances[i] = min(chances[i], chance**numbers.size)
+                    num_found = np.count_nonzero(np.isin(numbers, found))
+                    if 0 < numbers.size <= num_found * parts:
+                        chances[i] = min(chances[i], min(1.0, chance) ** num_found)
         return chances
 
     def _holds_run(self, array: np.ndarray) -> bool:
         """Whether the entries of an array follow each other in the data.
 
         They may do so along a row or down a column. An array that is too short
-        (`MIN_RUN`) is not looked for.
+        (`MIN_RUN`) is not looked for. If the data are spread over processes, the array
+        may lie on both sides of an end of this process's part. So one of its pieces is
+        enough, which are so short that one of them lies on one side.
         """
-        is_long = array.size >= MIN_RUN and np.any(array != array.flat[0])
-        if not is_long and _unmistakable(array, array.dtype).size < 2:
+        if not _is_run(array):
             return False
-        for block in (block for leaf in self._leaves for block in _blocks(leaf)):
+        pairs = ((leaf, part) for leaf in self._leaves for part in _blocks(leaf))
+        for leaf, block in pairs:
             is_float = jnp.issubdtype(block.dtype, jnp.floating)
             if is_float:
                 block = block.astype(_coarser(array.dtype, block.dtype), copy=False)
             run = array.astype(block.dtype).ravel()
             if not is_float and not np.array_equal(run, array.ravel()):
                 continue
-            columns = block.reshape(len(block), -1).T
-            if any(_occurs(run, line) for line in (block.flat, *columns)):
+            size = run.size
+            if _is_spread(leaf):
+                size = max(min(run.size, len(block)) // 3, MIN_RUN)
+            starts = range(0, max(run.size - size, 0) + 1, size)
+            pieces = [run[start : start + size] for start in starts]
+            lines = block.flat, *block.reshape(len(block), -1).T
+            if any(_occurs(p, line) for p in filter(_is_run, pieces) for line in lines):
                 return True
         return False
 
@@ -519,12 +534,26 @@ def _numbers(value) -> np.ndarray:
     return np.zeros(0)
 
 
+def _is_spread(leaf) -> bool:
+    """Whether an array of the data is spread over processes."""
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+
+
 def _blocks(leaf) -> Iterator[np.ndarray]:
-    """The parts of an array of the data that this host holds, each ``(rows, ...)``."""
-    if isinstance(leaf, jax.Array):
+    """The parts of an array of the data that this process holds, ``(rows, ...)``.
+
+    It is one part, unless the array is spread over processes.
+    """
+    if _is_spread(leaf):
         yield from (_numbers(part.data) for part in leaf.addressable_shards)
-    elif isinstance(leaf, np.ndarray):
+    elif isinstance(leaf, jax.Array | np.ndarray):
         yield _numbers(leaf)
+
+
+def _is_run(array: np.ndarray) -> bool:
+    """Whether an array is long enough to be looked for in the data, entry by entry."""
+    is_long = array.size >= MIN_RUN and np.any(array != array.flat[0])
+    return bool(is_long or _unmistakable(array, array.dtype).size >= 2)
 
 
 def _unmistakable(array: np.ndarray, dtype) -> np.ndarray:

@@ -43,7 +43,15 @@ def check_arithmetic() -> None:
     RuntimeError
         If they are; the message names the flags.
     """
-    flags = " ".join(os.environ.get(name, "") for name in VARIABLES)
+    given = {name: os.environ.get(name, "") for name in VARIABLES}
+    for name, value in given.items():
+        if value.strip() and not value.lstrip().startswith("-"):
+            raise RuntimeError(
+                f"{name} names a file of flags, {value!r}, which may hold others now "
+                f"than when XLA read it: write the flags into {name} themselves and "
+                "start Python anew"
+            )
+    flags = " ".join(given.values())
     if fast := FAST_MATH.findall(flags):
         raise RuntimeError(
             f"{' '.join(fast)} lets XLA round as it likes, and then clipped sums can "

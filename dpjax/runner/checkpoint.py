@@ -7,10 +7,14 @@ deletes it when the draws are saved. It holds the randomness key, so it is secre
 its file has mode 0600.
 """
 
+import contextlib
+import fcntl
+import functools
 import io
 import json
 import os
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
@@ -18,7 +22,18 @@ import numpy as np
 from dpjax.runner import processes
 from dpjax.runner.files import open_own, replacing
 
-__all__ = ["Checkpoint", "CheckpointError", "check", "load", "reservation", "save"]
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "check",
+    "holding",
+    "load",
+    "reservation",
+    "save",
+]
+
+
+Function = TypeVar("Function", bound=Callable)
 
 
 class CheckpointError(ValueError):
@@ -50,6 +65,55 @@ class Checkpoint(NamedTuple):
     start: int
     progress: Any
     settings: dict = {}  # noqa: RUF012
+
+
+def holding(run: Function) -> Function:
+    """`run`, which keeps other runs from its checkpoint until it has ended.
+
+    Two runs that go on from one checkpoint add the same noise to their sums. If the
+    sums differ, as they may on two machines, their difference is free of noise.
+
+    Parameters
+    ----------
+    run
+        A function with the keyword `checkpoint`, the path of a file or None. A file
+        beside it is locked, and removed at the end.
+
+    Raises
+    ------
+    CheckpointError
+        The function raises it if another run holds the checkpoint.
+    """
+
+    @functools.wraps(run)
+    def alone(*arguments, checkpoint=None, **keywords):
+        with contextlib.ExitStack() as lock:
+            if checkpoint is not None:
+                processes.first(lambda: lock.enter_context(_locked(checkpoint)))
+            return run(*arguments, checkpoint=checkpoint, **keywords)
+
+    return cast(Any, alone)
+
+
+@contextlib.contextmanager
+def _locked(path):
+    beside = f"{os.fspath(path)}.lock"
+    with os.fdopen(open_own(beside, os.O_RDWR | os.O_CREAT), "rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The run that held it may have removed it since it was opened.
+            is_held = not os.path.samestat(os.fstat(file.fileno()), os.lstat(beside))
+        except (BlockingIOError, FileNotFoundError):
+            is_held = True
+        if is_held:
+            raise CheckpointError(
+                f"another run is at work on the checkpoint {path}: wait until it has "
+                "ended, or give this run another checkpoint"
+            )
+        try:
+            yield
+        finally:
+            os.remove(beside)
 
 
 def save(path, settings: dict, checkpoint: Checkpoint) -> None:

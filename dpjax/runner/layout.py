@@ -53,12 +53,15 @@ class Layout(NamedTuple):
     chunk_size
         Active steps in one chunk. This number is public, so runs of equal settings
         compile once whatever their coins are.
+    is_lazy
+        Whether coins are tossed, a public value.
     """
 
     num_active: np.ndarray
     read_after: np.ndarray
     num_between: np.ndarray
     chunk_size: int
+    is_lazy: bool
 
 
 def check_size(
@@ -141,4 +144,5 @@ def make_layout(
         read_after=num_active[read],
         num_between=np.diff(read),
         chunk_size=chunk_size(num_steps, laziness),
+        is_lazy=laziness < 1,
     )

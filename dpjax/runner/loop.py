@@ -90,13 +90,13 @@ def sample(
         Leaves ``(chains, draws, ...)``. None if the kernel accepts or rejects.
     """
     chains, read = checkpoint.progress
-    # The bar ends at a public number: how many steps were active is secret.
-    done = min(checkpoint.start // layout.chunk_size, NUM_CHUNKS)
+    # How many steps of a lazy kernel are active is secret: its bar shows no parts.
+    done = 0 if layout.is_lazy else checkpoint.start // layout.chunk_size
     # A signal that came while the bar is made would leave one that cannot be closed.
     with signals.deferred():
         bar = tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part")
     with bar, processes.watched():
-        bar.set_description("compiling")
+        bar.set_description("sampling" if layout.is_lazy else "compiling")
         for start in range(
             checkpoint.start, layout.num_active.max(), layout.chunk_size
         ):
@@ -106,8 +106,9 @@ def sample(
             stop = start + layout.chunk_size
             save(checkpoint._replace(start=stop, progress=(chains, read)))
             signals.check()
-            bar.set_description("sampling")
-            bar.update(min(1, NUM_CHUNKS - bar.n))
+            if not layout.is_lazy:
+                bar.set_description("sampling")
+                bar.update()
         bar.update(NUM_CHUNKS - bar.n)
     drawn = jax.tree.map(lambda leaf: np.moveaxis(leaf[1:], 0, 1), read)
     if drawn.num_accepted is None:

@@ -1,11 +1,8 @@
 """The compiled loop of a run, which is the loop that was checked and charged for.
 
-A Python function can change its result between two runs of one process: a likelihood,
-or the function that makes the algorithm, may read a variable of a notebook. JAX tells
-programs apart by the identity of functions, so in the second run it would use the
-program of the first. Here every run traces its loop afresh. The algorithm that was
-traced states what is charged, and runs whose loops have the same text share one
-compiled program.
+Every run traces its loop afresh (`dpjax.compiled`), so that what runs is what the
+functions do now. The algorithm that was traced states what is charged, and runs whose
+loops are equal share one compiled program.
 
 `dpjax.runner.check` searches the traced loop for leaks, and `dpjax.runner.loop` calls
 it.
@@ -15,9 +12,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -28,15 +23,14 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.sharding import Mesh
 
+from dpjax import compiled
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
 from dpjax.release import on_disk, taint
-from dpjax.release.captured import constants
 from dpjax.release.exact_sums import CHAIN_AXIS
 from dpjax.release.sealed import sealing
 from dpjax.release.self_test import check_arithmetic
 from dpjax.runner.check import check_loop, check_start, made, refused_arrays
-from dpjax.runner.hashes import digest
 
 __all__ = [
     "Draw",
@@ -53,15 +47,6 @@ __all__ = [
 
 MAX_CHAINS_AT_ONCE = 64
 """Chains that one call moves together; more are moved in groups, to bound memory."""
-
-MAX_PROGRAMS = 64
-"""Number of compiled loops that a process keeps; the least recently used one goes."""
-
-_traces = itertools.count(1)
-# JAX keeps the traces of nested jitted functions by this context as well, so that
-# a function jitted by the user is traced again too.
-_trace_number = jax.make_user_context(0)
-_loops: OrderedDict[str, "_Loop"] = OrderedDict()
 
 
 class Draw(NamedTuple):
@@ -188,60 +173,28 @@ class Program(NamedTuple):
     evaluate: Callable
 
 
-class _Retraced(Exception):
-    """JAX has dropped the trace of a loop and asks for another one.
+def _traced(sources, mesh, is_private, *arguments):
+    """JAX's `Traced` of the loop, and the outline of the algorithm that was traced."""
+    algorithm_fn, posterior, outline_fn, over_data_sets = sources
+    outlines = []
 
-    It is raised instead of tracing again, because a second trace need not be the loop
-    that was checked.
-    """
-
-
-class _Loop:
-    """A jitted loop that is traced once, so that what runs is what was traced."""
-
-    def __init__(self, sources, mesh, is_private, compiler_options=None):
-        self.number = next(_traces)
-        self.outline = None
-        self._sources, self._mesh, self._is_private = sources, mesh, is_private
-        # A run stores its chains, so every process gets them whole.
-        whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
-        self._jitted = jax.jit(
-            self._steps, out_shardings=whole, compiler_options=compiler_options
-        )
-
-    def _steps(self, arrays, data, chains, words, active):
-        if self._sources is None:
-            raise _Retraced(
-                "JAX traces this program whenever it is called, and would not run what "
-                "was checked: take what depends on devices, such as shard_map, out of "
-                "the model"
-            )
-        algorithm_fn, posterior, outline_fn, over_data_sets = self._sources
-
+    def loop(arrays, data, chains, words, active):
         def steps(data, *arguments):
             data = on_disk.joined(posterior.data, data)
             each = dataclasses.replace(posterior, data=data)
-            is_private = self._is_private
             algorithm = made(with_arrays(algorithm_fn, arrays), each, is_private)
             with refused_arrays(), jax.ensure_compile_time_eval():
-                self.outline = outline_fn(algorithm)
+                outlines.append(outline_fn(algorithm))
             with sealing("stepping") if is_private else contextlib.nullcontext():
                 return scan_steps(algorithm.transition, *arguments)
 
-        chains = _chains_spread(self._mesh, chains)
-        words, active = _chains_spread(self._mesh, (words, active), axis=1)
+        chains = _chains_spread(mesh, chains)
+        words, active = _chains_spread(mesh, (words, active), axis=1)
         return over_data_sets(steps)(data, chains, words, active)
 
-    def trace(self, *arguments):
-        """JAX's `Traced` of the loop."""
-        with _trace_number(self.number):
-            traced = self._jitted.trace(*arguments)
-        self._sources = None
-        return traced
-
-    def __call__(self, *arguments):
-        with _trace_number(self.number):
-            return self._jitted(*arguments)
+    # A run stores its chains, so every process gets them whole.
+    whole = None if mesh is None else jax.NamedSharding(mesh, jax.P())
+    return compiled.traced(loop, *arguments, out_shardings=whole), outlines[-1]
 
 
 def trace(
@@ -325,8 +278,8 @@ def trace(
             "jax.make_array_from_callback does from parts of a file"
         )
     sources = algorithm_fn, posterior, outline_fn, over_data_sets
-    loop = _Loop(sources, mesh, is_private, compiler_options)
-    traced = loop.trace(arrays, data, _beside(data, chains), words, active)
+    given = arrays, data, _beside(data, chains), words, active
+    traced, outline = _traced(sources, mesh, is_private, *given)
     if is_private:
         check_arithmetic()
         check_loop(traced, arrays, *(posteriors or [posterior]))
@@ -337,26 +290,10 @@ def trace(
                 f"a step makes {found:g} releases and is charged for {num_releases:g}: "
                 "what a sampler is given may not make steps of another one"
             )
-    # If JAX is set to simplify constants, the text leaves them out.
-    held = digest([_plain(value) for value in constants(traced.jaxpr)]).hex()
-    text = f"{compiler_options}{held}{traced.lower().as_text()}"
-    if "callback" in text:
-        # The text of a callback only names an object of this process, so two loops of
-        # the same text may differ. The number keeps them apart.
-        text += str(loop.number)
-    text_hash = hashlib.sha256(text.encode()).hexdigest()
+    program = functools.cache(lambda: compiled.shared(traced, given, compiler_options))
 
     def advance(chains, words, active):
-        shared = _loops.setdefault(text_hash, loop)
-        _loops.move_to_end(text_hash)
-        if len(_loops) > MAX_PROGRAMS:
-            _loops.popitem(last=False)
-        arguments = arrays, data, _beside(data, chains), words, active
-        try:
-            return shared(*arguments)
-        except _Retraced:
-            _loops[text_hash] = loop
-            return loop(*arguments)
+        return program()(arrays, data, _beside(data, chains), words, active)
 
     run_traced, result = jaxpr_as_fun(traced.jaxpr), jax.tree.structure(traced.out_info)
 
@@ -364,40 +301,33 @@ def trace(
         leaves = jax.tree.leaves((arrays, data, *arguments))
         return jax.tree.unflatten(result, run_traced(*leaves))
 
+    on_one = traced
     if mesh is not None:
         # On a mesh, JAX adds operations that move arrays between devices. The identity
         # is that of the loop on one device, so that it is the same on any mesh.
-        loop_on_one = _Loop(sources, None, is_private)
         shapes = jax.eval_shape(lambda *given: given, data, chains)
-        traced = loop_on_one.trace(arrays, *shapes, words, active)
-    identity = _identity(traced.jaxpr)
-    return Program(loop.outline, num_words, identity, advance, evaluate)
+        on_one, _ = _traced(sources, None, is_private, arrays, *shapes, words, active)
+    identity = _identity(on_one.jaxpr)
+    return Program(outline, num_words, identity, advance, evaluate)
 
 
 def _identity(program: ClosedJaxpr) -> str:
     """SHA-256 of what a program computes, in hex: `Program.identity`."""
     # A function among the parameters is printed with its address in this process.
     text = re.sub("0x[0-9a-f]+", "", str(program))
-    # The text leaves constants out, or shortens them.
-    values = [_plain(value) for value in constants(program)]
     # Nor does it tell by which of two rules threefry numbers an array of random words.
     config: Any = jax.config  # Its attributes are not annotated.
     if not config.jax_threefry_partitionable:
         text += "not partitionable"
-    return hashlib.sha256(text.encode() + digest(values)).hexdigest()
-
-
-def _plain(value):
-    """The numbers of a constant; those of its key data if it is a JAX key."""
-    is_key = jnp.issubdtype(jax.typeof(value).dtype, jax.dtypes.prng_key)
-    return jax.random.key_data(value) if is_key else value
+    # The text leaves constants out, or shortens them.
+    held = compiled.constants_hash(program)
+    return hashlib.sha256(text.encode() + held).hexdigest()
 
 
 def _beside(data, chains):
     """The chains, copied to all devices that the records are spread over.
 
-    A loop returns its chains on these devices. Chains elsewhere would make JAX trace
-    the loop again.
+    A loop returns its chains on these devices, and is compiled for them.
     """
     mesh = _mesh(data)
     if mesh is None:

@@ -22,7 +22,7 @@ import numpy as np
 
 from dpjax import caller, privacy
 from dpjax.algorithm import Algorithm
-from dpjax.fit.compiled import QUICKLY, evaluated
+from dpjax.compiled import QUICKLY, evaluated
 from dpjax.posterior import Posterior
 from dpjax.privacy.accountant import largest
 from dpjax.privacy.budget import check_budget
@@ -79,6 +79,7 @@ SEEDED = "unsafe_key: whoever knows this key can undo the privacy"
 """What a statement says of the randomness if it came from an ``unsafe_key``."""
 
 
+@checkpoints.holding
 def run(
     algorithm_fn: Callable[[Posterior], Algorithm],
     posterior: Posterior,
@@ -230,6 +231,8 @@ def run(
         if processes.are_many():
             names = dict(parameters=parameters, data=records())
             names = {name: keyed(secret, value).hex() for name, value in names.items()}
+            options = dict(unsafe_key=unsafe_key, checkpoint=checkpoint, ledger=ledger)
+            names |= {name: value is not None for name, value in options.items()}
             processes.check_same(settings | names, SAME_CALL)
         if stored is not None:
             key, reservation = stored.key, stored.reservation
@@ -252,7 +255,7 @@ def run(
                 ledger=ledger and os.path.realpath(ledger),
                 unsafe_key=unsafe_key is not None
                 and jax.random.key_data(unsafe_key).tolist(),
-                software=[jax.__version__, jax.default_backend()],
+                software=_software(),
                 parameters=keyed(key, parameters).hex(),
                 data=keyed(key, records()).hex(),
             )
@@ -412,6 +415,13 @@ def trace(
             "alone"
         )
     return outline, program
+
+
+def _software() -> list[str]:
+    """What may change how the records are rounded before they are added up."""
+    device = jax.devices()[0].device_kind
+    flags = os.environ.get("XLA_FLAGS", "")
+    return [jax.__version__, jax.default_backend(), device, flags]
 
 
 def settings_of(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import privacy
-from dpjax.fit.compiled import evaluated
+from dpjax.compiled import evaluated
 from dpjax.fit.simulated import (
     MIN_RESOLUTION,
     expected_resolution,

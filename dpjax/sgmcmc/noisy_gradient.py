@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Transition
@@ -45,6 +46,7 @@ from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
 from dpjax.release.nominal import nominal_size
+from dpjax.release.traced import is_program
 
 __all__ = [
     "MAX_SCHEDULED_STEPS",
@@ -65,6 +67,25 @@ and the result may be rounded in another way than in the step. The first number 
 least difference for which the charge allows. The charge allows for more if compiled and
 uncompiled evaluations differ. If they differ by the second number or more, the schedule
 is refused."""
+
+ARITHMETIC = frozenset(
+    # Of each number by itself.
+    "abs acos acosh add and asin asinh atan atan2 atanh cbrt ceil clamp "
+    "convert_element_type cos cosh div eq erf erf_inv erfc exp exp2 expm1 floor ge gt "
+    "integer_pow is_finite le lgamma log log1p logistic lt max min mul ne neg "
+    "nextafter not or pow rem round rsqrt select_n shift_left shift_right_arithmetic "
+    "shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor "
+    # Of the numbers of an array.
+    "argmax argmin broadcast_in_dim concatenate copy cummax cummin cumprod cumsum "
+    "dot_general dynamic_slice gather iota pad reduce_and reduce_max reduce_min "
+    "reduce_or reduce_prod reduce_sum reshape rev slice split squeeze stack transpose "
+    # These consist of other operations.
+    "closed_call cond custom_jvp_call custom_vjp_call jit pjit remat2 scan "
+    "while".split()
+)
+"""Primitives of which a schedule may consist. Up to rounding, each has the same value
+on all devices, and for one number of steps as for many at once. This does not hold for
+random numbers, callbacks and functions with rules of their own for batches."""
 
 
 class SGMCMCState(NamedTuple):
@@ -142,13 +163,30 @@ class Scales:
         """The noisy sum that releases gradients; it is given its noise at each call."""
         return GaussianSum(self.l2_clip_norm, None, self.sampling_prob)
 
+    @functools.cached_property
+    def schedule(self) -> ClosedJaxpr:
+        """The schedule, traced once, for the accountant and for the steps alike."""
+
+        step_size_fn: Any = self.step_size
+
+        def step_size(count):
+            return jnp.asarray(step_size_fn(count), jnp.float64)
+
+        with jax.enable_x64(True):
+            # A step counts in int32, in which powers overflow. So does this.
+            program = jax.make_jaxpr(step_size)(jax.ShapeDtypeStruct((), jnp.int32))
+        _check_schedule(program)
+        return program
+
     def at(self, count):
-        """eta of the step after `count` steps, float64.
+        """eta of the step after `count` steps, float64. `count` is an int32.
 
         Call it under `jax.enable_x64(True)`.
         """
-        eta = self.step_size(count) if callable(self.step_size) else self.step_size
-        return jnp.asarray(eta, jnp.float64)
+        if not callable(self.step_size):
+            return jnp.asarray(self.step_size, jnp.float64)
+        (step_size,) = jaxpr_as_fun(self.schedule)(count)
+        return step_size
 
     def sizes(self, num_steps: int) -> tuple[np.ndarray, float]:
         """Evaluate the step sizes of the first `num_steps` steps.
@@ -166,8 +204,8 @@ class Scales:
         ------
         ValueError
             If a step size is not positive and finite, if it depends too much on
-            rounding (`MAX_ROUNDING`), or if a schedule is asked for more than
-            `MAX_SCHEDULED_STEPS` steps.
+            rounding (`MAX_ROUNDING`), if a schedule is asked for more than
+            `MAX_SCHEDULED_STEPS` steps, or if it does not consist of `ARITHMETIC`.
         """
         if callable(self.step_size) and num_steps > MAX_SCHEDULED_STEPS:
             raise ValueError(
@@ -177,7 +215,6 @@ class Scales:
             )
         varies = callable(self.step_size)
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
-            # A step counts in int32, in which powers overflow. So does this.
             counts = jnp.arange(num_steps if varies else 1, dtype=jnp.int32)
             found = again = np.asarray(jax.vmap(self.at)(counts))
             if varies:
@@ -211,6 +248,20 @@ class Scales:
         """T C / (q N): one clip norm in the sum of gradients, in the units of G."""
         sampled = self.sampling_prob * self.num_records
         return self.posterior.tempering * self.l2_clip_norm / sampled
+
+
+def _check_schedule(program: ClosedJaxpr | Jaxpr) -> None:
+    """Refuse a schedule that does not consist of `ARITHMETIC`."""
+    for eqn in getattr(program, "jaxpr", program).eqns:
+        if eqn.primitive.name not in ARITHMETIC:
+            raise ValueError(
+                f"step_size does the operation {eqn.primitive.name!r}, which may have "
+                "another value in a step than where the step is charged: give a "
+                "schedule that is made of arithmetic with the number of steps"
+            )
+        for part in jax.tree.leaves(eqn.params, is_leaf=is_program):
+            if is_program(part):
+                _check_schedule(part)
 
 
 def check_friction(friction: float, noise_multiplier: float) -> None:

@@ -11,6 +11,7 @@ from numpyro.infer.reparam import LocScaleReparam
 
 import dpjax
 from dpjax.numpyro.adapter import model_of, posterior
+from dpjax.numpyro.fits import PinnedFit
 from dpjax.numpyro.seen import pinned_model
 
 NUM_GROUPS = 5
@@ -54,6 +55,8 @@ def test_effects_that_are_not_centred_have_a_pinned_model():
     # In the order of the latents' names, mean and scale come after the effects.
     assert found is not None
     assert found.kept.tolist() == [*range(NUM_GROUPS), NUM_GROUPS + 2]
+    effects = [f"effect_decentered[{i}]" for i in range(NUM_GROUPS)]
+    assert PinnedFit.of(not_centred(), found).names == [*effects, "slope"]
 
 
 @pytest.mark.thorough

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from collections import OrderedDict
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,9 @@ import pytest
 
 import dpjax
 from dpjax import privacy
-from dpjax.fit import compiled
 from dpjax.numpyro import MCMCKernel, posterior, sample
 from dpjax.runner import ledger as ledgers
-from dpjax.runner import loop, program
+from dpjax.runner import loop
 
 NUM_RECORDS = 4000
 
@@ -193,31 +191,18 @@ def observations(kind, seed):
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:the model captured")
 @pytest.mark.parametrize("kind", ["counts", "whole records"])
-def test_a_second_call_compiles_next_to_nothing(kind, monkeypatch):
+def test_a_second_call_compiles_next_to_nothing(kind, compilations):
     """What is left are the units of the draws, and single operations."""
-    requests = []
-    # What other tests have compiled is forgotten.
-    monkeypatch.setattr(compiled, "_programs", OrderedDict())
-    monkeypatch.setattr(program, "_loops", OrderedDict())
-    jax.clear_caches()
-
-    def listen(event, seconds, **_):
-        if event.endswith("backend_compile_duration"):
-            requests.append(event)
 
     def go(seed):
         budget = dpjax.Budget(50.0, 1e-6)
         sample(observations(kind, seed), budget=budget, num_draws=100, verbose=False)
 
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        go(2)
-        first = len(requests)
-        go(3)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
+    go(2)
+    first = len(compilations)
+    go(3)
     assert first > 10
-    assert len(requests) - first < 10
+    assert len(compilations) - first < 10
 
 
 def made_before(mean, scale, z, group):

@@ -99,6 +99,9 @@ def test_a_flag_is_named_before_anything_is_charged(monkeypatch, tmp_path, flag,
         mcmc_kernel = MCMCKernel(POSTERIOR, kernel("barker"), budget=BUDGET)
         mcmc_kernel.init(jax.random.key(0), 0, jnp.zeros(2), (), {})
     run(budget=None)
+    monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
+    with pytest.raises(RuntimeError, match="names a file of flags"):
+        self_test.check_arithmetic()
     monkeypatch.setenv("XLA_FLAGS", f"--{flag}=false")
     self_test.check_arithmetic()
 

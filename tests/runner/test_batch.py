@@ -14,7 +14,6 @@ import dpjax
 from dpjax import privacy
 from dpjax.models import logistic_regression
 from dpjax.privacy.shown import rounded_up
-from dpjax.runner import program
 
 module = importlib.import_module("dpjax.runner.batch")
 
@@ -186,15 +185,13 @@ def tuned(posterior, step_size, clip_bound):
     return dpjax.barker(posterior, step_size, clip_bound=clip_bound)
 
 
-def test_settings_that_differ_in_arrays_share_one_compiled_loop():
-    program._loops.clear()
+def test_settings_that_differ_in_arrays_share_one_compiled_loop(compilations):
     sizes = {
         size: functools.partial(tuned, step_size=jnp.asarray(size), clip_bound=0.05)
         for size in (0.05, 0.1, 0.2)
     }
     found = go({name: (fn, budget(4.0)) for name, fn in sizes.items()}, num_steps=60)
-    (compiled,) = program._loops.values()
-    assert compiled._jitted._cache_size() == 1
+    assert compilations.count("jit(loop)") == 1
     jumps = [np.abs(np.diff(found.positions[s], axis=3)).max() for s in sizes]
     assert jumps == sorted(jumps) and jumps[0] < jumps[2] / 2
 

@@ -15,9 +15,9 @@ from jax.sharding import AxisType, Mesh
 
 import dpjax
 from benchmarks.scale import EXCHANGE, exchanged
+from dpjax import compiled
 from dpjax.models import logistic_regression
 from dpjax.release import log_ratios, vector_sums
-from dpjax.runner import program
 
 BUDGET = dpjax.Budget(100.0, 1e-5)
 STARTS = np.zeros((4, 3), np.float32)
@@ -81,6 +81,23 @@ def compare():
     for kernel in (KERNELS["hmc"], functools.partial(KERNELS["sgld"], sampling_prob=1)):
         together, split = (draws(kernel, d, target=regression) for d in (data, apart))
         np.testing.assert_array_equal(together, split)
+    # A copy of numbers that one could type is found where it lies on two devices.
+    numbers = rng.integers(0, 50, len(data)).astype(np.float32)
+    copy = numbers[2490:2510]
+
+    def held(position, record):
+        return jnp.sum(position) * record * jnp.sum(copy)
+
+    kept = dpjax.Posterior(logprior, held, jax.device_put(numbers, spread))
+    with pytest.raises(ValueError, match="'copy', which holds entries of the data"):
+        dpjax.run(
+            KERNELS["barker"],
+            kept,
+            3,
+            initial_position=STARTS,
+            num_chains=len(STARTS),
+            budget=BUDGET,
+        )
     # With a budget the randomness depends on the program, whose text names no device.
     one, other = (
         draws(KERNELS["barker"], records, BUDGET) for records in (data, apart)
@@ -120,20 +137,19 @@ def compare_chains():
     # A device that holds all records samples them for its chain alone.
     texts = []
 
-    class Loop(program._Loop):
-        def trace(self, *arguments):
-            traced = super().trace(*arguments)
-            texts.append(traced.lower().compile().as_text())
-            return traced
+    def shared(*arguments, shared=compiled.shared):
+        texts.append(shared(*arguments).as_text())
+        return shared(*arguments)
 
     starts = np.zeros((8, 3), np.float32)
     run = functools.partial(
         dpjax.run, KERNELS["sgld"], num_steps=30, budget=None, verbose=False
     )
-    with mock.patch.object(program, "_Loop", Loop):
+    with mock.patch.object(compiled, "shared", shared):
         run(posterior=target(spread(1)), initial_position=starts, num_chains=8)
     # What a chunk returns: the states, how often they moved, and two histories.
-    assert len(EXCHANGE.findall(texts[0])) == 4
+    (text,) = (text for text in texts if "jit_loop" in text)
+    assert len(EXCHANGE.findall(text)) == 4
     with pytest.raises(ValueError, match="2 devices, which do not divide 3 chains"):
         run(posterior=target(spread(4)), initial_position=starts[:3], num_chains=3)
 

@@ -1,7 +1,9 @@
 """What a verbose run says goes through the logger ``dpjax``."""
 
 import ast
+import functools
 import logging
+import re
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -18,16 +20,19 @@ def logger():
     found.setLevel(before)
 
 
-def go(**options):
+BARKER = functools.partial(dpjax.barker, step_size=0.5, clip_bound=0.5)
+
+
+def go(kernel=BARKER, num_steps=2, **options):
     target = dpjax.Posterior(
         lambda mean: -(mean**2) / 2,
         lambda mean, x: -((x - mean) ** 2) / 2,
         jnp.zeros(20),
     )
     dpjax.run(
-        lambda posterior: dpjax.barker(posterior, 0.5, clip_bound=0.5),
+        kernel,
         target,
-        2,
+        num_steps,
         initial_position=jnp.zeros(1),
         num_chains=1,
         budget=dpjax.Budget(5.0, 1e-6),
@@ -46,6 +51,12 @@ def test_a_run_is_printed_unless_the_logger_is_quiet(logger, capsys):
     logger.setLevel(logging.INFO)
     go(verbose=False)
     assert capsys.readouterr().out == ""
+
+
+def test_the_bar_of_a_lazy_kernel_shows_no_step(capsys):
+    """How many steps were active is secret."""
+    go(functools.partial(BARKER, clip_bound=0.1, laziness=0.5), 20)
+    assert set(re.findall(r"(\d+)/20", capsys.readouterr().err)) == {"0", "20"}
 
 
 def test_no_file_of_the_library_prints():

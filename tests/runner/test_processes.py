@@ -122,6 +122,17 @@ def refused(call):
     return f"{info.typename}: {info.value}"
 
 
+def holding(held, records):
+    """A run of a model that holds some of the records."""
+
+    def loglikelihood(position, record):
+        return jnp.sum(position) * record * jnp.sum(held)
+
+    posterior = dpjax.Posterior(logprior, loglikelihood, records)
+    start = dict(initial_position=STARTS, num_chains=NUM_CHAINS)
+    dpjax.run(KERNELS["barker"], posterior, 12, budget=BUDGET, **start)
+
+
 def parted(*arguments):
     """`loop.sample` on machines that round otherwise."""
     positions, *others = sample(*arguments)
@@ -147,10 +158,16 @@ def main(folder):
     draws["private"] = private(checkpoint=files / "checkpoint.npz")
     draws["resumed"] = private(checkpoint=files / "checkpoint.npz")
     parts = np.split(RECORDS, 2)
+    seed = {} if process else dict(unsafe_key=jax.random.key(0))
     refusals = [
         refused(lambda: private(10**6)),
         refused(lambda: run(KERNELS["barker"], parts[process], budget=None)),
+        refused(lambda: run(KERNELS["barker"], spread(RECORDS), budget=None, **seed)),
     ]
+    # Records that lie in both processes, to the last digit or as one types them.
+    for records in (RECORDS[:, 0], np.round(10 * RECORDS[:, 0])):
+        held, all_records = records[690:710], spread(records)
+        refusals.append(refused(functools.partial(holding, held, all_records)))
     with mock.patch.object(loop, "sample", parted):
         refusals.append(refused(private))
     planned = dpjax.Posterior(logprior, loglikelihood, spread(RECORDS))
@@ -260,10 +277,13 @@ def test_two_processes_draw_as_one(tmp_path):
         np.testing.assert_array_equal(first[name], second[name], name)
     np.testing.assert_array_equal(first["resumed"], first["private"])
     assert np.unique(first["private"]).size > 10
-    spent, split, apart, damaged = first["refusals"]
+    spent, split, seeds, exact, typed, apart, damaged = first["refusals"]
     assert len(ledgers.entries(tmp_path / "plan")[1]) == 1
     assert f"BudgetError: earlier runs in {tmp_path}/ledger and this run" in spent
     assert "ValueError: data of process 1 and process 0 differ" in split
+    assert "ValueError: unsafe_key of process 1 and process 0 differ" in seeds
+    assert "'held', which holds entries of the data" in exact
+    assert "'held', which holds entries of the data" in typed
     assert "ValueError: draws of process 1 and process 0 differ" in apart
     assert f"LedgerError: {tmp_path}/ledger is not what {tmp_path}" in damaged
 

@@ -236,7 +236,16 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
     assert oct(files["checkpoint"].stat().st_mode)[-3:] == "600"
     with pytest.raises(checkpoint.CheckpointError, match="other settings"):
         go(posterior, **{**options, "thinning": 2}, **files)
+
+    @checkpoint.holding
+    def beside(checkpoint):
+        """Another run of the checkpoint."""
+        return go(posterior, **options, **files)
+
+    with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):
+        beside(checkpoint=files["checkpoint"])
     resumed = go(posterior, **options, **files)
+    assert not list(tmp_path.glob("*.lock"))
     np.testing.assert_array_equal(resumed.positions, whole.positions)
     np.testing.assert_array_equal(resumed.acceptance_rate, whole.acceptance_rate)
     assert resumed.statement == whole.statement

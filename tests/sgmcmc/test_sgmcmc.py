@@ -230,14 +230,59 @@ def test_schedules_are_charged_as_the_integers_of_a_step_overflow():
         KERNELS["sgld"](posterior, step_size=lambda k: 0.3 / (1 + k**4 / 1e6)).privacy(
             257
         )
-    traces = []
+
+
+def test_a_schedule_that_depends_on_rounding_is_refused():
+    """It is small where it is rounded in one of two ways."""
+    linear = SCHEDULES["linear"]
+    with jax.enable_x64(True):
+        sizes = jnp.stack([linear(jnp.int32(count)) for count in range(200)])
 
     def differs(count):
-        traces.append(count)
-        return 0.3 / (len(traces) + count)
+        return 1e-8 + jnp.abs(linear(count) - sizes[count])
 
     with pytest.raises(ValueError, match="depends on how it is rounded"):
-        KERNELS["sgld"](posterior, step_size=differs).privacy(201)
+        KERNELS["sgld"](make_posterior(silent), step_size=differs).privacy(200)
+
+
+def test_a_schedule_that_changes_is_charged_as_steps_take_it():
+    sizes = iter([0.02, 0.3, 0.1, 0.2, 0.4])
+    algorithm = KERNELS["sgld"](
+        make_posterior(silent), step_size=lambda count: next(sizes) / (1 + count)
+    )
+    ((event, _),) = algorithm.privacy(1, REPLACE)
+    _, info = algorithm.step(jax.random.key(0), algorithm.init(POSITION))
+    made = float(info.noise_sd) * CHANCE / (CLIP * TEMPERING)
+    assert event.noise_multiplier == pytest.approx(made, rel=0.006)
+
+
+@jax.custom_batching.custom_vmap
+def small_in_batches(count):
+    return 2.0 + 0.0 * count
+
+
+@small_in_batches.def_vmap
+def _(size, is_batched, count):
+    return 0.002 + 0.0 * count, True
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        small_in_batches,
+        # Of several keys of this generator, JAX draws from the first.
+        lambda count: jax.random.uniform(
+            jax.random.fold_in(jax.random.key(0, impl="rbg"), count)
+        ),
+        lambda count: jax.pure_callback(
+            lambda count: np.float32(0.1), jax.ShapeDtypeStruct((), "float32"), count
+        ),
+    ],
+    ids=["a rule for batches", "random", "a callback"],
+)
+def test_a_schedule_is_arithmetic(schedule):
+    with pytest.raises(ValueError, match="step_size does the operation"):
+        KERNELS["sgld"](make_posterior(silent), step_size=schedule)
 
 
 def test_friction_follows_the_schedule():

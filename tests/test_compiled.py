@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dpjax.fit import compiled as module
-from dpjax.fit.compiled import compiled, evaluated
+from dpjax import compiled as module
+from dpjax.compiled import compiled, evaluated
 
 
 def test_functions_of_one_text_share_a_program_until_they_change():
@@ -21,6 +21,33 @@ def test_functions_of_one_text_share_a_program_until_they_change():
     np.testing.assert_array_equal(first(x)["scaled"], 2 * x)
     scale = 3.0
     np.testing.assert_array_equal(call(x)(x)["scaled"], 3 * x)
+
+
+def test_functions_that_a_function_calls_are_traced_again():
+    """JAX keeps their programs by the identity of the function."""
+    scale = 2.0
+
+    @jax.jit
+    def scaled(x):
+        return scale * x
+
+    def call(x):
+        return scaled(x)
+
+    assert evaluated(call, 1.0) == 2
+    scale = 3.0
+    assert evaluated(call, 1.0) == 3
+
+
+def test_programs_that_call_python_are_not_mixed_up():
+    """Their text names the object that is called by its place in memory."""
+    one = jax.ShapeDtypeStruct((), jnp.float32)
+    for number in range(8):
+
+        def call(number=number):
+            return jax.pure_callback(lambda: np.float32(number), one)
+
+        assert evaluated(call) == number
 
 
 @pytest.mark.usefixtures("simplified_constants")
@@ -51,9 +78,9 @@ def test_old_programs_are_dropped(monkeypatch):
     assert len(module._programs) == 2
 
 
-def test_functions_are_evaluated_as_one_program_within_a_trace_too():
+def test_functions_are_evaluated_as_one_program_within_a_trace_too(compilations):
     """Under `jax.ensure_compile_time_eval` alone, the draws would be several."""
-    found, requests = [], []
+    found = []
 
     def draws(scale):
         def fn(seed):
@@ -62,20 +89,12 @@ def test_functions_are_evaluated_as_one_program_within_a_trace_too():
 
         return float(evaluated(fn, np.uint32(0)))
 
-    def count(event, duration, **_):
-        if event == "/jax/core/compile/backend_compile_duration":
-            requests.append(duration)
-
     @jax.jit
     def program(x):
         found.append(draws(1.5))
         return x
 
-    jax.monitoring.register_event_duration_secs_listener(count)
-    try:
-        program.trace(1.0)
-        assert len(requests) == 1
-        assert found[0] == pytest.approx(draws(1.5)) and len(requests) == 1
-        assert found[0] == pytest.approx(draws(3.0) / 2) and len(requests) == 2
-    finally:
-        jax.monitoring.unregister_event_duration_listener(count)
+    program.trace(1.0)
+    assert len(compilations) == 1
+    assert found[0] == pytest.approx(draws(1.5)) and len(compilations) == 1
+    assert found[0] == pytest.approx(draws(3.0) / 2) and len(compilations) == 2

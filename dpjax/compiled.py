@@ -1,0 +1,125 @@
+"""Programs that are traced whenever they are made, and compiled once if they are equal.
+
+JAX keeps programs by the identity of their functions. But a function of the user may
+read a value that changes between two calls, such as a variable of a notebook, and JAX
+would then use the program of the first. Here every function is traced afresh, with the
+functions that it calls, and equal programs are compiled once.
+"""
+
+import hashlib
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr
+
+from dpjax.release.captured import constants
+
+__all__ = ["QUICKLY", "compiled", "constants_hash", "evaluated", "shared", "traced"]
+
+QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 1}
+"""Options of XLA for programs that run once or seldom. On a CPU, compilation takes half
+the time with them, and the programs are about as fast."""
+
+if jax.__version_info__[:2] == (0, 10):
+    # XLA raises an error for an option that it does not know.
+    QUICKLY["xla_cpu_use_fusion_emitters"] = False
+
+MAX_PROGRAMS = 128
+"""The most programs that a process keeps. The least recently used one goes first."""
+
+_programs: OrderedDict[tuple, Callable] = OrderedDict()
+_traces = itertools.count(1)
+# JAX keeps the traces of nested jitted functions by this context as well, so that
+# a function jitted by the user is traced again too.
+_trace_number = jax.make_user_context(0)
+
+
+def traced(function: Callable, *arguments, **options):
+    """JAX's `Traced` of `jax.jit(function, **options)` for these arguments.
+
+    Raises
+    ------
+    RuntimeError
+        Under `jax.disable_jit`.
+    """
+    config: Any = jax.config  # Its attributes are not annotated.
+    if config.jax_disable_jit:
+        raise RuntimeError(
+            "dpjax compiles all that it runs, which jax.disable_jit() does not allow: "
+            "to debug a model, call its functions on made-up records"
+        )
+    with _trace_number(next(_traces)):
+        return jax.jit(function, **options).trace(*arguments)
+
+
+def shared(program, arguments, options: dict[str, Any] | None = None) -> Callable:
+    """The compiled program, which equal programs share.
+
+    Parameters
+    ----------
+    program
+        JAX's `Traced`.
+    arguments
+        What it was traced for. A program is compiled for the devices that hold them.
+    options
+        Options of the XLA compiler by name, as `jax.jit` takes them.
+    """
+    lowered = program.lower()
+    text = lowered.as_text()
+    if "callback" in text:
+        # The text only names an object of this process. Another one may have the same
+        # name later.
+        return lowered.compile(options)
+    # The text leaves out arguments that are not used. If JAX is set to simplify
+    # constants, it leaves these out as well.
+    text = f"{options}{lowered.args_info}{lowered.out_tree}{text}"
+    name = hashlib.sha256(text.encode() + constants_hash(program.jaxpr)).hexdigest()
+    leaves = jax.tree.leaves(arguments)
+    places = [getattr(leaf, "sharding", None) for leaf in leaves]
+    config: Any = jax.config  # Its attributes are not annotated.
+    key = name, config.jax_default_device, tuple(places)
+    if key not in _programs:
+        _programs[key] = lowered.compile(options)
+    _programs.move_to_end(key)
+    if len(_programs) > MAX_PROGRAMS:
+        _programs.popitem(last=False)
+    return _programs[key]
+
+
+def constants_hash(program: ClosedJaxpr) -> bytes:
+    """SHA-256 of the constants of a traced program."""
+    found = hashlib.sha256()
+    for value in constants(program):
+        if jnp.issubdtype(jax.typeof(value).dtype, jax.dtypes.prng_key):
+            with jax.ensure_compile_time_eval():
+                value = jax.random.key_data(value)
+        value = np.asarray(value)
+        found.update(repr((value.shape, value.dtype.str)).encode() + value.tobytes())
+    return found.digest()
+
+
+def compiled(function: Callable, *arguments) -> Callable:
+    """`function`, compiled `QUICKLY` for arguments of these shapes and types.
+
+    Raises
+    ------
+    RuntimeError
+        Under `jax.disable_jit`.
+    """
+    return shared(traced(function, *arguments), arguments, QUICKLY)
+
+
+def evaluated(function: Callable, *arguments):
+    """The value of `function` for arguments that are no tracers, also within a trace.
+
+    The function is compiled as one program. With `jax.ensure_compile_time_eval` alone,
+    each of its operations on constants would be a program of its own.
+    """
+    program = compiled(function, *arguments)
+    with jax.ensure_compile_time_eval():
+        return program(*arguments)
