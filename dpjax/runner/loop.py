@@ -91,12 +91,13 @@ def sample(
     """
     chains, read = checkpoint.progress
     # How many steps of a lazy kernel are active is secret: its bar shows no parts.
+    title = "sampling; how far it is stays secret" if layout.is_lazy else "compiling"
     done = 0 if layout.is_lazy else checkpoint.start // layout.chunk_size
     # A signal that came while the bar is made would leave one that cannot be closed.
     with signals.deferred():
         bar = tqdm(total=NUM_CHUNKS, initial=done, disable=not verbose, unit="part")
     with bar, processes.watched():
-        bar.set_description("sampling" if layout.is_lazy else "compiling")
+        bar.set_description(title)
         for start in range(
             checkpoint.start, layout.num_active.max(), layout.chunk_size
         ):
