@@ -113,7 +113,8 @@ def _locked(path):
         try:
             yield
         finally:
-            os.remove(beside)
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(beside)
 
 
 def save(path, settings: dict, checkpoint: Checkpoint) -> None:

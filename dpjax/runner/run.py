@@ -170,7 +170,8 @@ def run(
     BudgetError
         If the budget does not pay for the run, before its first step.
     CheckpointError
-        If `checkpoint` is the file of another run; the message says what differs.
+        If `checkpoint` is the file of another run; the message says what differs. Or if
+        a run that has not ended is at work on it.
     LedgerError
         If `ledger` is damaged, of other data, or cannot be written, before the first
         step.
