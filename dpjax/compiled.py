@@ -6,11 +6,13 @@ would then use the program of the first. Here every function is traced afresh, w
 functions that it calls, and equal programs are compiled once.
 """
 
+import contextvars
+import functools
 import hashlib
 import itertools
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,15 @@ from jax.extend.core import ClosedJaxpr
 
 from dpjax.release.captured import constants
 
-__all__ = ["QUICKLY", "compiled", "constants_hash", "evaluated", "shared", "traced"]
+__all__ = [
+    "QUICKLY",
+    "compiled",
+    "constants_hash",
+    "evaluated",
+    "one_call",
+    "shared",
+    "traced",
+]
 
 QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 1}
 """Options of XLA for programs that run once or seldom. On a CPU, compilation takes half
@@ -32,11 +42,31 @@ if jax.__version_info__[:2] == (0, 10):
 MAX_PROGRAMS = 128
 """The most programs that a process keeps. The least recently used one goes first."""
 
+Function = TypeVar("Function", bound=Callable)
+
 _programs: OrderedDict[tuple, Callable] = OrderedDict()
 _traces = itertools.count(1)
 # JAX keeps the traces of nested jitted functions by this context as well, so that
 # a function jitted by the user is traced again too.
 _trace_number = jax.make_user_context(0)
+_number_of_call = contextvars.ContextVar("_number_of_call", default=0)
+
+
+def one_call(function: Function) -> Function:
+    """`function`, whose programs share the traces of the functions that they call.
+
+    What the user has jitted is then traced once in a call, and again in the next one.
+    """
+
+    @functools.wraps(function)
+    def call(*arguments, **keywords):
+        token = _number_of_call.set(_number_of_call.get() or next(_traces))
+        try:
+            return function(*arguments, **keywords)
+        finally:
+            _number_of_call.reset(token)
+
+    return cast(Any, call)
 
 
 def traced(function: Callable, *arguments, **options):
@@ -53,7 +83,7 @@ def traced(function: Callable, *arguments, **options):
             "dpjax compiles all that it runs, which jax.disable_jit() does not allow: "
             "to debug a model, call its functions on made-up records"
         )
-    with _trace_number(next(_traces)):
+    with _trace_number(_number_of_call.get() or next(_traces)):
         return jax.jit(function, **options).trace(*arguments)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpyro.distributions import biject_to
 
 from dpjax import privacy
+from dpjax.compiled import one_call
 from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
 from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
@@ -55,6 +56,7 @@ NUM_TIMED = 2**13
 """Number of made-up records in the passes that are timed."""
 
 
+@one_call
 def plan(
     posterior: Posterior,
     *,

@@ -41,6 +41,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax import caller, privacy
+from dpjax.compiled import one_call
 from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
@@ -89,6 +90,7 @@ METRIC_DRAWS = 20_000
 """Number of draws of the fit, over all chains, that give the metric of a walk."""
 
 
+@one_call
 def sample(
     posterior: Posterior,
     *,

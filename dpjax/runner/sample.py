@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dpjax import privacy
-from dpjax.compiled import evaluated
+from dpjax.compiled import evaluated, one_call
 from dpjax.fit.simulated import (
     MIN_RESOLUTION,
     expected_resolution,
@@ -31,6 +31,7 @@ NUM_PRIOR_DRAWS = 100
 """Draws from the prior, at whose mean the search begins."""
 
 
+@one_call
 def sample(
     posterior: Posterior,
     simulate_fn: Callable[[jax.Array, Any], Any],
