@@ -108,7 +108,8 @@ def shared(program, arguments, options: dict[str, Any] | None = None) -> Callabl
     # The text leaves out arguments that are not used. If JAX is set to simplify
     # constants, it leaves these out as well.
     text = f"{options}{lowered.args_info}{lowered.out_tree}{text}"
-    name = hashlib.sha256(text.encode() + constants_hash(program.jaxpr)).hexdigest()
+    held = constants_hash(program.jaxpr, with_literals=False)
+    name = hashlib.sha256(text.encode() + held).hexdigest()
     leaves = jax.tree.leaves(arguments)
     places = [getattr(leaf, "sharding", None) for leaf in leaves]
     config: Any = jax.config  # Its attributes are not annotated.
@@ -121,10 +122,10 @@ def shared(program, arguments, options: dict[str, Any] | None = None) -> Callabl
     return _programs[key]
 
 
-def constants_hash(program: ClosedJaxpr) -> bytes:
-    """SHA-256 of the constants of a traced program."""
+def constants_hash(program: ClosedJaxpr, with_literals: bool = True) -> bytes:
+    """SHA-256 of the constants of a traced program (`captured.constants`)."""
     found = hashlib.sha256()
-    for value in constants(program):
+    for value in constants(program, with_literals):
         if jnp.issubdtype(jax.typeof(value).dtype, jax.dtypes.prng_key):
             with jax.ensure_compile_time_eval():
                 value = jax.random.key_data(value)

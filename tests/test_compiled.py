@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dpjax import compiled as module
-from dpjax.compiled import compiled, evaluated
+from dpjax.compiled import compiled, evaluated, one_call
 
 
 def test_functions_of_one_text_share_a_program_until_they_change():
@@ -37,6 +37,24 @@ def test_functions_that_a_function_calls_are_traced_again():
     assert evaluated(call, 1.0) == 2
     scale = 3.0
     assert evaluated(call, 1.0) == 3
+
+
+def test_programs_of_one_call_share_traces():
+    traces = []
+
+    @jax.jit
+    def doubled(x):
+        traces.append(x)
+        return 2 * x
+
+    def twice():
+        return evaluated(lambda x: doubled(x), 1.0), evaluated(
+            lambda x: -doubled(x), 1.0
+        )
+
+    assert one_call(twice)() == (2, -2) and len(traces) == 1
+    assert one_call(twice)() == (2, -2) and len(traces) == 2
+    assert twice() == (2, -2) and len(traces) == 4
 
 
 def test_programs_that_call_python_are_not_mixed_up():
