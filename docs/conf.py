@@ -36,7 +36,7 @@ os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found,ignore:os.fork"
 nb_execution_mode = "cache"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
-nb_execution_timeout = 180
+nb_execution_timeout = 600
 nb_merge_streams = True
 nb_render_markdown_format = "gfm"
 
