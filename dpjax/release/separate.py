@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-from dpjax.release.traced import is_program
+from dpjax.release.traced import equations
 
 __all__ = ["check_batching", "why_not"]
 
@@ -47,16 +47,13 @@ def check_batching(program: ClosedJaxpr | Jaxpr, kind: str) -> None:
     ValueError
         If the program, or one inside it, has a `jax.custom_batching.custom_vmap`.
     """
-    for eqn in getattr(program, "jaxpr", program).eqns:
+    for eqn in equations(program):
         if eqn.primitive.name == "custom_vmap_call":
             raise ValueError(
                 f"{kind} has a rule of its own for batches, of custom_vmap or "
                 "sequential_vmap in jax.custom_batching, in which one record could "
                 "change what others add: take it out of the model"
             )
-        for part in jax.tree.leaves(eqn.params, is_leaf=is_program):
-            if is_program(part):
-                check_batching(part, kind)
 
 
 def why_not(eqn, inputs: list[bool]) -> str:

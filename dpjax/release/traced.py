@@ -1,16 +1,26 @@
 """What JAX's traced programs hold, in all versions of JAX that dpjax takes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-__all__ = ["is_program", "scan_sizes"]
+__all__ = ["equations", "is_program", "scan_sizes"]
 
 
 def is_program(value) -> bool:
     """Whether a value is a traced program."""
     return isinstance(value, ClosedJaxpr | Jaxpr)
+
+
+def equations(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
+    """The equations of a traced program and of the programs inside it."""
+    for eqn in getattr(program, "jaxpr", program).eqns:
+        yield eqn
+        for part in jax.tree.leaves(eqn.params, is_leaf=is_program):
+            if is_program(part):
+                yield from equations(part)
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:

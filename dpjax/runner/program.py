@@ -315,12 +315,12 @@ def _identity(program: ClosedJaxpr) -> str:
     """SHA-256 of what a program computes, in hex: `Program.identity`."""
     # A function among the parameters is printed with its address in this process.
     text = re.sub("0x[0-9a-f]+", "", str(program))
+    # The text leaves constants out, or shortens them.
+    held = compiled.constants_hash(program)
     # Nor does it tell by which of two rules threefry numbers an array of random words.
     config: Any = jax.config  # Its attributes are not annotated.
     if not config.jax_threefry_partitionable:
         text += "not partitionable"
-    # The text leaves constants out, or shortens them.
-    held = compiled.constants_hash(program)
     return hashlib.sha256(text.encode() + held).hexdigest()
 
 

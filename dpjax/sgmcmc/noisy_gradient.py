@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from dp_accounting import NeighboringRelation
-from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Transition
@@ -46,7 +46,7 @@ from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
 from dpjax.release.nominal import nominal_size
-from dpjax.release.traced import is_program
+from dpjax.release.traced import equations
 
 __all__ = [
     "MAX_SCHEDULED_STEPS",
@@ -250,18 +250,15 @@ class Scales:
         return self.posterior.tempering * self.l2_clip_norm / sampled
 
 
-def _check_schedule(program: ClosedJaxpr | Jaxpr) -> None:
+def _check_schedule(program: ClosedJaxpr) -> None:
     """Refuse a schedule that does not consist of `ARITHMETIC`."""
-    for eqn in getattr(program, "jaxpr", program).eqns:
+    for eqn in equations(program):
         if eqn.primitive.name not in ARITHMETIC:
             raise ValueError(
                 f"step_size does the operation {eqn.primitive.name!r}, which may have "
                 "another value in a step than where the step is charged: give a "
                 "schedule that is made of arithmetic with the number of steps"
             )
-        for part in jax.tree.leaves(eqn.params, is_leaf=is_program):
-            if is_program(part):
-                _check_schedule(part)
 
 
 def check_friction(friction: float, noise_multiplier: float) -> None:
