@@ -31,6 +31,7 @@ __all__ = [
     "guided_walk",
     "in_metric",
     "one_component",
+    "settled",
     "square_root",
     "stretch",
 ]
@@ -200,6 +201,33 @@ def check_metric(inverse_mass_matrix) -> None:
             "inverse_mass_matrix must be a vector of positive numbers or a symmetric "
             f"positive definite matrix, got {inverse_mass_matrix}"
         )
+
+
+def settled(proposal: Proposal, step_size, inverse_mass_matrix) -> Proposal:
+    """`proposal` for one step size, in the metric, with one answer for `longest`.
+
+    A kernel is charged for the length that `longest` gives, and its steps set the
+    distance of moves to it. So `longest` is asked here, and nowhere else.
+
+    Parameters
+    ----------
+    proposal, inverse_mass_matrix
+        As in `in_metric`.
+    step_size
+        The step size of the kernel, which is what the result must be asked for.
+
+    Raises
+    ------
+    ValueError
+        As `in_metric`, and if the step size does not suit the proposal.
+    """
+    # A subclass could define `longest` as a property.
+    proposal = Proposal(*proposal)
+    distance = proposal.longest(step_size)
+    if not (distance is None or isinstance(distance, Tracer)):
+        distance = float(distance)
+    proposal = proposal._replace(longest=lambda step_size: distance)
+    return in_metric(proposal, inverse_mass_matrix)
 
 
 def in_metric(proposal: Proposal, inverse_mass_matrix) -> Proposal:

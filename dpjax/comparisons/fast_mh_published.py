@@ -130,8 +130,8 @@ def as_top_level_api(
             f"{max_batch_size}"
         )
     clip_bound = clip_bounds.of(clip_bound)
+    proposal = proposals.settled(proposal, step_size, inverse_mass_matrix)
     largest = clip_bound.largest(proposal.longest(step_size))
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
     share = num_records / max_batch_size
     of_minibatch = AcceptTest(
         epsilon * share / 6,

@@ -67,6 +67,7 @@ def as_top_level_api(
     rounding of l: see `dpjax.release.clip_bounds.log_ratio_sensitivity`.
     """
     clip_bound = clip_bounds.of(clip_bound)
+    proposal = proposals.settled(proposal, step_size, inverse_mass_matrix)
     bound = clip_bound.largest(proposal.longest(step_size))
     if bound is None:
         raise ValueError(
@@ -74,7 +75,6 @@ def as_top_level_api(
             "proposals.fixed_length: otherwise the sensitivity of a step has no bound"
         )
     accept = acceptance.barker(laziness)
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
     transition = mh.transition(
         posterior, step_size, proposal, clip_bound, "barker", laziness=laziness
     )

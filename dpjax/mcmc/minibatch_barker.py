@@ -89,7 +89,7 @@ def as_top_level_api(
     scale = posterior.num_records * posterior.tempering
     largest = math.sqrt(acceptance.MAX_BATCH_VARIANCE * batch_size) / scale
     clip_bound = clip_bounds.Constant(largest)
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
+    proposal = proposals.settled(proposal, step_size, inverse_mass_matrix)
 
     def event():
         return BarkerTest(batch_size)

@@ -91,8 +91,8 @@ def as_top_level_api(
     """
     clip_bound = clip_bounds.of(clip_bound)
     family = mh.penalty_family(test_noise_multiplier)
+    proposal = proposals.settled(proposal, step_size, inverse_mass_matrix)
     largest = clip_bound.largest(proposal.longest(step_size))
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
 
     def probability(log_ratio, variance, bound):
         noise_sd = test_noise_multiplier * _sensitivity(posterior, batch_size, bound)

@@ -66,8 +66,8 @@ def as_top_level_api(
     whichever is cheaper for the run.
     """
     clip_bound = clip_bounds.of(clip_bound)
+    proposal = proposals.settled(proposal, step_size, inverse_mass_matrix)
     distance = proposal.longest(step_size)
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
 
     def noise_sd(bound):
         return mh.penalty_noise_sd(posterior, test_noise_multiplier, bound)

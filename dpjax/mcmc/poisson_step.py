@@ -52,8 +52,8 @@ def algorithm(
     The other parameters are those of `dpjax.fast_mh`.
     """
     clip_bound = clip_bounds.of(clip_bound, has_centre=True)
+    proposal = proposals.settled(proposal, step_size, inverse_mass_matrix)
     largest = clip_bound.largest(proposal.longest(step_size))
-    proposal = proposals.in_metric(proposal, inverse_mass_matrix)
     step = transition(
         posterior,
         step_size,

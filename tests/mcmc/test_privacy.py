@@ -48,6 +48,41 @@ def test_a_move_is_as_long_as_is_charged():
     assert np.all(moves.distance == STEP)
 
 
+ONE_LENGTH = {
+    "barker": dict(clip_bound=clip_bounds.Lipschitz(3.0)),
+    "penalty": dict(clip_bound=clip_bounds.Lipschitz(3.0), test_noise_multiplier=0.7),
+    "minibatch_penalty": dict(
+        clip_bound=clip_bounds.Lipschitz(3.0), test_noise_multiplier=0.7, batch_size=2
+    ),
+    "fast_mh": dict(clip_bound=clip_bounds.Lipschitz(3.0), expected_batch_size=2.0),
+}
+
+
+@pytest.mark.parametrize("name", ONE_LENGTH)
+def test_a_length_is_asked_once(name):
+    """One that grows with every question would be charged as the first."""
+
+    class Growing(proposals.Proposal):
+        """A subclass, whose attribute is not the item of the tuple."""
+
+        longest = property(lambda self: lambda step_size: 1e3 * step_size)
+
+    asked = []
+
+    def longest(step_size):
+        asked.append(step_size)
+        return step_size * len(asked)
+
+    proposal = Growing(*proposals.fixed_length._replace(longest=longest))
+    posterior = Posterior(no_prior, slope, jnp.ones((8, 1)))
+    settings = ONE_LENGTH[name]
+    kernel = getattr(dpjax, name)(posterior, STEP, proposal=proposal, **settings)
+    kernel.privacy(1)
+    state = kernel.init(jnp.zeros(2))
+    jax.eval_shape(kernel.step, jax.random.key(0), state)
+    assert asked == [STEP]
+
+
 def no_prior(position):
     return jnp.zeros((), position.dtype)
 

@@ -36,6 +36,17 @@ def test_numbers_become_constants():
     assert jax.jit(lambda number: clip_bounds.of(number).at(None))(0.5) == 0.5
 
 
+def test_subclasses_are_refused():
+    """They could answer otherwise in a step than where the step is charged."""
+
+    class Loose(Lipschitz):
+        def at(self, distance):
+            return 10.0 * self.number * distance
+
+    with pytest.raises(ValueError, match="must be a number of nats"):
+        clip_bounds.of(Loose(1.0))
+
+
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, Lipschitz(0.0), Constant(-1.0)])
 def test_bounds_that_are_not_positive_raise(bad):
     with pytest.raises(ValueError, match="clip_bound must be positive"):
