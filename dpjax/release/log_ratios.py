@@ -21,8 +21,8 @@ from dpjax.posterior import Posterior
 from dpjax.release import on_disk
 from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import GRID, exact_sum, sum_over_records, wide
-from dpjax.release.sealed import opened
-from dpjax.release.taint import summed
+from dpjax.release.sealed import alone, opened
+from dpjax.release.taint import remembered, summed
 
 __all__ = ["batch_moments", "log_ratio_sum", "remember"]
 
@@ -55,11 +55,11 @@ def remember(posterior: Posterior, position) -> jax.Array | None:
     then evaluated again faster than read back, and if there are more than
     `MAX_REMEMBERED` records or some are on disk, as they would fill the memory.
     """
-    data = opened(posterior.data)
+    data = opened(posterior)
     is_large = posterior.num_records > MAX_REMEMBERED or on_disk.is_any(data)
     if _record_size(posterior) < MIN_REMEMBERED_SIZE or is_large:
         return None
-    return _evaluate(posterior, position, data)
+    return remembered(_evaluate(posterior, position, data))
 
 
 def _record_size(posterior) -> int:
@@ -75,7 +75,7 @@ def _block_size(posterior) -> int:
 
 
 def _evaluate(posterior, position, records):
-    return jax.vmap(posterior.loglikelihood_fn, (None, 0))(position, records)
+    return jax.vmap(alone(posterior.loglikelihood_fn), (None, 0))(position, records)
 
 
 def log_ratio_sum(
@@ -117,7 +117,7 @@ def log_ratio_sum(
             "the rounding of a log ratio of more than 2^30 records is not accounted "
             "for: use a kernel on minibatches"
         )
-    data = opened(posterior.data)
+    data = opened(posterior)
     if memory is None:
 
         def sums(records, numbers, is_new):
@@ -168,7 +168,7 @@ def batch_moments(
         raise ValueError(
             f"a batch of {size} records has no exact sum of squares; the most is 2^20"
         )
-    batch = on_disk.rows(opened(posterior.data), indices)
+    batch = on_disk.rows(opened(posterior), indices)
     new = _evaluate(posterior, proposed, batch)
     cells = _cells(new - _evaluate(posterior, position, batch), clip_bound)
     with jax.enable_x64(True):
@@ -176,7 +176,8 @@ def batch_moments(
         mean = jnp.sum(cells) / size
         variance = jnp.maximum(jnp.sum(cells**2) / size - mean**2, 0.0)
         unit = _unit(clip_bound)
-        return summed(mean * unit), summed(variance * unit**2)
+        mean, variance = summed(jnp.stack([mean * unit, variance * unit**2]))
+        return mean, variance
 
 
 def _unbounded(clip_bound) -> bool:

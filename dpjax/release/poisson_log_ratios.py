@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from dpjax.posterior import Posterior
 from dpjax.random.batches import Arrivals
 from dpjax.release import on_disk
-from dpjax.release.sealed import opened
+from dpjax.release.sealed import alone, opened
 from dpjax.release.taint import summed
 
 __all__ = ["poisson_log_ratio", "thinning"]
@@ -71,8 +71,8 @@ def poisson_log_ratio(
     s log(b / a) of a sum that is exact: see `privacy.PoissonAcceptBit`, with bound H
     and odds 1 + H / k. Nothing is released here.
     """
-    batch = on_disk.rows(opened(posterior.data), drawn.indices)
-    evaluate = jax.vmap(posterior.loglikelihood_fn, (None, 0))
+    batch = on_disk.rows(opened(posterior), drawn.indices)
+    evaluate = jax.vmap(alone(posterior.loglikelihood_fn), (None, 0))
     ratio = evaluate(proposed, batch) - evaluate(position, batch)
     with jax.enable_x64(True):
         ratio = posterior.tempering * ratio.astype(jnp.float64) - centre

@@ -1,18 +1,21 @@
-"""Records as the function that makes an algorithm sees them: it cannot read them.
+"""Records as the user's functions see them: none of them can read the records.
 
 A kernel reads records through the functions of `dpjax.release`, which bound what each
-record contributes. If the user's function that makes the algorithm read them, such as
-to subtract their mean, one record could change the contributions of all others, and
-nothing would bound that. If it made releases of its own, such as steps of another
-kernel, nobody would charge them. So this function is given sealed records. `opened`
-takes the seals off, which the functions of `dpjax.release` call, and not before the
-algorithm is made.
+record contributes. If a function of the user read them too, such as to subtract their
+mean, one record could change the contributions of all others, and nothing would bound
+that. If it made releases of its own, such as steps of another kernel, nobody would
+charge them. So the function that makes the algorithm is given sealed records. `opened`
+takes the seals off, which the functions of `dpjax.release` call: while the algorithm
+makes steps, for the posterior of the run alone, and not within a function of one
+record.
 """
 
 import contextlib
 import dataclasses
+import functools
 import math
 import threading
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,7 +24,7 @@ import numpy as np
 
 from dpjax.posterior import Posterior
 
-__all__ = ["SealedRecords", "opened", "sealed", "sealing"]
+__all__ = ["SealedRecords", "alone", "opened", "sealed", "sealing"]
 
 REFUSAL = (
     "the function that makes the algorithm may not read the records, which only the "
@@ -30,6 +33,9 @@ REFUSAL = (
 )
 
 _run = threading.local()
+"""What `sealing` was given: ``phase`` and ``posterior``. A thread that a user's
+function starts has neither."""
+
 _arrays: WeakKeyDictionary = WeakKeyDictionary()
 
 
@@ -63,51 +69,99 @@ class SealedRecords(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def sealed(posterior: Posterior) -> Posterior:
-    """The posterior with all of its records sealed."""
+    """The posterior with all of its records sealed.
+
+    Raises
+    ------
+    TypeError
+        If its class has a `num_records` of its own.
+    """
+    if type(posterior).num_records is not Posterior.num_records:
+        raise TypeError(
+            f"{type(posterior).__name__} has a num_records of its own, and a run is "
+            "charged for the number of its records: leave it out"
+        )
     data = jax.tree.map(SealedRecords, posterior.data)
     return dataclasses.replace(posterior, data=data)
 
 
-def opened(data) -> Any:
-    """Records without their seals, if they have any.
+def opened(posterior: Posterior) -> Any:
+    """The data of a posterior without their seals, if they have any.
 
     Raises
     ------
     ValueError
-        Within `sealing`, if an array has no seal; or if an algorithm is being made.
+        If an algorithm is being made, or a function of one record is evaluated; if
+        records with a seal are opened elsewhere than in steps of an algorithm; or if
+        these sample another posterior than that which their algorithm was made for.
     """
-    leaves, phase = jax.tree.leaves(data), getattr(_run, "phase", None)
+    leaves, phase = jax.tree.leaves(posterior.data), getattr(_run, "phase", None)
     if phase == "making":
         raise ValueError(
             "the function that makes the algorithm makes releases, such as steps of "
             "another one, which would not be charged: make these in a run of their "
             "own, with the same ledger"
         )
-    if phase == "stepping" and not all(map(_is_sealed, leaves)):
+    if phase == "evaluating":
         raise ValueError(
-            "the algorithm samples other records than those of the posterior that its "
-            "function is given, and the ones it samples are not followed: let the "
-            "function pass its argument on to the sampler"
+            "a function of one record, such as the log-likelihood, adds up all records "
+            "or makes steps of a kernel: it may read its own record only"
         )
-    return jax.tree.map(lambda leaf: _arrays[leaf] if _is_sealed(leaf) else leaf, data)
+    if phase == "stepping":
+        if not all(map(_is_sealed, leaves)):
+            raise ValueError(
+                "the algorithm samples other records than those of the posterior that "
+                "its function is given, and the ones it samples are not followed: let "
+                "the function pass its argument on to the sampler"
+            )
+        if _functions(posterior) != _functions(_run.posterior):
+            raise ValueError(
+                "the algorithm samples a posterior with other functions than those "
+                "that its function is given, and which were searched for records: "
+                "change the posterior before the run"
+            )
+    elif any(map(_is_sealed, leaves)):
+        raise ValueError(REFUSAL)
+    return jax.tree.map(
+        lambda leaf: _arrays[leaf] if _is_sealed(leaf) else leaf, posterior.data
+    )
+
+
+def _functions(posterior: Posterior) -> tuple:
+    return type(posterior), posterior.logprior_fn, posterior.loglikelihood_fn
+
+
+def alone(function: Callable) -> Callable:
+    """`function` of one record, within which `opened` refuses all others."""
+
+    @functools.wraps(function)
+    def evaluate(*arguments):
+        with sealing("evaluating"):
+            return function(*arguments)
+
+    return evaluate
 
 
 @contextlib.contextmanager
-def sealing(phase: str):
-    """Within this context, an algorithm is being made, or makes steps.
+def sealing(phase: str, posterior: Posterior | None = None):
+    """Within this context, a run is in a phase in which records may not be read freely.
 
     Parameters
     ----------
     phase
-        ``"making"``, in which no records are opened, or ``"stepping"``, in which sealed
-        ones are.
+        ``"making"`` and ``"evaluating"``, in which no records are opened: an algorithm
+        is being made, or a function of one record is evaluated. Or ``"stepping"``, in
+        which the algorithm makes steps, and sealed records are opened.
+    posterior
+        In ``"stepping"``, the posterior that the algorithm was made for.
 
     Raises
     ------
     TypeError
         If a function of JAX, whose message would say less, is given a sealed array.
     """
-    before, _run.phase = getattr(_run, "phase", None), phase
+    before = vars(_run).copy()
+    _run.phase, _run.posterior = phase, posterior
     try:
         yield
     except TypeError as error:
@@ -115,7 +169,8 @@ def sealing(phase: str):
             raise TypeError(REFUSAL) from error
         raise
     finally:
-        _run.phase = before
+        vars(_run).clear()
+        vars(_run).update(before)
 
 
 def _is_sealed(leaf) -> bool:

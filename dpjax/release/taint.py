@@ -12,8 +12,8 @@ How long a loop takes is not checked. `dpjax.run` checks the loop that it runs. 
 that are read from disk (`dpjax.release.on_disk`) are raw where they enter the program.
 
 The check says where the data go. Whether enough noise is added where a mark stands is a
-matter of the accounting and its tests. `num_releases` says how often a program
-releases.
+matter of the accounting and its tests. `num_marks` says how often a program marks a
+value, such as how many releases it makes.
 """
 
 import jax
@@ -25,9 +25,22 @@ from dpjax.release import separate
 from dpjax.release.on_disk import Reader
 from dpjax.release.traced import is_program, scan_sizes
 
-__all__ = ["is_one_of", "num_releases", "released", "summed", "tainted"]
+__all__ = [
+    "RELEASED",
+    "REMEMBERED",
+    "SUMMED",
+    "is_one_of",
+    "num_marks",
+    "released",
+    "remembered",
+    "summed",
+    "tainted",
+]
 
 RELEASED, SUMMED = "dpjax_released", "dpjax_summed"
+REMEMBERED = "dpjax_remembered"
+"""The marks of `released`, `summed` and `remembered`."""
+
 CALLS_OUT = frozenset(
     {"buffer_callback", "debug_callback", "io_callback", "pure_callback"}
     | {"debug_print", "infeed", "outfeed", "ffi_call", "call_exported", "call_tf"}
@@ -47,18 +60,23 @@ def summed(value: jax.Array) -> jax.Array:
     return checkpoint_name(value, SUMMED)
 
 
-def num_releases(program) -> int:
-    """How many values a traced program marks as released, at least.
+def remembered(value: jax.Array) -> jax.Array:
+    """`value`, marked as a memory of the records, which is secret and not bounded."""
+    return checkpoint_name(value, REMEMBERED)
 
-    Of several branches, that with the most releases counts. A loop of an unknown number
-    of turns counts as one turn.
+
+def num_marks(program, mark: str) -> int:
+    """How many values a traced program marks with `mark`, at least.
+
+    Of several branches, that with the most marks counts. A loop of an unknown number of
+    turns counts as one turn.
     """
     total = 0
     for eqn in getattr(program, "jaxpr", program).eqns:
         name, params = eqn.primitive.name, eqn.params
-        total += name == "name" and params["name"] == RELEASED
+        total += name == "name" and params["name"] == mark
         parts = jax.tree.leaves(params, is_leaf=is_program)
-        found = [num_releases(part) for part in parts if is_program(part)]
+        found = [num_marks(part, mark) for part in parts if is_program(part)]
         match name:
             case "cond":
                 total += max(found)

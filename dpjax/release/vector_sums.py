@@ -31,7 +31,7 @@ from dpjax.release.exact_sums import (
 )
 from dpjax.release.gradient_parts import Outer, whole
 from dpjax.release.mixed_norm import MixedNorm
-from dpjax.release.sealed import opened
+from dpjax.release.sealed import alone, opened
 from dpjax.release.taint import summed
 
 __all__ = ["shape_of", "vector_sum"]
@@ -75,7 +75,9 @@ def _shapes(posterior, contribution_fn, rng_key):
 
     record = jax.tree.map(one, posterior.data)
     keys = [] if rng_key is None else [rng_key]
-    program, shapes = jax.make_jaxpr(contribution_fn, return_shape=True)(record, *keys)
+    program, shapes = jax.make_jaxpr(alone(contribution_fn), return_shape=True)(
+        record, *keys
+    )
     separate.check_batching(program, "what a record adds to a sum")
     return shapes
 
@@ -140,7 +142,7 @@ def vector_sum(
     num_rows = posterior.num_records if sample is None else sample.indices.size
     if num_rows > MAX_RECORDS:
         raise ValueError("sums over more than 2^30 records are not exact: sample them")
-    data = opened(posterior.data)
+    data = opened(posterior)
     # The size of each part; of a product, the sizes of its weights and its direction.
     sizes = [
         [leaf.size for leaf in jax.tree.leaves(part)]
@@ -160,7 +162,7 @@ def vector_sum(
         arguments = [records]
         if rng_key is not None:
             arguments.append(jax.vmap(jax.random.fold_in, (None, 0))(rng_key, indices))
-        parts = _leaves(jax.vmap(contribution_fn)(*arguments))
+        parts = _leaves(jax.vmap(alone(contribution_fn))(*arguments))
         vectors, units = zip(*(_clipped(part) for part in parts), strict=True)
         vectors = [vector.T if axis == 0 else vector for vector in vectors]
         cells = clip_to_grid(vectors, is_new, l2_clip_norm, axis, norm)

@@ -57,11 +57,6 @@ def check_arguments(algorithm_fn, posterior) -> None:
         )
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a dpjax.Posterior, got {type(posterior).__name__}")
-    if type(posterior).num_records is not Posterior.num_records:
-        raise TypeError(
-            f"{type(posterior).__name__} has a num_records of its own, and a run is "
-            "charged for the number of its records: leave it out"
-        )
 
 
 def made(algorithm_fn, posterior, is_private: bool = True) -> Algorithm:
@@ -72,7 +67,8 @@ def made(algorithm_fn, posterior, is_private: bool = True) -> Algorithm:
     Raises
     ------
     TypeError
-        If what it returns is no `Algorithm`, or if it reads sealed records.
+        If what it returns is no `Algorithm`, or if it reads sealed records; or as
+        `sealed`.
     ValueError
         If `is_private`, and it makes a release.
     """

@@ -25,6 +25,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from dpjax.posterior import Posterior
+from dpjax.release import on_disk
 
 __all__ = [
     "Lost",
@@ -226,7 +227,9 @@ def spread(posterior: Posterior) -> Posterior:
         )
 
     def part(leaf):
-        return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
+        return jax.make_array_from_callback(
+            leaf.shape, sharding, lambda rows: on_disk.canonical(leaf[rows])
+        )
 
     data = jax.tree.map(part, jax.tree.map(np.asarray, posterior.data))
     return dataclasses.replace(posterior, data=data)

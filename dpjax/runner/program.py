@@ -185,7 +185,7 @@ def _traced(sources, mesh, is_private, *arguments):
             algorithm = made(with_arrays(algorithm_fn, arrays), each, is_private)
             with refused_arrays(), jax.ensure_compile_time_eval():
                 outlines.append(outline_fn(algorithm))
-            with sealing("stepping") if is_private else contextlib.nullcontext():
+            with sealing("stepping", each) if is_private else contextlib.nullcontext():
                 return scan_steps(algorithm.transition, *arguments)
 
         chains = _chains_spread(mesh, chains)
@@ -284,12 +284,8 @@ def trace(
         check_arithmetic()
         check_loop(traced, arrays, *(posteriors or [posterior]))
         num_groups = -(-num_chains // MAX_CHAINS_AT_ONCE)
-        found = taint.num_releases(traced.jaxpr) / (num_groups * chunk_size)
-        if num_releases is not None and found > num_releases:
-            raise ValueError(
-                f"a step makes {found:g} releases and is charged for {num_releases:g}: "
-                "what a sampler is given may not make steps of another one"
-            )
+        if num_releases is not None:
+            _check_counts(traced.jaxpr, num_groups * chunk_size, num_releases)
     program = functools.cache(lambda: compiled.shared(traced, given, compiler_options))
 
     def advance(chains, words, active):
@@ -309,6 +305,32 @@ def trace(
         on_one, _ = _traced(sources, None, is_private, arrays, *shapes, words, active)
     identity = _identity(on_one.jaxpr)
     return Program(outline, num_words, identity, advance, evaluate)
+
+
+def _check_counts(program: ClosedJaxpr, num_moves: int, num_releases: float) -> None:
+    """Refuse a loop that reads the records more often than its releases account for.
+
+    Parameters
+    ----------
+    program
+        The traced loop.
+    num_moves
+        How many steps the loop makes, of all groups of chains.
+    num_releases
+        As in `trace`.
+    """
+    for mark, what in (taint.RELEASED, "releases"), (taint.SUMMED, "sums of records"):
+        found = taint.num_marks(program, mark) / num_moves
+        if found > num_releases:
+            raise ValueError(
+                f"a step makes {found:g} {what} and is charged for {num_releases:g} "
+                "releases: what a sampler is given may not make steps of another one"
+            )
+    if taint.num_marks(program, taint.REMEMBERED) > 1:
+        raise ValueError(
+            "a step reads the memory of a kernel, which only the run may: what a "
+            "sampler is given may not call Transition.recall"
+        )
 
 
 def _identity(program: ClosedJaxpr) -> str:

@@ -1,6 +1,7 @@
 """Records leave a run through releases only: every kernel, and mutants that leak."""
 
 import collections
+import concurrent.futures
 import dataclasses
 import functools
 import types
@@ -20,9 +21,16 @@ from dpjax.ep import sites
 from dpjax.ep.gaussians import Diagonal, Full
 from dpjax.models.probit import probit_regression
 from dpjax.release import accept_bit, gaussian, log_ratios, taint
+from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.sealed import opened
 from dpjax.runner.check import check_start
-from dpjax.runner.program import check_algorithm, initial, num_words_of, trace
+from dpjax.runner.program import (
+    charged_releases,
+    check_algorithm,
+    initial,
+    num_words_of,
+    trace,
+)
 from tests.tiers import tiered
 
 DATA = jnp.asarray(np.random.default_rng(0).normal(size=(64, 2)), jnp.float32)
@@ -129,6 +137,7 @@ def test_nothing_but_releases_leaves(name):
         num_words_of(algorithm.transition, chains),
         chunk_size=1,
         is_private=True,
+        num_releases=charged_releases(algorithm, algorithm.privacy(1)),
         outline_fn=lambda algorithm: algorithm.privacy(1),
     )
     assert program.outline == algorithm.privacy(1)
@@ -170,19 +179,19 @@ def leaky(**changes):
 
 def state_reads(posterior, inner, words, state, memory):
     state, info, memory = inner.move(words, state, memory)
-    position = state.position + 1e-9 * opened(posterior.data)[0]
+    position = state.position + 1e-9 * opened(posterior)[0]
     return state._replace(position=position), info, memory
 
 
 def bit_reads(posterior, inner, words, state, memory):
     state, info, memory = inner.move(words, state, memory)
-    reads = jax.lax.cond(opened(posterior.data)[0, 0] > 0, lambda: True, lambda: False)
+    reads = jax.lax.cond(opened(posterior)[0, 0] > 0, lambda: True, lambda: False)
     return state, info._replace(is_accepted=info.is_accepted & reads), memory
 
 
 def loop_reads(posterior, inner, words, state, memory):
     state, info, memory = inner.move(words, state, memory)
-    last = jnp.sum(opened(posterior.data) > 0)
+    last = jnp.sum(opened(posterior) > 0)
     count = jax.lax.while_loop(lambda i: i < last, lambda i: i + 1, 0)
     return state._replace(position=state.position * count), info, memory
 
@@ -191,7 +200,7 @@ def step_after_next(posterior, inner, words, state, memory):
     """What one step remembers, and only the next tells."""
     position = state.position + memory
     state, info, _ = inner.move(words, state, None)
-    return state._replace(position=position), info, opened(posterior.data)[0]
+    return state._replace(position=position), info, opened(posterior)[0]
 
 
 def reads_nothing(posterior, inner, state):
@@ -217,13 +226,6 @@ def centred_records(posterior):
     return kernel("barker")(dataclasses.replace(posterior, data=data))
 
 
-def every_likelihood(posterior):
-    def of_all(position, record):
-        return position[0] * jnp.sign(posterior.data[0, 0])
-
-    return kernel("barker")(dataclasses.replace(posterior, loglikelihood_fn=of_all))
-
-
 def twice(posterior):
     data = jnp.concatenate([posterior.data, posterior.data])
     return kernel("barker")(dataclasses.replace(posterior, data=data))
@@ -247,7 +249,7 @@ def clip_range(posterior):
 
 @pytest.mark.parametrize(
     "algorithm_fn",
-    [centred_records, every_likelihood, twice, proposal_ratio, clip_range],
+    [centred_records, twice, proposal_ratio, clip_range],
 )
 def test_a_function_that_makes_an_algorithm_reads_no_records(algorithm_fn):
     """Through releases, too, as what it makes of records is not bounded there."""
@@ -278,20 +280,115 @@ def test_a_function_that_makes_an_algorithm_releases_nothing(algorithm_fn, monke
         check(algorithm_fn)
 
 
-def test_steps_within_steps_are_charged():
-    """A prior that another kernel's step has moved to what the records say."""
+def reading(read):
+    """Barker, whose proposal reads records for the accept test, by another kernel."""
 
     def algorithm_fn(posterior):
         inner = kernel("barker")(posterior)
 
-        def prior(position):
-            state, _ = inner.step(jax.random.key(0), inner.init(jnp.zeros(2)))
-            return logprior(position - state.position)
+        def propose(words, position, walk, step_size):
+            move = proposals.gaussian.propose(words, position, walk, step_size)
+            read_too = read(posterior, inner, inner.init(jnp.zeros(2)))
+            return move._replace(log_ratio=read_too.astype(position.dtype))
 
-        return kernel("barker")(dataclasses.replace(posterior, logprior_fn=prior))
+        proposal = proposals.gaussian._replace(propose=propose)
+        return kernel("barker")(posterior, proposal=proposal)
 
-    with pytest.raises(ValueError, match="makes 3 releases and is charged for 1"):
+    return algorithm_fn
+
+
+def a_step(posterior, inner, state):
+    state, _ = inner.step(jax.random.key(0), state)
+    return state.position[0]
+
+
+def a_sum(posterior, inner, state):
+    words = jnp.zeros(6, jnp.uint32)
+    return 1e4 * GaussianSum(1.0, 0.0)(words, posterior, jnp.sign)[0]
+
+
+def a_memory(posterior, inner, state):
+    inner.transition.recall(state)
+    return jnp.zeros(())
+
+
+@pytest.mark.parametrize(
+    ("read", "message"),
+    [
+        (a_step, "makes 2 releases and is charged for 1"),
+        (a_sum, "makes 2 sums of records and is charged for 1"),
+        (a_memory, "reads the memory of a kernel"),
+    ],
+)
+def test_what_a_sampler_is_given_reads_no_records(read, message, monkeypatch):
+    monkeypatch.setattr(log_ratios, "MIN_REMEMBERED_SIZE", 1)
+    with pytest.raises(ValueError, match=message):
+        check(reading(read))
+
+
+@pytest.mark.parametrize("read", [a_sum, a_memory])
+def test_a_function_of_one_record_reads_no_others(read, monkeypatch):
+    """Not even where the posterior is passed on to its own functions."""
+    monkeypatch.setattr(log_ratios, "MIN_REMEMBERED_SIZE", 1)
+    given = []
+
+    def of_all(position, record):
+        others = 0.0
+        if given:
+            posterior, inner = given[-1]
+            others = read(posterior, inner, inner.init(jnp.zeros(2)))
+        return loglikelihood(position, record + others)
+
+    def algorithm_fn(posterior):
+        given.append((posterior, kernel("barker")(posterior)))
+        return given[-1][1]
+
+    with pytest.raises(ValueError, match="may read its own record only"):
+        check(algorithm_fn, dpjax.Posterior(logprior, of_all, DATA))
+
+
+@pytest.mark.parametrize("name", ["loglikelihood_fn", "logprior_fn"])
+def test_an_algorithm_samples_with_the_functions_that_were_searched(name):
+    """A function that holds an entry of each record is refused as the posterior's."""
+
+    def algorithm_fn(posterior):
+        changed = {name: functools.partial(getattr(posterior, name))}
+        return kernel("barker")(dataclasses.replace(posterior, **changed))
+
+    with pytest.raises(ValueError, match="with other functions"):
         check(algorithm_fn)
+
+
+def test_a_thread_opens_no_seals():
+    def algorithm_fn(posterior):
+        inner = kernel("barker")(posterior)
+        with concurrent.futures.ThreadPoolExecutor(1) as threads:
+            found = threads.submit(a_memory, posterior, inner, inner.init(jnp.zeros(2)))
+            return kernel("barker")(posterior, step_size=1.0 + found.result())
+
+    with pytest.raises(ValueError, match="may not read the records"):
+        check(algorithm_fn)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class More(dpjax.Posterior):
+    """A posterior that says that it has more records than it has."""
+
+    num_records = property(lambda self: 10**6)
+
+
+jax.tree_util.register_dataclass(More)
+
+
+def test_a_number_of_records_is_not_made_up():
+    def algorithm_fn(posterior):
+        other = More(posterior.logprior_fn, posterior.loglikelihood_fn, posterior.data)
+        return kernel("barker")(other)
+
+    with pytest.raises(ValueError, match="with other functions"):
+        check(algorithm_fn)
+    with pytest.raises(TypeError, match="has a num_records of its own"):
+        check(kernel("barker"), More(logprior, loglikelihood, DATA))
 
 
 def test_arguments_hold_no_records_in_any_container():
@@ -342,11 +439,11 @@ def test_a_start_that_reads_records_is_refused():
         algorithm = kernel("barker")(posterior)
 
         def init(position, rng_key=None):
-            return algorithm.init(position + jnp.mean(opened(posterior.data), axis=0))
+            return algorithm.init(position + jnp.mean(opened(posterior), axis=0))
 
         return algorithm._replace(init=init)
 
-    with pytest.raises(ValueError, match=r"^init\.position"):
+    with pytest.raises(ValueError, match="may not read the records"):
         check(algorithm_fn)
 
 
@@ -490,7 +587,7 @@ def test_releases_are_counted():
         return jax.lax.cond(x[0] > 0, lambda: one(one(x)), lambda: x)
 
     def count(function):
-        return taint.num_releases(jax.make_jaxpr(function)(jnp.ones(3)))
+        return taint.num_marks(jax.make_jaxpr(function)(jnp.ones(3)), taint.RELEASED)
 
     assert count(jax.jit(one)) == count(jax.vmap(one)) == 1
     assert count(lambda x: jax.lax.map(jax.vmap(one), jnp.ones((4, 5, 6)))) == 4

@@ -305,7 +305,7 @@ def leaky(posterior):
 
     def move(words, state, memory):
         state, info, memory = algorithm.transition.move(words, state, memory)
-        first = on_disk.block(opened(posterior.data), 0, 1)[0]
+        first = on_disk.block(opened(posterior), 0, 1)[0]
         return state._replace(position=state.position + 1e-6 * first), info, memory
 
     return algorithm._replace(transition=algorithm.transition._replace(move=move))
