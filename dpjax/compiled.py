@@ -10,6 +10,7 @@ import contextvars
 import functools
 import hashlib
 import itertools
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
@@ -20,6 +21,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr
 
 from dpjax.release.captured import constants
+from dpjax.release.traced import equations
 
 __all__ = [
     "QUICKLY",
@@ -35,9 +37,20 @@ QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 1}
 """Options of XLA for programs that run once or seldom. On a CPU, compilation takes half
 the time with them, and the programs are about as fast."""
 
+NO_LIBRARY: dict[str, Any] = {}
+"""Options of XLA for programs with `_has_many_short_sums`. On a CPU, JAX 0.10 leaves
+sums and maxima over an axis to the library YNNPACK, which takes about 30 ns for each of
+them, however short. For sums over two numbers XLA's own loops take a fortieth of that,
+and over a hundred numbers twice as long."""
+
 if jax.__version_info__[:2] == (0, 10):
     # XLA raises an error for an option that it does not know.
     QUICKLY["xla_cpu_use_fusion_emitters"] = False
+    NO_LIBRARY["xla_cpu_experimental_ynn_fusion_type"] = ""
+
+MAX_SHORT, MIN_MANY = 32, 256
+"""`_has_many_short_sums` looks for so many sums, of at most so many numbers each. There
+are fewer chains, whose own short sums take no time."""
 
 MAX_PROGRAMS = 128
 """The most programs that a process keeps. The least recently used one goes first."""
@@ -99,6 +112,9 @@ def shared(program, arguments, options: dict[str, Any] | None = None) -> Callabl
     options
         Options of the XLA compiler by name, as `jax.jit` takes them.
     """
+    options = dict(options or {})
+    if _has_many_short_sums(program.jaxpr):
+        options |= NO_LIBRARY
     lowered = program.lower()
     text = lowered.as_text()
     if "callback" in text:
@@ -120,6 +136,18 @@ def shared(program, arguments, options: dict[str, Any] | None = None) -> Callabl
     if len(_programs) > MAX_PROGRAMS:
         _programs.popitem(last=False)
     return _programs[key]
+
+
+def _has_many_short_sums(program: ClosedJaxpr) -> bool:
+    """Whether a program has many sums or maxima of a few numbers, as of one record."""
+    for eqn in equations(program):
+        if eqn.primitive.name in ("reduce_sum", "reduce_max", "reduce_min"):
+            shape = eqn.invars[0].aval.shape
+            length = math.prod(shape[axis] for axis in eqn.params["axes"])
+            number = math.prod(eqn.outvars[0].aval.shape)
+            if 1 < length <= MAX_SHORT and number >= MIN_MANY:
+                return True
+    return False
 
 
 def constants_hash(program: ClosedJaxpr, with_literals: bool = True) -> bytes:

@@ -57,6 +57,18 @@ def test_programs_of_one_call_share_traces():
     assert twice() == (2, -2) and len(traces) == 4
 
 
+@pytest.mark.skipif(jax.__version_info__[:2] != (0, 10), reason="of JAX 0.10 alone")
+@pytest.mark.parametrize(("length", "has_library"), [(3, False), (100, True)])
+def test_short_sums_are_not_made_by_a_library(length, has_library):
+    """A function of one record that adds up its entries was 18 times as fast."""
+
+    def loglikelihoods(rows):
+        return jax.vmap(lambda row: -0.5 * jnp.sum((row - 1) ** 2))(rows)
+
+    program = compiled(loglikelihoods, jnp.ones((1000, length)))
+    assert ("ynn" in program.as_text()) == has_library
+
+
 def test_programs_that_call_python_are_not_mixed_up():
     """Their text names the object that is called by its place in memory."""
     one = jax.ShapeDtypeStruct((), jnp.float32)
