@@ -12,7 +12,7 @@ import numpy as np
 from numpyro.distributions import biject_to
 
 from dpjax import privacy
-from dpjax.compiled import one_call
+from dpjax.compiled import compiled, one_call
 from dpjax.fit import contrast
 from dpjax.fit.foretold import Noise, made_up
 from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
@@ -276,7 +276,7 @@ def _tried(posterior: Posterior, num_records: int, position, robust: bool) -> Pa
                 rng_key=jax.random.key(1),
             )
 
-        program: Any = jax.jit(one_pass).lower(records, words).compile()
+        program: Any = compiled(one_pass, records, words)
         return timed(program, records, words)[1], program.memory_analysis()
 
     of_search, _ = tried(contrast.difference, NUM_SEARCH_REDRAWS)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax.compiled import shared, traced
 from dpjax.posterior import Posterior
 from dpjax.runner.program import initial, num_words_of, scan_steps
 
@@ -60,13 +61,12 @@ def trial(algorithm_fn, posterior: Posterior, positions: Any) -> Trial:
     )
     given = records, chains, words, np.ones(shape, bool)
 
-    @jax.jit
     def steps(records, *arguments):
         return scan_steps(algorithm_of(records).transition, *arguments)
 
-    compiled = steps.lower(*given).compile()
-    (_, history), seconds = timed(compiled, *given)
-    num_bytes = _num_bytes(compiled)
+    program = shared(traced(steps, *given), given)
+    (_, history), seconds = timed(program, *given)
+    num_bytes = _num_bytes(program)
     return Trial(scale * seconds / NUM_STEPS, scale * num_bytes, _jump(history))
 
 
