@@ -29,6 +29,7 @@ __all__ = [
     "constants_hash",
     "evaluated",
     "one_call",
+    "options_for",
     "shared",
     "traced",
 ]
@@ -112,9 +113,7 @@ def shared(program, arguments, options: dict[str, Any] | None = None) -> Callabl
     options
         Options of the XLA compiler by name, as `jax.jit` takes them.
     """
-    options = dict(options or {})
-    if _has_many_short_sums(program.jaxpr):
-        options |= NO_LIBRARY
+    options = options_for(program, options)
     lowered = program.lower()
     text = lowered.as_text()
     if "callback" in text:
@@ -136,6 +135,15 @@ def shared(program, arguments, options: dict[str, Any] | None = None) -> Callabl
     if len(_programs) > MAX_PROGRAMS:
         _programs.popitem(last=False)
     return _programs[key]
+
+
+def options_for(program, options: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Options of XLA by name with which `shared` compiles a program.
+
+    The arguments are those of `shared`.
+    """
+    options = dict(options or {})
+    return options | NO_LIBRARY if _has_many_short_sums(program.jaxpr) else options
 
 
 def _has_many_short_sums(program: ClosedJaxpr) -> bool:

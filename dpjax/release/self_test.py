@@ -32,11 +32,16 @@ LOG_RATIOS = np.nan, -np.inf, np.inf
 NOISE_MULTIPLIER = 1.5
 
 
-def check_arithmetic() -> None:
+def check_arithmetic(**options) -> None:
     """Refuse flags, compilers and devices whose arithmetic is not that of IEEE 754.
 
-    The first call of a process tests; later ones, on the same backend and in the same
-    precision, look at the flags alone.
+    The first call of a process tests. Later ones with the same options, on the same
+    backend and in the same precision, look at the flags alone.
+
+    Parameters
+    ----------
+    options
+        Options of the XLA compiler by name, with which the test is compiled.
 
     Raises
     ------
@@ -58,7 +63,8 @@ def check_arithmetic() -> None:
             f"exceed their sensitivity: take it out of {' or '.join(VARIABLES)} and "
             "start Python anew"
         )
-    wrong = _failures(jax.default_backend(), jnp.result_type(float))
+    kind = jax.default_backend(), jnp.result_type(float)
+    wrong = _failures(*kind, **options)
     if wrong:
         raise RuntimeError(
             f"the arithmetic of this {jax.default_backend()} backend is not that of "
@@ -69,7 +75,7 @@ def check_arithmetic() -> None:
 
 
 @functools.cache
-def _failures(backend: str, dtype) -> list[str]:
+def _failures(backend: str, dtype, **options) -> list[str]:
     """What goes wrong, tried on made-up numbers."""
     rng = np.random.default_rng(0)
     usual = rng.normal(size=(64, 2)) * np.exp(3 * rng.normal(size=(64, 1)))
@@ -78,7 +84,7 @@ def _failures(backend: str, dtype) -> list[str]:
     words[:3] = [[0, 1, 0], [0, 1, 0], [2**32 - 1] * 3]
     integers = rng.integers(-GRID, GRID, (300, 2), endpoint=True)
     given = *(np.asarray(a, dtype) for a in (records, LOG_RATIOS, integers)), words
-    program = jax.jit(_evaluate).lower(*given).compile()
+    program = jax.jit(_evaluate).lower(*given).compile(options)
     # NumPyro begins chains on several devices inside a trace.
     with jax.ensure_compile_time_eval():
         found = jax.tree.map(np.asarray, program(*given))

@@ -281,7 +281,7 @@ def trace(
     given = arrays, data, _beside(data, chains), words, active
     traced, outline = _traced(sources, mesh, is_private, *given)
     if is_private:
-        check_arithmetic()
+        check_arithmetic(**compiled.options_for(traced, compiler_options))
         check_loop(traced, arrays, *(posteriors or [posterior]))
         num_groups = -(-num_chains // MAX_CHAINS_AT_ONCE)
         if num_releases is not None:

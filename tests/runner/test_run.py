@@ -489,7 +489,7 @@ def test_the_number_of_records_is_not_what_a_subclass_says(posterior):
 
     fields = (getattr(posterior, each.name) for each in dataclasses.fields(posterior))
     with pytest.raises(TypeError, match="num_records of its own"):
-        go(Large(*fields))
+        go(Large(*fields), budget=dpjax.Budget(3.0, 1e-6))
 
 
 def test_large_delta_is_warned_about(posterior):
