@@ -38,6 +38,7 @@ from dpjax.release import (
     gaussian_sum,
     k_norm_sum,
     log_ratios,
+    sealed,
     taint,
     vector_sums,
 )
@@ -460,7 +461,23 @@ MUTANTS = {
     ),
     "the start is not searched": (
         program, "check_start", nothing,
-        test_taint.test_a_start_that_reads_records_is_refused, {},
+        test_taint.test_functions_that_close_over_the_records_are_refused,
+        dict(data=test_taint.DATA),
+    ),
+    "a function of one record opens all": (
+        log_ratios, "alone", lambda function: function,
+        test_taint.test_a_function_of_one_record_reads_no_others,
+        dict(read=test_taint.a_sum),
+    ),
+    "other functions than the searched are sampled": (
+        sealed, "_functions", lambda posterior: None,
+        test_taint.test_an_algorithm_samples_with_the_functions_that_were_searched,
+        dict(name="logprior_fn"),
+    ),
+    "sums of records are not counted": (
+        program, "_check_counts", nothing,
+        test_taint.test_what_a_sampler_is_given_reads_no_records,
+        dict(read=test_taint.a_sum, message="makes 2 sums"),
     ),
     "callbacks pass": (
         taint, "CALLS_OUT", frozenset(),
