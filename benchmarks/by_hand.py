@@ -30,6 +30,16 @@ def banana_ratios(first, second, data):
     return loglikelihood(second) - loglikelihood(first)
 
 
+def vector_ratios(first, second, data):
+    """As `banana_ratios`, for normal records of variance one."""
+
+    def loglikelihood(position):
+        columns = zip(data.T, position.T, strict=True)
+        return -0.5 * sum((x - t[:, None]) ** 2 for x, t in columns)
+
+    return loglikelihood(second) - loglikelihood(first)
+
+
 def banana_gradient_sum(block_size):
     """Sum of the gradients, each clipped in norm, ``(chains, d)``.
 

@@ -141,6 +141,29 @@ def ratio_sum(positions, data):
     return jnp.sum(jnp.clip(ratios, -1, 1), axis=1)
 
 
+def vector_walks(num_records, dim, **lengths):
+    """A log-likelihood that adds up the entries of a record, as one would write it."""
+    posterior = dpjax.Posterior(
+        lambda position: -0.5 * jnp.sum(position**2),
+        lambda position, record: -0.5 * jnp.sum((record - position) ** 2),
+        jax.random.normal(jax.random.key(0), (num_records, dim)),
+    )
+
+    def passes(positions, data):
+        ratios = by_hand.vector_ratios(positions, 0.9 * positions, data)
+        return jnp.sum(jnp.clip(ratios, -1, 1), axis=1)
+
+    return random_walks(
+        posterior,
+        jnp.zeros(dim),
+        by_hand.vector_ratios,
+        passes,
+        length=0.01,
+        constant=5.0,
+        **lengths,
+    )
+
+
 def logistic_walks(num_records, dim, **lengths):
     def one_position(positions, data):
         value = by_hand.logistic_loglikelihood(positions, data)
@@ -255,6 +278,7 @@ FEW_AND_MANY = {100: 2000, 1000: 1000, 10_000: 200, 100_000: 40}
 
 TABLES = {
     "banana": banana_walks,
+    "vectors": functools.partial(vector_walks, 100_000, 10, num_steps=200),
     "logistic": functools.partial(logistic_walks, 48_842, 100, num_steps=200),
     # A run of 20 steps or fewer makes one step at a time, and remembers nothing.
     "logistic-1e6": functools.partial(

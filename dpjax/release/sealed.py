@@ -108,7 +108,8 @@ def opened(posterior: Posterior) -> Any:
             "or makes steps of a kernel: it may read its own record only"
         )
     if phase == "stepping":
-        if not all(map(_is_sealed, leaves)):
+        own = {id(leaf) for leaf in jax.tree.leaves(_run.posterior.data)}
+        if not all(_is_sealed(leaf) and id(_arrays[leaf]) in own for leaf in leaves):
             raise ValueError(
                 "the algorithm samples other records than those of the posterior that "
                 "its function is given, and the ones it samples are not followed: let "
@@ -127,8 +128,10 @@ def opened(posterior: Posterior) -> Any:
     )
 
 
-def _functions(posterior: Posterior) -> tuple:
-    return type(posterior), posterior.logprior_fn, posterior.loglikelihood_fn
+def _functions(posterior: Posterior) -> list[int]:
+    """Which class and functions a posterior has. Equal functions are not the same."""
+    held = type(posterior), posterior.logprior_fn, posterior.loglikelihood_fn
+    return [id(each) for each in held]
 
 
 def alone(function: Callable) -> Callable:

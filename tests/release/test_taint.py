@@ -434,6 +434,21 @@ def test_an_algorithm_samples_the_posterior_that_it_is_given():
         check(lambda posterior: kernel("barker")(other))
 
 
+def test_records_that_were_sealed_for_another_run_are_refused():
+    """They would be constants of the program, which this run's records are not."""
+    kept = []
+
+    def keep(posterior):
+        kept.append(posterior)
+        return kernel("barker")(posterior)
+
+    check(keep)
+    other = dpjax.Posterior(logprior, loglikelihood, DATA + 1.0)
+    for posterior in kept:
+        with pytest.raises(ValueError, match="samples other records"):
+            check(lambda _, old=posterior: kernel("barker")(old), other)
+
+
 def test_a_start_that_reads_records_is_refused():
     def algorithm_fn(posterior):
         algorithm = kernel("barker")(posterior)
