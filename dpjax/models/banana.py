@@ -32,7 +32,7 @@ class _LogLikelihood:
 
     def __call__(self, position, record):
         # XLA fuses operations on scalars into one pass over records and chains. A sum
-        # over the short axis of components takes 4 to 30 times as long.
+        # over the short axis of components takes half as long again.
         ridge = position[1] + self.curvature * position[0] ** 2
         square = _PRECISION_1 * (record[0] - position[0]) ** 2
         square += _PRECISION_2 * (record[1] - ridge) ** 2
