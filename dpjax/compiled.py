@@ -38,16 +38,9 @@ QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 1}
 """Options of XLA for programs that run once or seldom. On a CPU, compilation takes half
 the time with them, and the programs are about as fast."""
 
-NO_LIBRARY: dict[str, Any] = {}
-"""Options of XLA for programs with `_has_many_short_sums`. On a CPU, JAX 0.10 leaves
-sums and maxima over an axis to the library YNNPACK, which takes about 30 ns for each of
-them, however short. For sums over two numbers XLA's own loops take a fortieth of that,
-and over a hundred numbers twice as long."""
-
 if jax.__version_info__[:2] == (0, 10):
     # XLA raises an error for an option that it does not know.
     QUICKLY["xla_cpu_use_fusion_emitters"] = False
-    NO_LIBRARY["xla_cpu_experimental_ynn_fusion_type"] = ""
 
 MAX_SHORT, MIN_MANY = 32, 256
 """`_has_many_short_sums` looks for so many sums, of at most so many numbers each. There
@@ -143,7 +136,25 @@ def options_for(program, options: dict[str, Any] | None = None) -> dict[str, Any
     The arguments are those of `shared`.
     """
     options = dict(options or {})
-    return options | NO_LIBRARY if _has_many_short_sums(program.jaxpr) else options
+    if _has_many_short_sums(program.jaxpr):
+        options |= _without_library()
+    return options
+
+
+@functools.cache
+def _without_library() -> dict[str, Any]:
+    """Options of XLA for programs with many short sums; none if it does not know them.
+
+    On a CPU, XLA leaves sums and maxima over an axis to the library YNNPACK, which
+    takes about 30 ns for each of them, however short. For sums over two numbers XLA's
+    own loops take a fortieth of that, and over a hundred numbers twice as long.
+    """
+    options: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""}
+    try:
+        jax.jit(lambda: 0).lower().compile(options)
+    except jax.errors.JaxRuntimeError:
+        return {}
+    return options
 
 
 def _has_many_short_sums(program: ClosedJaxpr) -> bool:

@@ -155,6 +155,8 @@ def compilations():
 
     jax.clear_caches()
     compiled._programs.clear()
+    # A process asks XLA once which options it knows.
+    compiled._without_library()
     jax.monitoring.register_event_duration_secs_listener(listen)
     yield names
     jax.monitoring.unregister_event_duration_listener(listen)
