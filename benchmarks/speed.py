@@ -278,7 +278,9 @@ FEW_AND_MANY = {100: 2000, 1000: 1000, 10_000: 200, 100_000: 40}
 
 TABLES = {
     "banana": banana_walks,
-    "vectors": functools.partial(vector_walks, 100_000, 10, num_steps=200),
+    "vectors": functools.partial(
+        vector_walks, 100_000, 10, num_steps=60, repetitions=2
+    ),
     "logistic": functools.partial(logistic_walks, 48_842, 100, num_steps=200),
     # A run of 20 steps or fewer makes one step at a time, and remembers nothing.
     "logistic-1e6": functools.partial(

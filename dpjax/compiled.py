@@ -43,8 +43,9 @@ if jax.__version_info__[:2] == (0, 10):
     QUICKLY["xla_cpu_use_fusion_emitters"] = False
 
 MAX_SHORT, MIN_MANY = 32, 256
-"""`_has_many_short_sums` looks for so many sums, of at most so many numbers each. There
-are fewer chains, whose own short sums take no time."""
+"""The most numbers of a sum that `_has_many_short_sums` calls short, and the least
+number of sums that it calls many. Short sums of one chain each take no time, and there
+are fewer chains than that."""
 
 MAX_PROGRAMS = 128
 """The most programs that a process keeps. The least recently used one goes first."""

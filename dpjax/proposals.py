@@ -214,7 +214,7 @@ def settled(proposal: Proposal, step_size, inverse_mass_matrix) -> Proposal:
     proposal, inverse_mass_matrix
         As in `in_metric`.
     step_size
-        The step size of the kernel, which is what the result must be asked for.
+        The step size of the kernel. The result is for this step size alone.
 
     Raises
     ------

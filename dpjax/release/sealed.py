@@ -1,4 +1,4 @@
-"""Records as the user's functions see them: none of them can read the records.
+"""Seals on the records, which the functions that a user passes cannot open.
 
 A kernel reads records through the functions of `dpjax.release`, which bound what each
 record contributes. If a function of the user read them too, such as to subtract their

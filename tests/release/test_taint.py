@@ -349,7 +349,7 @@ def test_a_function_of_one_record_reads_no_others(read, monkeypatch):
 
 @pytest.mark.parametrize("name", ["loglikelihood_fn", "logprior_fn"])
 def test_an_algorithm_samples_with_the_functions_that_were_searched(name):
-    """A function that holds an entry of each record is refused as the posterior's."""
+    """Only the functions of the run's posterior are searched for records."""
 
     def algorithm_fn(posterior):
         changed = {name: functools.partial(getattr(posterior, name))}
@@ -357,6 +357,42 @@ def test_an_algorithm_samples_with_the_functions_that_were_searched(name):
 
     with pytest.raises(ValueError, match="with other functions"):
         check(algorithm_fn)
+
+
+def test_a_likelihood_that_reads_all_records_is_not_sampled():
+    def algorithm_fn(posterior):
+        def of_all(position, record):
+            return position[0] * jnp.sign(posterior.data[0, 0])
+
+        return kernel("barker")(dataclasses.replace(posterior, loglikelihood_fn=of_all))
+
+    with pytest.raises(ValueError, match="with other functions"):
+        check(algorithm_fn)
+
+
+def test_a_prior_makes_no_steps():
+    """It would be moved to what the records say."""
+    given = []
+
+    def prior(position):
+        if given:
+            inner = given[-1]
+            state, _ = inner.step(jax.random.key(0), inner.init(jnp.zeros(2)))
+            position = position - state.position
+        return logprior(position)
+
+    def algorithm_fn(posterior):
+        given.append(kernel("barker")(posterior))
+        return given[-1]
+
+    with pytest.raises(ValueError, match="may not read the records"):
+        check(algorithm_fn, dpjax.Posterior(prior, loglikelihood, DATA))
+
+
+@pytest.mark.parametrize("name", ["barker", "adapted", "hmc"])
+def test_a_kernel_reads_its_memory_once(name, monkeypatch):
+    monkeypatch.setattr(log_ratios, "MIN_REMEMBERED_SIZE", 1)
+    test_nothing_but_releases_leaves(name)
 
 
 def test_a_thread_opens_no_seals():
