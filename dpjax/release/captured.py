@@ -38,7 +38,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from dpjax.posterior import Posterior
 from dpjax.release import separate, taint
-from dpjax.release.traced import is_program
+from dpjax.release.traced import parts
 
 __all__ = [
     "Records",
@@ -520,9 +520,8 @@ def constants(
     for eqn in program.eqns:
         literals = [atom.val for atom in eqn.invars if isinstance(atom, Literal)]
         yield from (each for each in literals if with_literals or np.ndim(each))
-        for part in jax.tree.leaves(eqn.params, is_leaf=is_program):
-            if is_program(part):
-                yield from constants(part, with_literals)
+        for part in parts(eqn):
+            yield from constants(part, with_literals)
 
 
 def _numbers(value) -> np.ndarray:

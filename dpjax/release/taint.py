@@ -16,6 +16,8 @@ matter of the accounting and its tests. `num_marks` says how often a program mar
 value, such as how many releases it makes.
 """
 
+import functools
+
 import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
@@ -23,7 +25,7 @@ from jax.extend.core import ClosedJaxpr, Literal
 
 from dpjax.release import separate
 from dpjax.release.on_disk import Reader
-from dpjax.release.traced import is_program, scan_sizes
+from dpjax.release.traced import parts, scan_sizes
 
 __all__ = [
     "RELEASED",
@@ -75,8 +77,7 @@ def num_marks(program, mark: str) -> int:
     for eqn in getattr(program, "jaxpr", program).eqns:
         name, params = eqn.primitive.name, eqn.params
         total += name == "name" and params["name"] == mark
-        parts = jax.tree.leaves(params, is_leaf=is_program)
-        found = [num_marks(part, mark) for part in parts if is_program(part)]
+        found = [num_marks(part, mark) for part in parts(eqn)]
         match name:
             case "cond":
                 total += max(found)
@@ -110,6 +111,8 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
         on tainted values that `separate.why_not` refuses.
     """
 
+    # A loop is followed until its carry settles, and the loops in it every time.
+    @functools.cache
     def follow(program, inputs):
         jaxpr = getattr(program, "jaxpr", program)
         known = dict(zip(jaxpr.invars, inputs, strict=True))
@@ -119,9 +122,9 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
             return PUBLIC if isinstance(atom, Literal) else known[atom]
 
         for eqn in jaxpr.eqns:
-            found = passed(eqn, [of(atom) for atom in eqn.invars])
+            found = passed(eqn, tuple(of(atom) for atom in eqn.invars))
             known.update(zip(eqn.outvars, found, strict=True))
-        return [of(atom) for atom in jaxpr.outvars]
+        return tuple(of(atom) for atom in jaxpr.outvars)
 
     def passed(eqn, inputs):
         name, params = eqn.primitive.name, eqn.params
@@ -147,14 +150,13 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
             case "while":
                 return loop(params, inputs)
             case "cond":
-                decided, *rest = inputs
+                decided, rest = inputs[0], inputs[1:]
                 branches = [follow(branch, rest) for branch in params["branches"]]
                 return [max(decided, *one) for one in zip(*branches, strict=True)]
         decided = max(inputs, default=PUBLIC)
-        for program in jax.tree.leaves(params, is_leaf=is_program):
-            if is_program(program):
-                everything = [decided] * len(getattr(program, "jaxpr", program).invars)
-                decided = max([decided, *follow(program, everything)])
+        for program in parts(eqn):
+            everything = (decided,) * len(getattr(program, "jaxpr", program).invars)
+            decided = max([decided, *follow(program, everything)])
         return [decided] * len(eqn.outvars)
 
     def scan(params, inputs):
@@ -174,12 +176,12 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
         def turn(carry):
             (decided,) = follow(params["cond_jaxpr"], condition + carry)
             moved = follow(params["body_jaxpr"], consts + carry)
-            return [max(decided, one) for one in moved]
+            return tuple(max(decided, one) for one in moved)
 
         return _settle(turn, carry)
 
     raw_releases: list[bool] = []
-    levels = follow(program, [RAW if each else PUBLIC for each in inputs])
+    levels = follow(program, tuple(RAW if each else PUBLIC for each in inputs))
     if any(raw_releases) and not any(levels):
         raise ValueError(
             "a release reads records other than through sums of clipped terms: what a "
@@ -213,7 +215,7 @@ def _settle(function, carry):
     before a turn to those after it.
     """
     while True:
-        moved = [max(a, b) for a, b in zip(carry, function(carry), strict=True)]
+        moved = tuple(max(a, b) for a, b in zip(carry, function(carry), strict=True))
         if moved == carry:
             return carry
         carry = moved

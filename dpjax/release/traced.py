@@ -6,21 +6,25 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-__all__ = ["equations", "is_program", "scan_sizes"]
+__all__ = ["equations", "parts", "scan_sizes"]
 
-
-def is_program(value) -> bool:
-    """Whether a value is a traced program."""
-    return isinstance(value, ClosedJaxpr | Jaxpr)
+PROGRAMS = (ClosedJaxpr, Jaxpr)
 
 
 def equations(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:
     """The equations of a traced program and of the programs inside it."""
     for eqn in getattr(program, "jaxpr", program).eqns:
         yield eqn
-        for part in jax.tree.leaves(eqn.params, is_leaf=is_program):
-            if is_program(part):
-                yield from equations(part)
+        for part in parts(eqn):
+            yield from equations(part)
+
+
+def parts(eqn) -> list[ClosedJaxpr | Jaxpr]:
+    """The programs that an equation holds, such as the branches of a condition."""
+    found = jax.tree.leaves(
+        eqn.params, is_leaf=lambda value: isinstance(value, PROGRAMS)
+    )
+    return [value for value in found if isinstance(value, PROGRAMS)]
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:

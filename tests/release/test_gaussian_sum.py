@@ -12,7 +12,7 @@ from dpjax.posterior import Posterior
 from dpjax.random import batches
 from dpjax.release import gaussian
 from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.traced import is_program
+from dpjax.release.traced import parts
 from tests.tiers import tiered
 
 
@@ -74,7 +74,7 @@ def test_events(relation, sensitivity):
 def steps_that_read(jaxpr, length):
     """Primitives that read or make arrays of that length, in loops and calls too."""
     for eqn in jaxpr.eqns:
-        inner = [p for p in jax.tree.leaves(eqn.params) if is_program(p)]
+        inner = parts(eqn)
         for program in inner:
             yield from steps_that_read(getattr(program, "jaxpr", program), length)
         shapes = [getattr(v.aval, "shape", ()) for v in (*eqn.invars, *eqn.outvars)]
