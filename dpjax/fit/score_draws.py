@@ -32,18 +32,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax import caller
 from dpjax.compiled import compiled
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.names import names_of
-from dpjax.fit.noises import MIN_RESOLUTION
 from dpjax.fit.normal_laws import Laws, PriorLaw, closest, laws_of
 from dpjax.fit.released import Released
 from dpjax.fit.slopes import Evidence, expected_slope, largest_noise, regular, slopes
 from dpjax.posterior import Posterior
-from dpjax.privacy.shown import shown
 
-__all__ = ["Known", "bend", "draws", "evidence_of", "fit_check_of", "known_of", "warn"]
+__all__ = ["Known", "bend", "draws", "evidence_of", "fit_check_of", "known_of"]
 
 STEP_SIZES, NUM_INTEGRATION_STEPS = np.tile([0.3, 0.1, 0.03], 20), 6
 """The step sizes of the transitions of every draw's chain, in standard deviations of
@@ -64,7 +61,7 @@ ARRIVAL = 2.0
 """Sd of the score where the search ends, over the sd of the noise on its last score."""
 
 MAX_DRIFT = 2.0
-"""The largest `Released.drift` without a warning."""
+"""The largest `Released.drift` at which the score is taken to be about linear."""
 
 NUM_SLOPES = 512
 """The most draws of the slope. The draws of the position use them in turn."""
@@ -102,6 +99,8 @@ class Known(NamedTuple):
         of noise and clipping is largest, as in ``"slopes[0, 1]"``, and this share. The
         name is empty if latents are drawn given their effects
         (`dpjax.fit.pinned_draws`).
+    r_hat
+        The largest R-hat of the chains that make the draws; None if no chains do.
     """
 
     position_error: float
@@ -117,6 +116,7 @@ class Known(NamedTuple):
     is_robust: bool
     noisiest: str = ""
     most_noise: float = 0.0
+    r_hat: float | None = None
 
     @property
     def most(self) -> str:
@@ -176,12 +176,6 @@ def draws(
         Leaves ``(num_draws, ...)``.
     known
         How well they are determined.
-
-    Warns
-    -----
-    UserWarning
-        If noise hides the slope in some direction, if the scores were released far from
-        where they lead, or if the model does not fit and the fit is not robust.
     """
     flat, unravel = ravel_pytree(like)
     origin = (
@@ -264,7 +258,6 @@ def draws(
         lost_fn(released),
         like,
     )
-    warn(known)
     return positions, known
 
 
@@ -444,35 +437,4 @@ def known_of(
         clipped=float(released.clipped),
         is_near=bool(released.drift <= MAX_DRIFT),
         is_robust=bool(np.any(evidence.variance)),
-    )
-
-
-def warn(known: Known) -> None:
-    """Warn of draws that may be off by more than their width, or are very wide.
-
-    The docstring of `draws` lists the warnings.
-    """
-    if known.resolution < MIN_RESOLUTION:
-        caller.warn(_hidden(known))
-    if not known.is_near:
-        caller.warn(
-            "the scores of the records lead far from where they were released, to "
-            "where the records tell more or less of the latents, so that the draws may "
-            "be off by much more than their width. More records, a larger epsilon, or "
-            "a prior that is narrower and nearer to the answer bring the fit there"
-        )
-    if not known.is_robust:
-        known.fit_check.warn()
-
-
-def _hidden(known: Known) -> str:
-    factor = max(2.0, MIN_RESOLUTION / known.likely_resolution)
-    return (
-        "the releases do not tell how much the records say in each of the "
-        f"{known.num_directions} directions that the records were asked about: the "
-        "noise of the slope is as large as the slope. The draws allow for every slope "
-        "that noise may have hidden, so they are wide, in some directions perhaps as "
-        f"wide as the prior. About {shown(factor)} times as many records or as large "
-        "an epsilon, a more informative prior, fewer parameters, or an example= that "
-        "is more like the data would resolve the slope"
     )

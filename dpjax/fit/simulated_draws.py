@@ -144,11 +144,6 @@ def draws(
         Leaves ``(num_draws, ...)``.
     known
         How they were made, and how well they are determined.
-
-    Warns
-    -----
-    UserWarning
-        If the model does not fit the records.
     """
     wide = is_wide()
     functions = _Functions(
@@ -176,7 +171,6 @@ def draws(
             fit_check,
             clipped,
         )
-        known.fit_check.warn()
         positions = jax.vmap(unraveled(like, True))(jnp.asarray(found))
     return jax.tree.map(
         lambda leaf, one: np.asarray(leaf, jnp.result_type(one)), positions, like

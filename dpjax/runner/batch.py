@@ -15,7 +15,6 @@ from jax import lax
 from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
-from dpjax.privacy.shown import rounded_up
 from dpjax.privacy.validate import check_count
 from dpjax.release import on_disk
 from dpjax.runner import loop, processes
@@ -37,7 +36,7 @@ from dpjax.runner.run import (
     settings_of,
     trace,
 )
-from dpjax.runner.statement import RELATIONS, PrivacyStatement, listed
+from dpjax.runner.statement import PrivacyStatement, listed, spent
 
 __all__ = ["Batch", "BatchStatement", "batch"]
 
@@ -71,13 +70,9 @@ class BatchStatement(NamedTuple):
     def __str__(self):
         if self.neighboring_relation == "NONE":
             return f"{self.num_runs} runs, not all with a budget: NOT PRIVATE"
-        shown = "more than 500"
-        if self.epsilon < math.inf:
-            shown = rounded_up(self.epsilon)
-        relation = RELATIONS[self.neighboring_relation]
+        cost = spent(self.epsilon, self.delta, self.neighboring_relation)
         return (
-            f"{self.num_runs} runs: epsilon = {shown} at delta = "
-            f"{rounded_up(self.delta, 3)} ({relation})\nreleased: {self.events}\n"
+            f"{self.num_runs} runs: {cost}\nreleased: {self.events}\n"
             f"randomness: {self.randomness}"
         )
 

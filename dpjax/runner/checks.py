@@ -10,13 +10,18 @@ from typing import NamedTuple
 import numpy as np
 
 from dpjax.fit import score_draws, simulated_draws
+from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.noises import MIN_RESOLUTION
+from dpjax.privacy.shown import shown
 
 __all__ = ["Check", "of_chains", "of_fit"]
 
 MAX_R_HAT = 1.05
 """Bound on the R-hat of chains that have mixed; 1.01 of Vehtari et al. (2021, section
 4) is for chains as long as one likes."""
+
+MAX_R_HAT_OF_FIT = 1.1
+"""Bound on the R-hat of the short chains that draw from what a fit released."""
 
 MIN_ESS = 400
 """Least effective sample size; Vehtari et al. (2021, section 4)."""
@@ -28,7 +33,6 @@ At 1, noise moves the draws as much as chance in the records does."""
 MAX_SHARE = 0.5
 """The largest share of the draws' variance that may come from noise, or from the prior,
 without a warning."""
-
 
 MAX_CLIPPED = 0.9
 """The largest share of clipped records that is not warned of. Fits allow for what
@@ -46,12 +50,16 @@ class Check(NamedTuple):
         Whether that is as it should be.
     advice
         What is wrong if it is not, and what to change.
+    is_warned
+        Whether a call that draws warns if it is not. Such draws may be off by much more
+        than their width, or be as wide as the prior.
     """
 
     name: str
     value: str
     is_fine: bool
     advice: str
+    is_warned: bool = False
 
     def __str__(self):
         rest = "as it should be" if self.is_fine else self.advice
@@ -162,18 +170,31 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
                 "curvature over its noise",
                 f"{known.resolution:.3g}",
                 known.resolution >= MIN_RESOLUTION,
-                "how much the records say in each direction is hidden by noise, so "
-                f"the draws may be as wide as the prior; {more}",
+                _hidden(known),
+                is_warned=True,
             ),
             Check(
                 "place of the scores",
                 "near where they lead" if known.is_near else "far from where they lead",
                 known.is_near,
+                "between the two the records tell more or less of the latents, so that "
                 "the draws may be off by much more than their width; more records, a "
-                "larger epsilon or a prior that is nearer to the answer bring the fit "
-                "there",
+                "larger epsilon, or a prior that is narrower and nearer to the answer "
+                "bring the fit there",
+                is_warned=True,
             ),
         ]
+        if known.r_hat is not None:
+            found.append(
+                Check(
+                    "agreement of the chains that draw",
+                    f"R-hat {known.r_hat:.2f}",
+                    known.r_hat <= MAX_R_HAT_OF_FIT,
+                    "chains of NUTS draw from what the fit released, and differ: the "
+                    "posterior may have modes apart from each other",
+                    is_warned=True,
+                )
+            )
     else:
         kind = "independent draws" if known.are_independent else "states of NUTS"
         advice = (
@@ -194,7 +215,39 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
             "variation of the records over the model's",
             f"{fit.ratio:.2f} (standard error {fit.error:.2g})",
             fit.holds or is_robust,
-            "the model does not fit the records: change its likelihood, or take "
-            "robust=True of dpjax.numpyro.sample",
+            _misfit(fit),
+            is_warned=True,
         ),
     ]
+
+
+def _hidden(known: score_draws.Known) -> str:
+    factor = max(2.0, MIN_RESOLUTION / known.likely_resolution)
+    return (
+        "the releases do not tell how much the records say in each of the "
+        f"{known.num_directions} directions that the records were asked about: the "
+        "noise of the slope is as large as the slope. The draws allow for every slope "
+        "that noise may have hidden, so they are wide, in some directions perhaps as "
+        f"wide as the prior. About {shown(factor)} times as many records or as large "
+        "an epsilon, a more informative prior, fewer parameters, or an example= that "
+        "is more like the data would resolve the slope"
+    )
+
+
+def _misfit(fit: FitCheck) -> str:
+    if fit.ratio > 1:
+        meaning = (
+            "The draws are as narrow as if the model held, so their intervals are too "
+            "short. A likelihood with heavier tails, overdispersion or the covariates "
+            "that are missing would account for it. With robust=True, "
+            "dpjax.numpyro.sample gives intervals as wide as the records show"
+        )
+    else:
+        meaning = (
+            "The draws are as wide as if the model held, so their intervals are too "
+            "long. A likelihood that varies less would account for it"
+        )
+    return (
+        "the model does not fit the records. If it held, so much would come of noise "
+        f"and chance in less than one of 1000 fits. {meaning}"
+    )

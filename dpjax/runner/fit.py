@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from dpjax import privacy
+from dpjax import caller, privacy
 from dpjax.algorithm import Algorithm, in_full_precision
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
@@ -17,6 +17,7 @@ from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.quietest_sum import is_quieter, mixed_norm_sum, quietest_sum
 from dpjax.runner import checkpoint as checkpoints
+from dpjax.runner import checks
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.hashes import digest
 from dpjax.runner.messages import say
@@ -67,6 +68,11 @@ def fit(
     ------
     ValueError, TypeError, BudgetError, CheckpointError
         As in `dpjax.run`; or if there are too many draws, before the fit is made.
+
+    Warns
+    -----
+    UserWarning
+        If a check of the fit fails that has `Check.is_warned`.
     """
     num_draws = check_count("num_draws", num_draws)
     num_chains = check_count("num_chains", num_chains)
@@ -109,6 +115,9 @@ def fit(
         raise
     if verbose:
         say(known)
+    for check in checks.of_fit(known):
+        if check.is_warned and not check.is_fine:
+            caller.warn(str(check))
 
     def chains(leaf):
         return np.reshape(leaf, (num_chains, num_draws, *leaf.shape[1:]))

@@ -11,14 +11,13 @@ from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
 from dpjax.privacy.events import check_events
-from dpjax.privacy.shown import rounded_up
 from dpjax.privacy.validate import check_count
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import processes
 from dpjax.runner.check import made
 from dpjax.runner.hashes import digest
 from dpjax.runner.run import cost_of, total_epsilon
-from dpjax.runner.statement import RELATIONS, listed
+from dpjax.runner.statement import listed, spent
 
 __all__ = ["Reserved", "reserve"]
 
@@ -43,10 +42,9 @@ class Reserved(NamedTuple):
     accountant: str
 
     def __str__(self):
-        relation = RELATIONS[self.neighboring_relation]
+        cost = spent(self.epsilon, self.delta, self.neighboring_relation)
         return (
-            f"all planned runs together: epsilon = {rounded_up(self.epsilon)} at delta "
-            f"= {rounded_up(self.delta, 3)} ({relation})\nreserved: {self.events}\n"
+            f"all planned runs together: {cost}\nreserved: {self.events}\n"
             f"accountant: {self.accountant}"
         )
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from dpjax import privacy
 from dpjax.privacy.shown import rounded_up
 
-__all__ = ["RELATIONS", "PrivacyStatement", "listed"]
+__all__ = ["PrivacyStatement", "listed", "spent"]
 
 MAX_LISTED_EVENTS = 8
 """Kinds of events that a statement lists; of more, only the first and the last."""
@@ -124,18 +124,23 @@ class PrivacyStatement(NamedTuple):
                 f"{self.num_chains} chains x {self.num_steps} steps without a budget: "
                 "NOT PRIVATE"
             )
-        relation = RELATIONS[self.neighboring_relation]
+        cost = spent(self.epsilon, self.delta, self.neighboring_relation)
         length, alone = "one step", ""
         if self.num_chains * self.num_steps > 1:
             length = f"{self.num_chains} chains x {self.num_steps} steps"
         if self.epsilon_per_chain < self.epsilon:
             alone = f", {rounded_up(self.epsilon_per_chain)} for one chain alone"
         return (
-            f"{length}: epsilon = {rounded_up(self.epsilon)} at delta = "
-            f"{rounded_up(self.delta, 3)} ({relation}){alone}\n"
-            f"released: {self.events}\naccountant: {self.accountant}; "
-            f"randomness: {self.randomness}"
+            f"{length}: {cost}{alone}\nreleased: {self.events}\n"
+            f"accountant: {self.accountant}; randomness: {self.randomness}"
         )
+
+
+def spent(epsilon: float, delta: float, neighboring_relation: str) -> str:
+    """A cost as text: epsilon and delta, rounded up, and the relation in words."""
+    most = "more than 500" if epsilon == math.inf else rounded_up(epsilon)
+    relation = RELATIONS[neighboring_relation]
+    return f"epsilon = {most} at delta = {rounded_up(delta, 3)} ({relation})"
 
 
 def listed(events) -> str:

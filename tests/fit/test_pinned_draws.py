@@ -91,7 +91,7 @@ def test_effects_of_unknown_scale_are_those_of_quadrature(seen):
     mean, sd = moments(seen)
     assert np.abs((np.mean(found, 0) - mean) / sd).max() < 0.12
     np.testing.assert_allclose(np.std(found, 0) / sd, 1, atol=0.1)
-    assert known.num_directions == NUM_EFFECTS
+    assert known.num_directions == NUM_EFFECTS and known.r_hat < 1.1
     # Without noise, the variance of what the records say is that of the scatter alone.
     of_noise = NOISE_SD**2 / SLOPE
     assert 0.1 * of_noise < known.position_error**2 < 2 * of_noise

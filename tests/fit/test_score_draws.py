@@ -15,6 +15,7 @@ from dpjax.fit.normal_laws import PriorLaw, laws_of
 from dpjax.fit.released import Released
 from dpjax.fit.score_draws import draws, evidence_of
 from dpjax.fit.slopes import LEVEL_SD, MEDIAN_SPREAD, SPREAD_SD, slopes
+from dpjax.runner.checks import of_fit
 
 DIM, NUM_RECORDS = 3, 2000
 PRIOR_SD = 20.0
@@ -110,14 +111,13 @@ def test_a_second_fit_compiles_nothing(compilations):
 
 def test_where_nothing_is_resolved_the_draws_are_the_priors():
     found = released(SLOPE, 100.0, 1000.0, np.zeros(DIM), 0)
-    with pytest.warns(
-        UserWarning, match="times as many records or as large an epsilon"
-    ):
-        y, known = drawn(found)
+    y, known = drawn(found)
     # Standard errors of 4000 draws are .016 and .011: six of them.
     assert np.abs(np.mean(y, 0)).max() < 0.1 * PRIOR_SD
     np.testing.assert_allclose(np.std(y, 0) / PRIOR_SD, 1, atol=0.07)
     assert known.resolution < 0.5 and known.records < 0.01
+    (check,) = (each for each in of_fit(known) if not each.is_fine and each.is_warned)
+    assert "times as many records or as large an epsilon" in check.advice
 
 
 @pytest.mark.thorough
@@ -164,14 +164,12 @@ def test_effects_of_unknown_scale_are_those_of_quadrature(seen):
     np.testing.assert_allclose(np.std(y, 0) / sd, 1, atol=0.1)
 
 
-def test_what_is_more_than_noise_and_chance_is_warned_of():
-    for excess, meaning in ((175.0, "too short"), (-175.0, "too long")):
+def test_a_model_holds_within_noise_and_chance():
+    for excess in (175.0, -175.0):
         check = FitCheck.of(excess, 40.0, 900.0, 900.0)
         assert check == pytest.approx((1 + excess / 900, 50 / 900))
-        with pytest.warns(UserWarning, match=f"does not fit the records.*{meaning}"):
-            check.warn()
-        # Warnings are errors here.
-        FitCheck.of(0.9 * excess, 40.0, 900.0, 900.0).warn()
+        assert not check.holds
+        assert FitCheck.of(0.9 * excess, 40.0, 900.0, 900.0).holds
 
 
 @pytest.mark.thorough

@@ -58,7 +58,7 @@ def fits(target):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:the releases do not tell")
+@pytest.mark.filterwarnings("ignore:curvature over its noise")
 @pytest.mark.parametrize("kind", ["alike", "heavy"])
 def test_draws_are_not_sure_of_what_is_wrong(kind):
     """The centre of the draws is off by less than 7 of their standard deviations.
@@ -110,7 +110,7 @@ def assert_priors(draws, prior_sd):
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:the releases do not tell")
+@pytest.mark.filterwarnings("ignore:curvature over its noise")
 def test_a_group_that_only_the_example_has_keeps_its_prior():
     def model(group, y):
         with numpyro.plate("groups", 8):
@@ -127,7 +127,7 @@ def test_a_group_that_only_the_example_has_keeps_its_prior():
 
 
 @pytest.mark.thorough
-@pytest.mark.filterwarnings("ignore:the releases do not tell")
+@pytest.mark.filterwarnings("ignore:curvature over its noise")
 def test_a_level_that_only_the_example_has_keeps_what_the_prior_says():
     """Without records of the first level, effects of the others have no reference."""
 

@@ -73,7 +73,10 @@ def test_fits_that_differ_are_no_chains_that_have_not_mixed():
         (dict(prior=0.6), "width due to the prior"),
         (dict(resolution=0.1), "curvature over its noise"),
         (dict(clipped=0.95), "records clipped"),
+        (dict(is_near=False), "place of the scores"),
+        (dict(r_hat=1.2), "agreement of the chains that draw"),
         (dict(fit_check=FitCheck(1.2, 0.02)), "variation of the records"),
+        (dict(fit_check=FitCheck(0.8, 0.02)), "variation of the records"),
         (dict(fit_check=FitCheck(1.2, 0.02), is_robust=True), None),
     ],
 )

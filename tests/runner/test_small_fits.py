@@ -1,4 +1,4 @@
-"""A fit of whole records that could not find its parameters is refused."""
+"""Fits of whole records that are refused, and one that is warned of."""
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +8,14 @@ import dpjax
 
 
 def target(num_records):
+    return target_of(jnp.zeros((num_records, 2)))
+
+
+def target_of(records):
     return dpjax.Posterior(
         lambda theta: -0.5 * jnp.sum(theta**2) / 100,
         lambda theta, record: -0.5 * jnp.sum((record - theta) ** 2),
-        jnp.zeros((num_records, 2)),
+        records,
     )
 
 
@@ -63,3 +67,17 @@ def test_too_many_draws_are_refused_before_the_fit_is_paid_for(tmp_path):
             verbose=False,
         )
     assert not ledger.exists()
+
+
+@pytest.mark.thorough
+def test_a_model_that_does_not_fit_is_warned_of():
+    records = 3 * jax.random.normal(jax.random.key(0), (5000, 2))
+    with pytest.warns(UserWarning, match="variation of .*intervals are too short"):
+        dpjax.sample(
+            target_of(records),
+            simulate,
+            prior,
+            budget=dpjax.Budget(4.0, 1e-6),
+            verbose=False,
+            unsafe_key=jax.random.key(1),
+        )
