@@ -85,7 +85,7 @@ def main(arguments=None) -> int:
                 print(compared(options.first, options.second))
                 return 0
             if options.command == "ledger":
-                print(spending(options.ledger, options.delta, options.epsilon))
+                print(spending(options.ledgers, options.delta, options.epsilon))
                 return 0
             if options.command == "schema":
                 if options.unsafe_check is None:
@@ -235,10 +235,11 @@ def _parser() -> argparse.ArgumentParser:
     show = _command(
         ledger.add_subparsers(dest="action", required=True),
         "show",
-        "list the runs of a ledger, what they spent and what is left",
+        "list the runs of a ledger, what they spent and what is left; of several "
+        "ledgers, about the same people, also what all of them spent together",
         example,
     )
-    _path(show, "ledger", "such as records.csv.ledger.jsonl")
+    _path(show, "ledgers", "such as records.csv.ledger.jsonl", nargs="+")
     show.add_argument("--epsilon", type=float, help="a budget, to say what is left")
     show.add_argument(
         "--delta", type=float, default=SHOWN_DELTA, help="default %(default)s"
@@ -252,9 +253,9 @@ def _command(commands, name: str, meaning: str, example: str):
     )
 
 
-def _path(command, name: str, meaning: str, kind=shtab.FILE) -> None:
+def _path(command, name: str, meaning: str, kind=shtab.FILE, **options) -> None:
     """Add an argument that is a path, so that shells complete it."""
-    argument: Any = command.add_argument(name, help=meaning)
+    argument: Any = command.add_argument(name, help=meaning, **options)
     argument.complete = kind
 
 
@@ -339,37 +340,60 @@ def compared(first, second) -> str:
     return "\n".join([*runs, table.to_string(float_format="{:.4g}".format)])
 
 
-def spending(path, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> str:
-    """The runs of a ledger and the epsilon that they spent, as text.
+def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) -> str:
+    """The runs of ledgers and the epsilon that they spent, as text.
 
     Parameters
     ----------
-    path
-        The file of the ledger.
+    paths
+        The files of the ledgers. Several of them are about the same people, such as
+        those of a data file before and after it was corrected. What they spent together
+        is told as well.
     delta
         The delta at which epsilon is stated.
     epsilon
         If it is given, the text says what is left of the budget of this epsilon and
-        `delta`.
+        `delta`, after all that the ledgers spent.
 
     Raises
     ------
     LedgerError
         As `dpjax.runner.ledger.entries` does.
     ValueError
-        If delta or epsilon is out of range.
+        If delta or epsilon is out of range, or the ledgers have several neighbouring
+        relations.
+
+    Notes
+    -----
+    The rule by which the runs of all ledgers add up is that of the oldest one, as it
+    was fixed before any output was seen.
     """
-    (rule, runs, planned), entries = ledgers.entries(path)
+    read = [(path, *ledgers.entries(path)) for path in paths]
+    read.sort(key=lambda each: each[2][0].time)
+    rule = read[0][1].rule
     assert rule is not None
-    num_runs = sum(not entry.is_plan for entry in entries)
-    lines = [f"{path}: {num_runs} runs, neighbours: {entries[0].relation}"]
-    for entry in entries:
-        marks = " (plan)" * entry.is_plan + " (unsafe key)" * entry.unsafe_key
-        lines.append(f"{entry.time}{marks}  {listed(entry.events)}")
-    if planned:
-        lines.append(f"left of the plan: {listed(planned.items())}")
-    spent = rule.epsilon(runs, delta)
-    lines.append(f"spent so far: epsilon = {rounded_up(spent)} at delta = {delta:g}")
+    lines, runs = [], []
+    for path, spent, entries in read:
+        num_runs = sum(not entry.is_plan for entry in entries)
+        lines.append(f"{path}: {num_runs} runs, neighbours: {entries[0].relation}")
+        for entry in entries:
+            marks = " (plan)" * entry.is_plan + " (unsafe key)" * entry.unsafe_key
+            lines.append(f"{entry.time}{marks}  {listed(entry.events)}")
+        if spent.left:
+            lines.append(f"left of the plan: {listed(spent.left.items())}")
+        assert spent.rule is not None
+        found = rounded_up(spent.rule.epsilon(spent.runs, delta))
+        lines.append(f"spent so far: epsilon = {found} at delta = {delta:g}")
+        runs += spent.runs
+    if len(paths) > 1:
+        relations = {entries[0].relation for _, _, entries in read}
+        if len(relations) > 1:
+            raise ValueError(f"costs for {' and '.join(relations)} do not add up")
+        found = rounded_up(rule.epsilon(runs, delta))
+        lines.append(
+            "spent in all of these ledgers, if they are about the same people: "
+            f"epsilon = {found} at delta = {delta:g}"
+        )
     if len(runs) > 1:
         lines.append(
             "if a run was chosen in view of those before it, state the budget that all "

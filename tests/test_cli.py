@@ -11,6 +11,8 @@ import signal
 import subprocess
 import sys
 import time
+import types
+from datetime import UTC, datetime
 from pathlib import Path
 
 import arviz
@@ -23,6 +25,7 @@ from dpjax import bounds, cli, config, fisher, privacy, proposals
 from dpjax.adaptation import adapted
 from dpjax.config import data, model
 from dpjax.models.banana import FisherInformation
+from dpjax.privacy.shown import rounded_up
 from dpjax.runner import checkpoint, ledger, loop
 from tests.tiers import tiered
 
@@ -268,6 +271,39 @@ def test_ledger_show_says_what_is_spent_and_left(tmp_path, capsys):
     assert capsys.readouterr().out.endswith("delta = 1e-06: nothing\n")
     assert cli.main(["ledger", "show", str(tmp_path / "no")]) == 1
     assert "there is no ledger" in capsys.readouterr().err
+
+
+def test_ledgers_about_the_same_people_add_up(tmp_path, capsys, monkeypatch):
+    days = (datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3))
+    clock = types.SimpleNamespace(now=lambda zone: next(days))
+    monkeypatch.setattr(ledger, "datetime", clock)
+    budget, noise = privacy.Budget(2.0, 1e-5), privacy.GaussianRelease(4.0)
+    rule = privacy.AdaptiveRule.renyi([(noise, 1)], budget)
+    paths = [str(tmp_path / name) for name in ("old", "new", "blanks")]
+    relations = ["REPLACE_ONE", "REPLACE_ONE", "REPLACE_SPECIAL"]
+    for path, relation in zip(paths, relations, strict=True):
+        ledger.reserve(
+            path,
+            [(noise, 1)],
+            relation,
+            lambda spent: None,
+            rule=rule,
+            data_fn=lambda: b"data",
+            nonce_fn=lambda state: f"{state}0a",
+        )
+        # The rule that counts is that of the oldest ledger.
+        rule = privacy.AdaptiveRule(2.0, 0.0)
+    show = ["ledger", "show", "--delta", "1e-5", "--epsilon", "9"]
+    assert cli.main([*show, paths[1], paths[0]]) == 0
+    *_, together, _, left = capsys.readouterr().out.splitlines()
+    runs = 2 * [[(noise, 1)]]
+    oldest = ledger.read(paths[0], "REPLACE_ONE").rule
+    epsilon = rounded_up(oldest.epsilon(runs, 1e-5))
+    assert together.endswith(f"same people: epsilon = {epsilon} at delta = 1e-05")
+    least = oldest.least_noise(runs, privacy.Budget(9.0, 1e-5))
+    assert f"noise multiplier {least:.3g}" in left
+    assert cli.main([*show, *paths[1:]]) == 1
+    assert "REPLACE_SPECIAL" in capsys.readouterr().err
 
 
 def test_a_seed_is_called_unsafe(toml, capsys):

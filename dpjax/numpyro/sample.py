@@ -166,10 +166,12 @@ def sample(
         Before anything is spent, if no record of the example depends on some component
         of a latent, such as the effect of a group; or, where `dpjax.fit.score_fit`
         makes the fit, if the budget is too small for the number of records and
-        parameters. After the fit, if noise hides what the records say in some
-        direction. Draws allow for a small budget and for noise: they are wide. Also
-        after the fit, if the records vary otherwise than the model says, by more than
-        noise and chance explain. Only robust draws allow for that.
+        parameters. After the fit, if a check of it fails that `Fit.checks` lists with
+        `is_warned`: if noise hides what the records say in some direction, which the
+        draws allow for, as they do for a small budget: they are wide; if the scores
+        lead far from where they were released, or chains that draw from the fit differ;
+        or if the records vary otherwise than the model says, by more than noise and
+        chance explain, which only robust draws allow for.
     """
     check_key(unsafe_key)
     check_budget(budget)

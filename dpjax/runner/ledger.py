@@ -290,7 +290,7 @@ def reserve(
                 "share the ledger of its file: for records.csv, name "
                 f"ledger='records.csv{BESIDE}'. If mistakes in the records were "
                 "corrected since, begin a new ledger for the new file and keep the old "
-                "one: for the same people, the epsilons of both add up"
+                "one: `dpjax ledger show OLD NEW` says what both spent"
             )
         if _head(path) != _entry(whole):
             # It may be one line behind, and must not fall two behind.

@@ -107,7 +107,7 @@ def test_planned_runs_come_in_any_order_and_are_not_charged_again(posterior, pat
     last = go(posterior, path, WALK, None, 50).statement
     assert last.num_steps == 2 and spent(path) == before
     (event, _), *_ = cost(posterior, WALK, 1, 1)
-    shown = spending(path, BUDGET.delta)
+    shown = spending([path], BUDGET.delta)
     assert "2 runs" in shown and f"(plan)  140 x {event}" in shown
     assert f"left of the plan: 40 x {event}\nspent so far" in shown
     assert f"epsilon = {before:.4g} at" in shown
