@@ -1,5 +1,8 @@
 """Programs of equal text are compiled once, and functions are traced in every call."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -128,3 +131,30 @@ def test_functions_are_evaluated_as_one_program_within_a_trace_too(compilations)
     assert len(compilations) == 1
     assert found[0] == pytest.approx(draws(1.5)) and len(compilations) == 1
     assert found[0] == pytest.approx(draws(3.0) / 2) and len(compilations) == 2
+
+
+SOLVES = """
+import jax
+import jax.numpy as jnp
+from dpjax.compiled import compiled
+
+def solves(matrices, vectors):
+    def step(total, _):
+        right = (jnp.sin(vectors + k + total) for k in range(6))
+        found = (
+            jax.scipy.linalg.solve_triangular((1 + k) * matrices, one, lower=True)
+            for k, one in enumerate(right)
+        )
+        return total + 1e-9 * sum(map(jnp.sum, found)), None
+
+    return jax.lax.scan(step, 0.0, length=10)[0]
+
+matrices, vectors = jnp.tile(5 * jnp.eye(3), (64, 1, 1)), jnp.ones((64, 3, 2000))
+print(compiled(solves, matrices, vectors)(matrices, vectors))
+"""
+
+
+def test_calls_of_lapack_do_not_wait_for_each_other():
+    """With JAX 0.10 on two cores, the program of `jax.jit` waits for ever."""
+    command = [sys.executable, "-c", SOLVES]
+    assert float(subprocess.check_output(command, timeout=120)) > 0

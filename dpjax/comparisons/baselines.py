@@ -10,6 +10,7 @@ import blackjax
 import jax
 import numpy as np
 
+from dpjax.compiled import IN_TURN
 from dpjax.posterior import Posterior
 from dpjax.runner.results import Run
 from dpjax.runner.statement import PrivacyStatement
@@ -110,7 +111,7 @@ def _run(rng_key, posterior, num_steps, initial_position, start) -> Run:
 
     # The posterior is an argument, so that its data are not compiled into the program
     # as constants.
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=IN_TURN)
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def sample(posterior, position, rng_key):
         start_key, step_key = jax.random.split(rng_key)

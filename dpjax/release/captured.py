@@ -37,7 +37,7 @@ from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from dpjax.posterior import Posterior
-from dpjax.release import separate, taint
+from dpjax.release import taint
 from dpjax.release.traced import parts
 
 __all__ = [
@@ -371,8 +371,6 @@ def _check(
     # JAX keeps traces by function. If this one was traced before, its variables may
     # have had other values, so a new function is traced.
     program = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
-    if kind == "loglikelihood_fn":
-        separate.check_batching(program, kind)
     held += [
         (f"a constant of shape {np.shape(value)}", value)
         for value in constants(program)

@@ -18,13 +18,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from dpjax.posterior import Posterior
-from dpjax.release import on_disk
+from dpjax.release import on_disk, separate
 from dpjax.release.clip_bounds import MAX_RECORDS
 from dpjax.release.exact_sums import GRID, exact_sum, sum_over_records, wide
-from dpjax.release.sealed import alone, opened
+from dpjax.release.sealed import opened
 from dpjax.release.taint import remembered, summed
 
-__all__ = ["batch_moments", "log_ratio_sum", "remember"]
+__all__ = ["batch_moments", "log_ratio_sum", "loglikelihoods", "remember"]
 
 MIN_REMEMBERED_SIZE = 16
 """The fewest numbers in a record with which remembering its log-likelihood saves time.
@@ -59,7 +59,7 @@ def remember(posterior: Posterior, position) -> jax.Array | None:
     is_large = posterior.num_records > MAX_REMEMBERED or on_disk.is_any(data)
     if _record_size(posterior) < MIN_REMEMBERED_SIZE or is_large:
         return None
-    return remembered(_evaluate(posterior, position, data))
+    return remembered(loglikelihoods(posterior, position, data))
 
 
 def _record_size(posterior) -> int:
@@ -74,8 +74,21 @@ def _block_size(posterior) -> int:
     return min(BLOCK, max(CACHED // max(_record_size(posterior), 8), 1))
 
 
-def _evaluate(posterior, position, records):
-    return jax.vmap(alone(posterior.loglikelihood_fn), (None, 0))(position, records)
+def loglikelihoods(posterior: Posterior, position, records) -> jax.Array:
+    """Log-likelihoods at `position` of m records, ``(m,)``. Secret.
+
+    Raises
+    ------
+    ValueError
+        As `dpjax.release.separate.program_of`.
+    """
+    record = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), records
+    )
+    evaluate, _ = separate.program_of(
+        posterior.loglikelihood_fn, "loglikelihood_fn", position, record
+    )
+    return jax.vmap(evaluate, (None, 0))(position, records)
 
 
 def log_ratio_sum(
@@ -121,14 +134,14 @@ def log_ratio_sum(
     if memory is None:
 
         def sums(records, numbers, is_new):
-            new = _evaluate(posterior, proposed, records)
-            old = _evaluate(posterior, position, records)
+            new = loglikelihoods(posterior, proposed, records)
+            old = loglikelihoods(posterior, position, records)
             cells = _cells(new - old, clip_bound)
             return exact_sum(jnp.where(is_new, cells, 0.0))
 
         total = sum_over_records(sums, data, _block_size(posterior))
     else:
-        new = _evaluate(posterior, proposed, data)
+        new = loglikelihoods(posterior, proposed, data)
         total, memory = exact_sum(_cells(new - memory, clip_bound)), new
     with jax.enable_x64(True):
         return summed(total * _unit(clip_bound)), memory
@@ -169,8 +182,8 @@ def batch_moments(
             f"a batch of {size} records has no exact sum of squares; the most is 2^20"
         )
     batch = on_disk.rows(opened(posterior), indices)
-    new = _evaluate(posterior, proposed, batch)
-    cells = _cells(new - _evaluate(posterior, position, batch), clip_bound)
+    new = loglikelihoods(posterior, proposed, batch)
+    cells = _cells(new - loglikelihoods(posterior, position, batch), clip_bound)
     with jax.enable_x64(True):
         cells = cells.astype(jnp.float64)
         mean = jnp.sum(cells) / size

@@ -32,7 +32,8 @@ import jax.numpy as jnp
 from dpjax.posterior import Posterior
 from dpjax.random.batches import Arrivals
 from dpjax.release import on_disk
-from dpjax.release.sealed import alone, opened
+from dpjax.release.log_ratios import loglikelihoods
+from dpjax.release.sealed import opened
 from dpjax.release.taint import summed
 
 __all__ = ["poisson_log_ratio", "thinning"]
@@ -72,8 +73,8 @@ def poisson_log_ratio(
     and odds 1 + H / k. Nothing is released here.
     """
     batch = on_disk.rows(opened(posterior), drawn.indices)
-    evaluate = jax.vmap(alone(posterior.loglikelihood_fn), (None, 0))
-    ratio = evaluate(proposed, batch) - evaluate(position, batch)
+    new = loglikelihoods(posterior, proposed, batch)
+    ratio = new - loglikelihoods(posterior, position, batch)
     with jax.enable_x64(True):
         ratio = posterior.tempering * ratio.astype(jnp.float64) - centre
         threshold, weight = thinning(ratio, half_range, base_rate, rate)

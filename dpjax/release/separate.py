@@ -4,27 +4,38 @@ The sensitivity of a sum rests on one record changing one term. A kernel evaluat
 function of one record on many by `jax.vmap`, which computes with every record by
 itself. There are three exceptions:
 
-- A function with a rule of its own for batches (`jax.custom_batching.custom_vmap`) sees
-  all records of a batch.
+- A function with a rule of its own for batches sees all records of a batch. It has one
+  by `jax.custom_batching.custom_vmap`, or by a primitive that is not of JAX, such as
+  those in which Equinox asks whether any loop of a batch goes on.
 - Given many keys of a random generator other than threefry, JAX draws the numbers of
   all from the first key.
 - The incomplete beta function, of which distribution functions like Student's are made,
   is iterated for all records until the slowest has converged, which changes the last
   digits of the others.
 
-`check_batching` refuses the first, and `why_not` the other two. `why_not` also refuses
+`program_of` refuses the first, and `why_not` the other two. `why_not` also refuses
 two operations that could publish records in another way: writing to a mutable array
 takes values out of sight of `dpjax.release.taint`, and LAPACK prints a line where the
 fast method for singular values meets an infinite number.
 """
 
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import batching
 
+from dpjax.release.sealed import alone
 from dpjax.release.traced import equations
 
-__all__ = ["check_batching", "why_not"]
+__all__ = ["program_of", "why_not"]
+
+OWN_RULES = {"custom_vmap_call", "call_hi_primitive", "call_hi_primitive_linearized"}
+"""Primitives of JAX that call a rule for batches which the user wrote."""
 
 RANDOM_BITS = "rng_bit_generator"
 """The primitive of which random generators other than threefry are made."""
@@ -32,28 +43,62 @@ RANDOM_BITS = "rng_bit_generator"
 INCOMPLETE_BETA = "regularized_incomplete_beta"
 
 
-def check_batching(program: ClosedJaxpr | Jaxpr, kind: str) -> None:
-    """Refuse a program of one record that brings its own rule for batches.
+def program_of(function: Callable, kind: str, *arguments) -> tuple[Callable, Any]:
+    """A function of one record, to be evaluated on many records by `jax.vmap`.
+
+    The function is traced here, and its program is searched. It is this program that is
+    evaluated: `function` is not called again.
 
     Parameters
     ----------
-    program
-        A traced function of one record.
+    function
+        A function of one record. It may not open the records of a posterior.
     kind
         What the message calls it.
+    arguments
+        Arguments, or their shapes and dtypes.
+
+    Returns
+    -------
+    The function, and the shapes and dtypes of what it returns.
 
     Raises
     ------
     ValueError
-        If the program, or one inside it, has a `jax.custom_batching.custom_vmap`.
+        If the program has a rule of its own for batches.
     """
+    program, shapes = jax.make_jaxpr(alone(function), return_shape=True)(*arguments)
     for eqn in equations(program):
-        if eqn.primitive.name == "custom_vmap_call":
+        name = eqn.primitive.name
+        if name in OWN_RULES or not _is_of_jax(eqn.primitive):
             raise ValueError(
                 f"{kind} has a rule of its own for batches, of custom_vmap or "
-                "sequential_vmap in jax.custom_batching, in which one record could "
-                "change what others add: take it out of the model"
+                "sequential_vmap in jax.custom_batching, or of the primitive "
+                f"{name!r} of a library, in which one record could change what "
+                "others add: take it out of the model"
             )
+    run, structure = jaxpr_as_fun(program), jax.tree.structure(shapes)
+
+    def evaluate(*arguments):
+        return jax.tree.unflatten(structure, run(*jax.tree.leaves(arguments)))
+
+    return evaluate, shapes
+
+
+@functools.cache
+def _is_of_jax(primitive: Primitive) -> bool:
+    """Whether JAX wrote the rule by which a primitive is evaluated on a batch."""
+    waiting: list[Any] = [batching.fancy_primitive_batchers.get(primitive)]
+    while waiting:
+        rule = waiting.pop()
+        if isinstance(rule, functools.partial):
+            waiting += [rule.func, *rule.args]
+        elif isinstance(rule, types.FunctionType):
+            if rule.__module__.partition(".")[0] != "jax":
+                return False
+            # JAX keeps most rules within functions of its own.
+            waiting += [cell.cell_contents for cell in rule.__closure__ or ()]
+    return True
 
 
 def why_not(eqn, inputs: list[bool]) -> str:

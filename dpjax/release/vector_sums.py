@@ -31,7 +31,7 @@ from dpjax.release.exact_sums import (
 )
 from dpjax.release.gradient_parts import Outer, whole
 from dpjax.release.mixed_norm import MixedNorm
-from dpjax.release.sealed import alone, opened
+from dpjax.release.sealed import opened
 from dpjax.release.taint import summed
 
 __all__ = ["shape_of", "vector_sum"]
@@ -65,21 +65,21 @@ def shape_of(posterior: Posterior, contribution_fn: Callable, rng_key=None):
     def vectors(*arguments):
         return jax.tree.map(whole, contribution_fn(*arguments), is_leaf=_is_outer)
 
-    return _shapes(posterior, vectors, rng_key)
+    return _program_of(posterior, vectors, rng_key)[1]
 
 
-def _shapes(posterior, contribution_fn, rng_key):
+def _program_of(posterior, contribution_fn, rng_key):
+    """`separate.program_of` for what one record adds to a sum."""
+
     def one(leaf):
         dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
         return jax.ShapeDtypeStruct(leaf.shape[1:], dtype)
 
     record = jax.tree.map(one, posterior.data)
     keys = [] if rng_key is None else [rng_key]
-    program, shapes = jax.make_jaxpr(alone(contribution_fn), return_shape=True)(
-        record, *keys
+    return separate.program_of(
+        contribution_fn, "what a record adds to a sum", record, *keys
     )
-    separate.check_batching(program, "what a record adds to a sum")
-    return shapes
 
 
 def _is_outer(part) -> bool:
@@ -143,11 +143,9 @@ def vector_sum(
     if num_rows > MAX_RECORDS:
         raise ValueError("sums over more than 2^30 records are not exact: sample them")
     data = opened(posterior)
+    contribution_fn, shapes = _program_of(posterior, contribution_fn, rng_key)
     # The size of each part; of a product, the sizes of its weights and its direction.
-    sizes = [
-        [leaf.size for leaf in jax.tree.leaves(part)]
-        for part in _leaves(_shapes(posterior, contribution_fn, rng_key))
-    ]
+    sizes = [[leaf.size for leaf in jax.tree.leaves(part)] for part in _leaves(shapes)]
     # If `gradient_parts` returns a few components one by one, XLA fuses them into one
     # pass over the records. A vector that comes whole is stored, with records first.
     is_fused = 1 < len(sizes) <= MAX_RECOMPUTED_PIECES and sizes == [[1]] * len(sizes)
@@ -162,7 +160,7 @@ def vector_sum(
         arguments = [records]
         if rng_key is not None:
             arguments.append(jax.vmap(jax.random.fold_in, (None, 0))(rng_key, indices))
-        parts = _leaves(jax.vmap(alone(contribution_fn))(*arguments))
+        parts = _leaves(jax.vmap(contribution_fn)(*arguments))
         vectors, units = zip(*(_clipped(part) for part in parts), strict=True)
         vectors = [vector.T if axis == 0 else vector for vector in vectors]
         cells = clip_to_grid(vectors, is_new, l2_clip_norm, axis, norm)

@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.custom_batching import custom_vmap
+from jax.extend.core import Primitive
+from jax.interpreters import batching
 
 import dpjax
+from dpjax.release import log_ratios
 from dpjax.release.vector_sums import vector_sum
 from dpjax.runner.program import check_algorithm
 
@@ -85,7 +88,15 @@ def centred(x):
 
 @centred.def_vmap
 def _(axis_size, in_batched, x):
-    return x - jnp.mean(x, axis=0), True
+    return x - jnp.mean(x, axis=0, keepdims=True), True
+
+
+largest_p = Primitive("largest")
+largest_p.def_abstract_eval(lambda x: x)
+batching.primitive_batchers[largest_p] = lambda values, axes: (
+    jnp.full_like(values[0], jnp.max(values[0])),
+    0,
+)
 
 
 @jax.custom_vjp
@@ -107,10 +118,30 @@ with_a_gradient.defvjp(
     [
         (BARKER, lambda position, record: -jnp.sum((centred(record) - position) ** 2)),
         (SGLD, with_a_gradient),
+        (BARKER, lambda position, record: -jnp.sum(largest_p.bind(record) * position)),
     ],
-    ids=["of the likelihood", "of its derivative"],
+    ids=["of the likelihood", "of its derivative", "of a primitive"],
 )
 def test_rules_for_batches_are_refused(algorithm_fn, loglikelihood):
     data = np.zeros((NUM_RECORDS, 1), np.float32)
     with pytest.raises(ValueError, match="a rule of its own for batches"):
         check(algorithm_fn, loglikelihood, data)
+
+
+def test_the_program_that_is_searched_is_evaluated():
+    """A function that would do otherwise on a batch is not called on one."""
+
+    def square(position, record):
+        is_batch = (
+            isinstance(record, jax.core.Tracer) and "Batch" in type(record).__name__
+        )
+        return jnp.sum(((centred(record) if is_batch else record) - position) ** 2)
+
+    data = np.arange(NUM_RECORDS, dtype=np.float32)[:, None] / NUM_RECORDS
+    position, squares = jnp.zeros(1), data[:, 0] ** 2
+    assert np.any(jax.vmap(square, (None, 0))(position, data) != squares)
+    posterior = dpjax.Posterior(logprior, square, data)
+    found = log_ratios.loglikelihoods(posterior, position, data)
+    np.testing.assert_array_equal(found, squares)
+    found = vector_sum(posterior, functools.partial(square, position), 1.0)
+    assert found[0] == np.sum(np.trunc(squares * 2**16)) * 2**16
