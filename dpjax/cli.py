@@ -30,6 +30,7 @@ from dpjax.runner.plan import EPSILONS, Plan, plan
 from dpjax.runner.results import Fit, load
 from dpjax.runner.run import run
 from dpjax.runner.signals import Stopped, deferred, raised
+from dpjax.runner.spread import spread
 from dpjax.runner.statement import listed
 
 __all__ = [
@@ -452,8 +453,8 @@ def write_run(job: config.Job, out: Path) -> None:
     """
     with processes.agreed():
         posterior, names, test = job.load()
-        if processes.are_many():
-            posterior = processes.spread(posterior)
+    if processes.are_many():
+        posterior = spread(posterior)
     ledger = job.run["ledger"] or out / "ledger.jsonl"
 
     def prepare():

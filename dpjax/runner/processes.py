@@ -11,7 +11,6 @@ memory of one process.
 
 import contextlib
 import contextvars
-import dataclasses
 import json
 import os
 import struct
@@ -22,10 +21,6 @@ from typing import NoReturn
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh
-
-from dpjax.posterior import Posterior
-from dpjax.release import on_disk
 
 __all__ = [
     "Lost",
@@ -38,7 +33,6 @@ __all__ = [
     "is_first",
     "is_spread",
     "leave",
-    "spread",
     "watched",
 ]
 
@@ -206,33 +200,6 @@ def blocks(array) -> Iterator[np.ndarray]:
             if mine is not None:
                 block = mine[at : at + len(block)]
             yield _sent(block, device.process_index)
-
-
-def spread(posterior: Posterior) -> Posterior:
-    """The posterior with its records spread evenly over the devices of all processes.
-
-    Every process calls it with all records, and keeps its part of them.
-
-    Raises
-    ------
-    ValueError
-        If the devices do not divide the number of records.
-    """
-    mesh = Mesh(jax.devices(), "data")
-    sharding = jax.NamedSharding(mesh, jax.P("data"))
-    if posterior.num_records % mesh.size:
-        raise ValueError(
-            f"the records cannot be spread evenly over {mesh.size} devices: take a "
-            "number of processes that divides the number of records"
-        )
-
-    def part(leaf):
-        return jax.make_array_from_callback(
-            leaf.shape, sharding, lambda rows: on_disk.canonical(leaf[rows])
-        )
-
-    data = jax.tree.map(part, jax.tree.map(np.asarray, posterior.data))
-    return dataclasses.replace(posterior, data=data)
 
 
 def begin_again(

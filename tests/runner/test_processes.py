@@ -24,6 +24,7 @@ import dpjax.numpyro
 from dpjax import cli, guides
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop
+from dpjax.runner.spread import spread as spread_records
 
 ROOT = Path(dpjax.__file__).parents[1]
 BUDGET = dpjax.Budget(20.0, 1e-5)
@@ -168,6 +169,9 @@ def main(folder):
     for records in (RECORDS[:, 0], np.round(10 * RECORDS[:, 0])):
         held, all_records = records[690:710], spread(records)
         refusals.append(refused(functools.partial(holding, held, all_records)))
+    # In another order, the parts of both processes hold the same records.
+    other = dpjax.Posterior(logprior, loglikelihood, np.roll(RECORDS, 9 * process, 0))
+    refusals.append(refused(lambda: spread_records(other)))
     with mock.patch.object(loop, "sample", parted):
         refusals.append(refused(private))
     planned = dpjax.Posterior(logprior, loglikelihood, spread(RECORDS))
@@ -277,13 +281,14 @@ def test_two_processes_draw_as_one(tmp_path):
         np.testing.assert_array_equal(first[name], second[name], name)
     np.testing.assert_array_equal(first["resumed"], first["private"])
     assert np.unique(first["private"]).size > 10
-    spent, split, seeds, exact, typed, apart, damaged = first["refusals"]
+    spent, split, seeds, exact, typed, ordered, apart, damaged = first["refusals"]
     assert len(ledgers.entries(tmp_path / "plan")[1]) == 1
     assert f"BudgetError: earlier runs in {tmp_path}/ledger and this run" in spent
     assert "ValueError: data of process 1 and process 0 differ" in split
     assert "ValueError: unsafe_key of process 1 and process 0 differ" in seeds
     assert "'held', which holds entries of the data" in exact
     assert "'held', which holds entries of the data" in typed
+    assert "ValueError: records of process 1 and process 0 differ" in ordered
     assert "ValueError: draws of process 1 and process 0 differ" in apart
     assert f"LedgerError: {tmp_path}/ledger is not what {tmp_path}" in damaged
 
