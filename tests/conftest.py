@@ -19,9 +19,7 @@ jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_debug_key_reuse", X64)
 
-FASTER_GENERATOR = (
-    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1 "
-)
+IN_ONE_PIECE = "--xla_cpu_parallel_codegen_split_count=1 "
 
 # Left out in 32 bits: what these test is text, files, processes, what a program reads,
 # whether it is the same, which form a model has, or computed by NumPy and mpmath. The
@@ -96,7 +94,7 @@ def pytest_configure(config):
     # XLA reads its flags once, and stops at one that it does not know.
     is_faster = X64 or config.option.markexpr == "not thorough"
     if is_faster and jax.__version_info__[:2] == (0, 10):
-        os.environ["XLA_FLAGS"] = FASTER_GENERATOR + os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = IN_ONE_PIECE + os.environ.get("XLA_FLAGS", "")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="dpjax-programs-")
         config.add_cleanup(folder.cleanup)
