@@ -106,8 +106,10 @@ def spread(law: Any, shift):
 
 
 def _probs(mixture):
-    """Probabilities of the parts of a mixture, which lie along the leading axis."""
-    return jnp.moveaxis(jnp.asarray(mixture.mixing_distribution.probs), -1, 0)
+    """Probabilities of the parts of a mixture, ``(parts, *batch_shape)``."""
+    probs = jnp.asarray(mixture.mixing_distribution.probs)
+    shape = *mixture.batch_shape, probs.shape[-1]
+    return jnp.moveaxis(jnp.broadcast_to(probs, shape), -1, 0)
 
 
 def _expanded(x, batch_shape):

@@ -270,6 +270,18 @@ SITES = {
         32,
         SMOOTH,
     ),
+    "mixture of regressions": (
+        site(
+            lambda b, x: dist.MixtureSameFamily(
+                dist.Categorical(probs=jnp.array([0.4, 0.6])),
+                dist.Normal(jnp.stack([line(b, x), 3 + b[2] * x], -1), 1.0),
+            ),
+            3,
+            **REAL,
+        ),
+        32,
+        SMOOTH,
+    ),
     "masked": (
         site(
             lambda b, x, seen: dist.Normal(line(b, x), exp(b[2])).mask(seen),
