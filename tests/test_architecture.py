@@ -53,7 +53,6 @@ HANDED_ON = {
     "runner/check": ["inputs += [True] * len(on_disk.in_memory(posterior.data))"],
     "runner/hashes": ["found.update(block.data)"],
     "runner/processes": [
-        "data = jax.tree.map(part, jax.tree.map(np.asarray, posterior.data))",
         "parts = {shard.device: shard.data for shard in array.addressable_shards}",
     ],
     "runner/program": [
@@ -66,6 +65,10 @@ HANDED_ON = {
     "runner/run": [
         "position, record = jax.eval_shape(first, (positions, posterior.data))",
         "records = functools.cache(lambda: digest(posterior.data))",
+    ],
+    "runner/spread": [
+        "data = jax.tree.map(part, jax.tree.map(np.asarray, posterior.data))",
+        "same = dict(records=digest(posterior.data).hex())",
     ],
     "runner/trial": ["shapes = jax.tree.map(_shape, posterior.data)"],
 }
