@@ -92,9 +92,11 @@ def _is_of_jax(primitive: Primitive) -> bool:
     while waiting:
         rule = waiting.pop()
         if isinstance(rule, functools.partial):
-            waiting += [rule.func, *rule.args]
-        elif isinstance(rule, types.FunctionType):
-            if rule.__module__.partition(".")[0] != "jax":
+            waiting += [rule.func, *rule.args, *rule.keywords.values()]
+        elif callable(rule):
+            if not isinstance(rule, types.FunctionType):
+                return False
+            if rule.__globals__["__name__"].partition(".")[0] != "jax":
                 return False
             # JAX keeps most rules within functions of its own.
             waiting += [cell.cell_contents for cell in rule.__closure__ or ()]

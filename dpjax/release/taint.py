@@ -111,7 +111,8 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
         on tainted values that `separate.why_not` refuses.
     """
 
-    # A loop is followed until its carry settles, and the loops in it every time.
+    # A loop is followed several times, until its carry settles. The results are kept,
+    # or every loop inside it would be followed anew each time.
     @functools.cache
     def follow(program, inputs):
         jaxpr = getattr(program, "jaxpr", program)

@@ -12,6 +12,7 @@ from jax.interpreters import batching
 
 import dpjax
 from dpjax.release import log_ratios
+from dpjax.release.separate import _is_of_jax
 from dpjax.release.vector_sums import vector_sum
 from dpjax.runner.program import check_algorithm
 
@@ -91,12 +92,33 @@ def _(axis_size, in_batched, x):
     return x - jnp.mean(x, axis=0, keepdims=True), True
 
 
-largest_p = Primitive("largest")
-largest_p.def_abstract_eval(lambda x: x)
-batching.primitive_batchers[largest_p] = lambda values, axes: (
-    jnp.full_like(values[0], jnp.max(values[0])),
-    0,
-)
+# Before this file makes others.
+OF_JAX = list(batching.fancy_primitive_batchers)
+
+
+def largest(values, axes):
+    return jnp.full_like(values[0], jnp.max(values[0])), 0
+
+
+def primitive(rule):
+    """A primitive of no library, with this rule for batches."""
+    found = Primitive("largest")
+    found.def_abstract_eval(lambda x: x)
+    batching.primitive_batchers[found] = rule
+    return found
+
+
+class Rule:
+    def __call__(self, values, axes):
+        return largest(values, axes)
+
+
+RULES = {
+    "function": largest,
+    "partial": functools.partial(largest),
+    "object": Rule(),
+    "method": Rule().__call__,
+}
 
 
 @jax.custom_vjp
@@ -118,9 +140,8 @@ with_a_gradient.defvjp(
     [
         (BARKER, lambda position, record: -jnp.sum((centred(record) - position) ** 2)),
         (SGLD, with_a_gradient),
-        (BARKER, lambda position, record: -jnp.sum(largest_p.bind(record) * position)),
     ],
-    ids=["of the likelihood", "of its derivative", "of a primitive"],
+    ids=["of the likelihood", "of its derivative"],
 )
 def test_rules_for_batches_are_refused(algorithm_fn, loglikelihood):
     data = np.zeros((NUM_RECORDS, 1), np.float32)
@@ -128,14 +149,29 @@ def test_rules_for_batches_are_refused(algorithm_fn, loglikelihood):
         check(algorithm_fn, loglikelihood, data)
 
 
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_rules_of_other_libraries_are_refused(rule):
+    mixing = primitive(rule)
+
+    def loglikelihood(position, record):
+        return -jnp.sum(mixing.bind(record) * position)
+
+    data = np.zeros((NUM_RECORDS, 1), np.float32)
+    with pytest.raises(ValueError, match=r"a rule of its own for batches.*'largest'"):
+        check(BARKER, loglikelihood, data)
+
+
+def test_rules_of_jax_are_not_refused():
+    assert OF_JAX and all(map(_is_of_jax, OF_JAX))
+
+
 def test_the_program_that_is_searched_is_evaluated():
     """A function that would do otherwise on a batch is not called on one."""
 
     def square(position, record):
-        is_batch = (
-            isinstance(record, jax.core.Tracer) and "Batch" in type(record).__name__
-        )
-        return jnp.sum(((centred(record) if is_batch else record) - position) ** 2)
+        if "Batch" in type(record).__name__:
+            record = centred(record)
+        return jnp.sum((record - position) ** 2)
 
     data = np.arange(NUM_RECORDS, dtype=np.float32)[:, None] / NUM_RECORDS
     position, squares = jnp.zeros(1), data[:, 0] ** 2
