@@ -366,14 +366,12 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
 
     Notes
     -----
-    The rule by which the runs of all ledgers add up is that of the oldest one, as it
-    was fixed before any output was seen.
+    Runs of several ledgers add up by the rule of the oldest ledger, because no output
+    had been seen when that rule was fixed.
     """
     read = [(path, *ledgers.entries(path)) for path in paths]
-    read.sort(key=lambda each: each[2][0].time)
-    rule = read[0][1].rule
-    assert rule is not None
-    lines, runs = [], []
+    read.sort(key=lambda ledger: ledger[-1][0].time)  # The oldest comes first.
+    lines = []
     for path, spent, entries in read:
         num_runs = sum(not entry.is_plan for entry in entries)
         lines.append(f"{path}: {num_runs} runs, neighbours: {entries[0].relation}")
@@ -382,15 +380,15 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
             lines.append(f"{entry.time}{marks}  {listed(entry.events)}")
         if spent.left:
             lines.append(f"left of the plan: {listed(spent.left.items())}")
-        assert spent.rule is not None
-        found = rounded_up(spent.rule.epsilon(spent.runs, delta))
+        found = rounded_up(spent.epsilon(delta))
         lines.append(f"spent so far: epsilon = {found} at delta = {delta:g}")
-        runs += spent.runs
+    _, oldest, _ = read[0]
+    runs = [run for _, spent, _ in read for run in spent.runs]
     if len(paths) > 1:
-        relations = {entries[0].relation for _, _, entries in read}
+        relations = sorted({entries[0].relation for _, _, entries in read})
         if len(relations) > 1:
             raise ValueError(f"costs for {' and '.join(relations)} do not add up")
-        found = rounded_up(rule.epsilon(runs, delta))
+        found = rounded_up(oldest._replace(runs=runs).epsilon(delta))
         lines.append(
             "spent in all of these ledgers, if they are about the same people: "
             f"epsilon = {found} at delta = {delta:g}"
@@ -402,7 +400,8 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
         )
     if epsilon is not None:
         budget = privacy.Budget(epsilon, delta)
-        noise = rule.least_noise(runs, budget)
+        assert oldest.rule is not None
+        noise = oldest.rule.least_noise(runs, budget)
         left = f"left of epsilon = {epsilon:g} at delta = {delta:g}: "
         if noise == math.inf:
             left += "nothing"

@@ -88,6 +88,11 @@ class Spent(NamedTuple):
         charged = _counted(events) - self.left
         return [*self.runs, list(charged.items())] if charged else self.runs
 
+    def epsilon(self, delta: float) -> float:
+        """Epsilon of the `runs`, of which there is at least one."""
+        assert self.rule is not None
+        return self.rule.epsilon(self.runs, delta)
+
     def has_left(self, events) -> bool:
         """Whether a run of these `events` would be within the plan."""
         return _counted(events) <= self.left
