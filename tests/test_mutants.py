@@ -39,6 +39,7 @@ from dpjax.release import (
     k_norm_sum,
     log_ratios,
     sealed,
+    separate,
     taint,
     vector_sums,
 )
@@ -465,7 +466,7 @@ MUTANTS = {
         dict(data=test_taint.DATA),
     ),
     "a function of one record opens all": (
-        log_ratios, "alone", lambda function: function,
+        separate, "alone", lambda function: function,
         test_taint.test_a_function_of_one_record_reads_no_others,
         dict(read=test_taint.a_sum),
     ),

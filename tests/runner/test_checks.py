@@ -90,3 +90,10 @@ def test_a_fit_has_checks_of_its_own(changes, name):
     assert failing(run) == ["kind of draws"]
     states = simulated._replace(are_independent=True)
     assert failing(dataclasses.replace(run, known=states)) == []
+
+
+def test_a_misfit_says_which_way_the_widths_are_off():
+    for ratio, direction in ((1.2, "too short"), (0.8, "too long")):
+        known = KNOWN._replace(fit_check=FitCheck(ratio, 0.02))
+        (check,) = (each for each in of_fit(known) if not each.is_fine)
+        assert f"intervals are {direction}" in check.advice
