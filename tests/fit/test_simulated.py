@@ -212,6 +212,7 @@ def test_components_that_are_alike_on_the_way_are_told_apart():
     np.testing.assert_allclose(found, np.tile(truth, (16, 1)), atol=0.5)
 
 
+@pytest.mark.thorough
 def test_a_model_may_read_float64_arrays_where_x64_is_off():
     """JAX keeps the float32 form of a NumPy array that it traced with x64 off."""
     center, scale = np.array([1.0, -1.0]), np.array([2.0, 3.0])

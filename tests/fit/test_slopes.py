@@ -140,6 +140,7 @@ def test_noise_may_leave_the_slope_negative(dim):
     assert small.mean() < 0.7 * any_size.mean()
 
 
+@pytest.mark.thorough
 def test_noise_far_above_the_slope_leaves_the_prior():
     """Of 16 directions, noise makes some slopes five times as large as any expected.
 

@@ -50,6 +50,7 @@ def not_centred():
     return target(model)
 
 
+@pytest.mark.thorough
 def test_effects_that_are_not_centred_have_a_pinned_model():
     found = pinned_model(model_of(not_centred()))
     # In the order of the latents' names, mean and scale come after the effects.
