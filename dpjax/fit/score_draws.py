@@ -421,6 +421,7 @@ def known_of(
     count = len(found[0])
     added = max(lost, 0.0) / count
     share = np.trace(np.linalg.solve(covariance, without)) / count / (1 + added)
+    share = min(share, 1.0)
     of_prior = max(0.0, np.trace(prior_precision @ without) / count)
     least = np.linalg.eigvalsh(evidence.slope)[0]
     likely = np.median(np.linalg.eigvalsh(found)[:, 0])
