@@ -191,7 +191,8 @@ def _as_array(name: str, value) -> jax.Array | np.memmap:
         raise ValueError(
             f"data[{name!r}] is of type {kind}, and one record could change the type "
             "of the array that is made of it: make an array of numbers of a type that "
-            "you choose, such as np.asarray(values, float)"
+            "you choose, such as np.asarray(values, float). Levels of a category are "
+            "numbered by a public list of them, as dpjax.records.Schema does"
         )
     is_array = isinstance(value, jax.Array | np.memmap)
     array = value if is_array else np.asarray(value)

@@ -21,6 +21,7 @@ from dpjax.numpyro.nodes import check_drawable, generated
 from dpjax.posterior import Posterior
 
 __all__ = [
+    "check_simulable",
     "fisher_information",
     "initial_position",
     "law_of",
@@ -132,9 +133,15 @@ def prior_mean(model: Model) -> dict[str, jax.Array]:
     return unravel(jnp.asarray(prior_law(model)[0], flat.dtype))
 
 
-def record_information(posterior: Posterior, **options):
-    """`fisher_information` without the prior's precision, with the same options."""
-    model = model_of(posterior)
+def check_simulable(model: Model) -> None:
+    """Refuse a model of which no records can be made up.
+
+    Raises
+    ------
+    ValueError
+        As `dpjax.numpyro.nodes.check_drawable`; or if there is an array that the model
+        does not generate and of which the posterior has no public values.
+    """
     check_drawable(model)
     if inputs := sorted(model.unspecified - generated(model)):
         raise ValueError(
@@ -143,4 +150,10 @@ def record_information(posterior: Posterior, **options):
             "range or law and not from the data (in a configuration, give their range "
             "or categories)"
         )
+
+
+def record_information(posterior: Posterior, **options):
+    """`fisher_information` without the prior's precision, with the same options."""
+    model = model_of(posterior)
+    check_simulable(model)
     return fisher.fisher_information(posterior, model.simulate, **options)

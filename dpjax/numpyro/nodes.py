@@ -428,7 +428,9 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
             "zero. Draw a record's observations given its covariates from the law "
             "whose density the model computes; a censoring time is a covariate, and "
             "whether it came first is drawn, by the simulate_fn= of "
-            f"dpjax.numpyro.posterior. If they do follow it, {OVERFLOW}"
+            "dpjax.numpyro.posterior. Where the density ends at a latent, as that of "
+            "Uniform(0, latent) does, gradients do not see the end, and no fit finds "
+            f"it. If none of this is the cause, {OVERFLOW}"
         )
 
 

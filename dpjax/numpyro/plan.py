@@ -18,7 +18,7 @@ from dpjax.fit.foretold import Noise, made_up
 from dpjax.fit.noises import MIN_RESOLUTION, Noises, expected_resolution
 from dpjax.fit.scores import NUM_REDRAWS, NUM_SEARCH_REDRAWS
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import prior_mean
+from dpjax.numpyro.fisher import check_simulable, prior_mean
 from dpjax.numpyro.fits import NO_WALK, LatentFit, PinnedFit
 from dpjax.numpyro.model import Model, is_latent
 from dpjax.numpyro.nodes import conditional_scores, kept_information
@@ -105,11 +105,14 @@ def plan(
     check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
+    check_simulable(model)
     is_whole = is_of_whole_records(model) and not robust and not is_walk
     pinned = None if is_whole else pinned_model(model)
     if is_walk and pinned is not None:
         raise ValueError(NO_WALK)
-    if not is_whole:
+    if is_whole:
+        conditional_scores(model)  # Refuses laws whose support depends on a latent.
+    else:
         check_center(model)
     num_records = nominal_size(posterior, nominal_num_records)
     positions = _positions(posterior) if guess is None else _guessed(model, guess)

@@ -13,6 +13,7 @@ on a value of the data. There are three kinds of evidence:
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from numpyro.ops.provenance import eval_provenance
 
 from dpjax import caller
@@ -106,8 +107,8 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
     ------
     ValueError
         If the plate of the records is missing or has no sites; if there is no latent,
-        or one that is discrete or inside the plate; or if a site is of a type in
-        `REMEDIES`.
+        or one that is discrete, constant or inside the plate; or if a site is of a type
+        in `REMEDIES`.
     """
     plate = model.plate
     if plate not in rows.plates:
@@ -132,6 +133,14 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
             raise ValueError(
                 f"latent {name!r} is discrete: it has no unconstrained position. "
                 "Marginalise it (e.g. MixtureSameFamily)"
+            )
+        law = site["fn"]
+        while hasattr(law, "base_dist"):
+            law = law.base_dist
+        if isinstance(law, dist.Delta):
+            raise ValueError(
+                f"latent {name!r} has a Delta law, and so one value alone: make it a "
+                "numpyro.deterministic"
             )
     if not latents:
         raise ValueError("the model has no latent site: there is nothing to sample")

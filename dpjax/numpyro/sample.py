@@ -46,10 +46,10 @@ from dpjax.fit.noises import MIN_RESOLUTION, expected_resolution
 from dpjax.mcmc.barker import barker
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.clipping import clip_per_step
-from dpjax.numpyro.fisher import prior_mean
+from dpjax.numpyro.fisher import check_simulable, prior_mean
 from dpjax.numpyro.fits import NO_WALK, LatentFit, PinnedFit, fit_algorithm
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import generated
+from dpjax.numpyro.nodes import conditional_scores, generated
 from dpjax.numpyro.score_model import check_center
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
@@ -178,6 +178,7 @@ def sample(
     is_walk = check_method(method, robust, nominal_num_records)
     model = model_of(posterior)
     check_example(posterior)
+    check_simulable(model)
     options: dict[str, Any] = dict(
         num_draws=num_draws,
         num_chains=num_chains,
@@ -187,6 +188,7 @@ def sample(
         unsafe_key=unsafe_key,
     )
     if is_of_whole_records(model) and not (is_walk or robust):
+        conditional_scores(model)  # Refuses laws whose support depends on a latent.
         return simulated.sample(
             posterior,
             model.simulate,

@@ -157,7 +157,7 @@ def test_data_whose_type_a_record_could_change_are_refused(values):
         with numpyro.plate("data", x.shape[0]):
             numpyro.sample("obs", dist.Normal(slope, 1.0), obs=x)
 
-    with pytest.raises(ValueError, match="one record could change the type"):
+    with pytest.raises(ValueError, match=r"could change the type.*public list"):
         posterior(line, {"x": values}, plate="data")
 
 
@@ -229,6 +229,12 @@ def global_discrete(x):
     k = numpyro.sample("k", dist.Poisson(2.0))
     with numpyro.plate("data", x.shape[0]):
         normal(x, mean=mean() * k)
+
+
+def constant_latent(x):
+    m = numpyro.sample("m", dist.Delta(jnp.ones(2)).to_event(1))
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=mean() * m[0])
 
 
 def prior_of_data(x):
@@ -386,6 +392,7 @@ REFUSED = {
     local_latent: (dict(x=VECTOR), "latent 'u' is inside plate.*Marginalise it"),
     local_discrete: (dict(x=VECTOR), "latent 'k' is inside plate.*Marginalise it"),
     global_discrete: (dict(x=VECTOR), "latent 'k' is discrete.*Marginalise it"),
+    constant_latent: (dict(x=VECTOR), "latent 'm' has a Delta law.*deterministic"),
     prior_of_data: (dict(x=VECTOR), "'m' is outside.*reads 'x'.*without the data"),
     support_of_data: (dict(x=VECTOR), "'m' is outside.*reads 'x'.*without the data"),
     standardised: (dict(x=VECTOR), "depends on other records.*public constants"),

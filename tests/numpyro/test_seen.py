@@ -177,6 +177,31 @@ def test_whole_records_without_derivatives_in_forward_mode_are_fitted():
     assert abs(draws.mean() - 0.7) < 6 * draws.std() < 0.15
 
 
+def uniform(y):
+    end = numpyro.sample("end", dist.LogNormal(0, 2))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("obs", dist.Uniform(0, end), obs=y)
+
+
+def truncated(y):
+    mean = numpyro.sample("mean", dist.Normal(0, 1))
+    high = numpyro.sample("high", dist.Normal(2, 1))
+    with numpyro.plate("data", len(y)):
+        numpyro.sample("obs", dist.TruncatedNormal(mean, 1.0, high=high), obs=y)
+
+
+@pytest.mark.parametrize("model", [uniform, truncated])
+def test_densities_that_end_at_a_latent_are_refused(model):
+    """Draws of the end would be off by 10,000 of their sds."""
+    y = np.random.default_rng(0).uniform(size=(2, 1000))
+    y = y if model is uniform else -y
+    target = posterior(model, dict(y=y[0]), plate="data", example=dict(y=y[1]))
+    budget = dpjax.Budget(1.0, 1e-6)
+    for call in (dpjax.numpyro.sample, dpjax.numpyro.plan):
+        with pytest.raises(ValueError, match=r"Uniform\(0, latent\)"):
+            call(target, budget=budget)
+
+
 def test_long_records_are_compared_in_bounded_memory(monkeypatch):
     monkeypatch.setattr(seen, "MAX_NUMBERS", 2**22)
 
