@@ -37,6 +37,7 @@ from dpjax.fit.scores import NUM_REDRAWS, Scores, redrawn_scores, scores_of
 from dpjax.numpyro.model import Model, center_and_unit
 from dpjax.numpyro.quadrature import core, spread, support
 from dpjax.numpyro.refusals import OVERFLOW
+from dpjax.runner.sample import MOVING_END
 
 __all__ = [
     "are_redrawn",
@@ -428,9 +429,8 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
             "zero. Draw a record's observations given its covariates from the law "
             "whose density the model computes; a censoring time is a covariate, and "
             "whether it came first is drawn, by the simulate_fn= of "
-            "dpjax.numpyro.posterior. Where the density ends at a latent, as that of "
-            "Uniform(0, latent) does, gradients do not see the end, and no fit finds "
-            f"it. If none of this is the cause, {OVERFLOW}"
+            f"dpjax.numpyro.posterior. {MOVING_END}. If none of this is the cause, "
+            f"{OVERFLOW}"
         )
 
 

@@ -49,7 +49,7 @@ from dpjax.numpyro.clipping import clip_per_step
 from dpjax.numpyro.fisher import check_simulable, prior_mean
 from dpjax.numpyro.fits import NO_WALK, LatentFit, PinnedFit, fit_algorithm
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import conditional_scores, generated
+from dpjax.numpyro.nodes import generated
 from dpjax.numpyro.score_model import check_center
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
@@ -188,7 +188,6 @@ def sample(
         unsafe_key=unsafe_key,
     )
     if is_of_whole_records(model) and not (is_walk or robust):
-        conditional_scores(model)  # Refuses laws whose support depends on a latent.
         return simulated.sample(
             posterior,
             model.simulate,

@@ -29,7 +29,7 @@ from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import relative_noise
 from dpjax.runner.fit import spending
 from dpjax.runner.plan import EPSILONS, Plan, budgets, shown_time
-from dpjax.runner.sample import prior_draws
+from dpjax.runner.sample import check_simulated_scores, prior_draws
 
 __all__ = [
     "NUM_POSITIONS",
@@ -315,6 +315,7 @@ def plan_sample(
         As in `dpjax.sample`.
     """
     check_budget(budget)
+    check_simulated_scores(posterior, simulate_fn, prior_sample_fn)
     draws = prior_draws(prior_sample_fn)
     flat = np.asarray(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), float)
     precision = np.linalg.inv(np.atleast_2d(np.cov(flat.T)))

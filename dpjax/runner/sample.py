@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.compiled import evaluated, one_call
@@ -25,10 +26,24 @@ from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import fit, spending, too_little
 from dpjax.runner.results import Fit
 
-__all__ = ["prior_draws", "sample"]
+__all__ = ["MOVING_END", "check_simulated_scores", "prior_draws", "sample"]
 
 NUM_PRIOR_DRAWS = 100
 """Draws from the prior, at whose mean the search begins."""
+
+NUM_CHECKS, NUM_CHECKED = 4, 4000
+"""Number of positions at which scores of made-up records are averaged, and of records
+at each of them."""
+
+MOVING_END = (
+    "Where the density ends at a parameter, as that of Uniform(0, parameter) does, "
+    "gradients do not see the end, and no fit finds it"
+)
+"""Part of the message if the scores of made-up records do not have mean zero."""
+
+MAX_MEAN = 0.1
+"""Bound on the mean of these scores over their root mean square. The mean of normal
+ones exceeds it with a chance below 1e-9."""
 
 
 @one_call
@@ -80,7 +95,8 @@ def sample(
     Raises
     ------
     TypeError, ValueError, CheckpointError
-        As in `dpjax.run`.
+        As in `dpjax.run`; or if made-up records do not follow the likelihood
+        (`check_simulated_scores`).
     BudgetError
         As in `dpjax.run`, or if the budget is too small for the number of records, so
         that draws would not be right. Nothing is spent then.
@@ -93,6 +109,7 @@ def sample(
     """
     check_budget(budget)
     check_simulation(posterior, simulate_fn, prior_sample_fn)
+    check_simulated_scores(posterior, simulate_fn, prior_sample_fn)
     start = jax.tree.map(
         lambda leaf: jnp.mean(leaf, axis=0), prior_draws(prior_sample_fn)
     )
@@ -128,6 +145,55 @@ def sample(
         verbose=verbose,
         unsafe_key=unsafe_key,
     )
+
+
+def check_simulated_scores(
+    posterior: Posterior, simulate_fn: Callable, prior_sample_fn: Callable
+) -> None:
+    """Refuse made-up records that do not follow the likelihood. No data are read.
+
+    Scores are the gradients of the log-likelihoods of records. Those of records that
+    are drawn at a position have mean zero there. The positions are draws of the prior,
+    moved towards its mean by seven tenths of the distance.
+
+    Parameters
+    ----------
+    posterior, simulate_fn, prior_sample_fn
+        As in `sample`.
+
+    Raises
+    ------
+    ValueError
+        If the mean of the scores is not about zero.
+    """
+
+    def moments(position, seed):
+        def score(rng_key):
+            record = simulate_fn(rng_key, position)
+            gradient = jax.grad(posterior.loglikelihood_fn)(position, record)
+            return jnp.nan_to_num(ravel_pytree(gradient)[0], posinf=0.0, neginf=0.0)
+
+        keys = jax.random.split(jax.random.key(seed), NUM_CHECKED)
+        scores = jax.vmap(score)(keys)
+        return jnp.mean(scores, axis=0), jnp.sqrt(jnp.mean(scores**2, axis=0))
+
+    def everywhere(positions, seeds):
+        return jax.lax.map(lambda each: moments(*each), (positions, seeds))
+
+    def nearer(leaf):
+        mean = jnp.mean(leaf, axis=0)[None]
+        return mean + 0.3 * (leaf[:NUM_CHECKS] - mean)
+
+    positions = jax.tree.map(nearer, prior_draws(prior_sample_fn))
+    seeds = np.arange(NUM_CHECKS, dtype=np.uint32)
+    means, sizes = evaluated(everywhere, positions, seeds)
+    if np.any(np.abs(means) > MAX_MEAN * np.asarray(sizes)):
+        raise ValueError(
+            "records drawn by simulate_fn, or by the sites of a model, do not follow "
+            "its likelihood: the gradients of their log-likelihoods do not have mean "
+            "zero where they were drawn. Draw records from the law whose density the "
+            f"likelihood computes. {MOVING_END}"
+        )
 
 
 def _check_resolution(dim, num_records, noise_multiplier, budget) -> None:

@@ -198,7 +198,7 @@ def test_densities_that_end_at_a_latent_are_refused(model):
     target = posterior(model, dict(y=y[0]), plate="data", example=dict(y=y[1]))
     budget = dpjax.Budget(1.0, 1e-6)
     for call in (dpjax.numpyro.sample, dpjax.numpyro.plan):
-        with pytest.raises(ValueError, match=r"Uniform\(0, latent\)"):
+        with pytest.raises(ValueError, match=r"as that of Uniform"):
             call(target, budget=budget)
 
 

@@ -54,6 +54,17 @@ def test_the_plan_says_so_and_what_would_do():
     assert "refused" not in row
 
 
+def test_simulators_of_another_law_are_refused(tmp_path):
+    def shifted(key, theta):
+        return simulate(key, theta) + jnp.array([0.0, 0.2])
+
+    ledger, budget = tmp_path / "ledger.jsonl", dpjax.Budget(4.0, 1e-6)
+    for call, options in ((dpjax.sample, dict(ledger=ledger)), (dpjax.plan_sample, {})):
+        with pytest.raises(ValueError, match=r"simulate_fn.*do not follow its likeli"):
+            call(target(20_000), shifted, prior, budget=budget, **options)
+    assert not ledger.exists()
+
+
 def test_too_many_draws_are_refused_before_the_fit_is_paid_for(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     with pytest.raises(ValueError, match="too many for the memory"):
