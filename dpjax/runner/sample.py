@@ -190,7 +190,7 @@ def check_simulated_scores(
     if np.any(np.abs(means) > MAX_MEAN * np.asarray(sizes)):
         raise ValueError(
             "records drawn by simulate_fn, or by the sites of a model, do not follow "
-            "its likelihood: the gradients of their log-likelihoods do not have mean "
+            "the likelihood: the gradients of their log-likelihoods do not have mean "
             "zero where they were drawn. Draw records from the law whose density the "
             f"likelihood computes. {MOVING_END}"
         )

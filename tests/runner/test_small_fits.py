@@ -60,7 +60,7 @@ def test_simulators_of_another_law_are_refused(tmp_path):
 
     ledger, budget = tmp_path / "ledger.jsonl", dpjax.Budget(4.0, 1e-6)
     for call, options in ((dpjax.sample, dict(ledger=ledger)), (dpjax.plan_sample, {})):
-        with pytest.raises(ValueError, match=r"simulate_fn.*do not follow its likeli"):
+        with pytest.raises(ValueError, match=r"simulate_fn.*do not follow the likeli"):
             call(target(20_000), shifted, prior, budget=budget, **options)
     assert not ledger.exists()
 
