@@ -12,6 +12,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 __all__ = [
+    "MAX_MEAN",
+    "MOVING_END",
+    "NUM_CHECKS",
     "NUM_REDRAWS",
     "NUM_SEARCH_REDRAWS",
     "Scores",
@@ -28,6 +31,16 @@ draws is off by about K^(-1/2) posterior standard deviations: .25 for 16 redraws
 NUM_SEARCH_REDRAWS = 8
 """K in the search (`dpjax.fit.search`). The search makes most of the passes over the
 records, and it only has to end near the posterior."""
+
+NUM_CHECKS, MAX_MEAN = 4, 0.1
+"""Made-up records do not follow a likelihood if the mean of their scores, over so many
+positions or at one of them, is above this multiple of the root mean square."""
+
+MOVING_END = (
+    "Where the density ends at a parameter, as that of Uniform(0, parameter) does, "
+    "gradients do not see the end, and no fit finds it"
+)
+"""Part of the message of an error about such records."""
 
 
 class Scores(NamedTuple):

@@ -33,11 +33,18 @@ from jax.flatten_util import ravel_pytree
 from numpyro.ops.provenance import eval_provenance
 
 from dpjax.compiled import evaluated
-from dpjax.fit.scores import NUM_REDRAWS, Scores, redrawn_scores, scores_of
+from dpjax.fit.scores import (
+    MAX_MEAN,
+    MOVING_END,
+    NUM_CHECKS,
+    NUM_REDRAWS,
+    Scores,
+    redrawn_scores,
+    scores_of,
+)
 from dpjax.numpyro.model import Model, center_and_unit
 from dpjax.numpyro.quadrature import core, spread, support
 from dpjax.numpyro.refusals import OVERFLOW
-from dpjax.runner.sample import MOVING_END
 
 __all__ = [
     "are_redrawn",
@@ -50,14 +57,12 @@ __all__ = [
 MAX_SUPPORT = 64
 """Largest number of possible joint observations for which all of them are nodes."""
 
-MAX_MEAN, MAX_DEVIATION = 0.1, 6.0
-"""Bounds on the mean of the scores under the model: over their root mean square, and,
-if the nodes are drawn anew, over about its standard error. A model is refused if both
-bounds are exceeded."""
+MAX_DEVIATION = 6.0
+"""If the nodes are drawn anew, a model is refused only if the mean of the scores under
+the model exceeds this multiple of about its standard error, besides `MAX_MEAN`."""
 
-NUM_CHECKS, MAX_WEIGHT_ERROR = 4, 1e-3
-"""Number of positions over which the mean of the scores is taken, and the largest
-deviation of a record's sum of weights from one."""
+MAX_WEIGHT_ERROR = 1e-3
+"""The largest deviation of a record's sum of weights from one."""
 
 
 def conditional_scores(

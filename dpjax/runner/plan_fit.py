@@ -315,8 +315,8 @@ def plan_sample(
         As in `dpjax.sample`.
     """
     check_budget(budget)
-    check_simulated_scores(posterior, simulate_fn, prior_sample_fn)
     draws = prior_draws(prior_sample_fn)
+    check_simulated_scores(posterior, simulate_fn, draws)
     flat = np.asarray(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), float)
     precision = np.linalg.inv(np.atleast_2d(np.cov(flat.T)))
     if guess is None:

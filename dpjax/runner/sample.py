@@ -12,6 +12,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.compiled import evaluated, one_call
+from dpjax.fit.scores import MAX_MEAN, MOVING_END, NUM_CHECKS
 from dpjax.fit.simulated import (
     MIN_RESOLUTION,
     expected_resolution,
@@ -21,29 +22,19 @@ from dpjax.fit.simulated import (
 from dpjax.fit.simulated_draws import draws
 from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
-from dpjax.release.captured import check_simulation
+from dpjax.release.captured import check_functions, check_simulation
 from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import fit, spending, too_little
 from dpjax.runner.results import Fit
 
-__all__ = ["MOVING_END", "check_simulated_scores", "prior_draws", "sample"]
+__all__ = ["check_simulated_scores", "prior_draws", "sample"]
 
 NUM_PRIOR_DRAWS = 100
 """Draws from the prior, at whose mean the search begins."""
 
-NUM_CHECKS, NUM_CHECKED = 4, 4000
-"""Number of positions at which scores of made-up records are averaged, and of records
-at each of them."""
-
-MOVING_END = (
-    "Where the density ends at a parameter, as that of Uniform(0, parameter) does, "
-    "gradients do not see the end, and no fit finds it"
-)
-"""Part of the message if the scores of made-up records do not have mean zero."""
-
-MAX_MEAN = 0.1
-"""Bound on the mean of these scores over their root mean square. The mean of normal
-ones exceeds it with a chance below 1e-9."""
+NUM_CHECKED = 4000
+"""Number of made-up records at each position where their scores are averaged. The mean
+of normal scores then exceeds `MAX_MEAN` with a chance below 1e-9."""
 
 
 @one_call
@@ -109,10 +100,11 @@ def sample(
     """
     check_budget(budget)
     check_simulation(posterior, simulate_fn, prior_sample_fn)
-    check_simulated_scores(posterior, simulate_fn, prior_sample_fn)
-    start = jax.tree.map(
-        lambda leaf: jnp.mean(leaf, axis=0), prior_draws(prior_sample_fn)
-    )
+    of_prior = prior_draws(prior_sample_fn)
+    start = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), of_prior)
+    # What the next check says must not depend on records that a function holds.
+    check_functions(posterior, jax.tree.map(lambda leaf: leaf[None], start))
+    check_simulated_scores(posterior, simulate_fn, of_prior)
     algorithm_fn = functools.partial(
         simulated_fit,
         simulate_fn=simulate_fn,
@@ -148,18 +140,22 @@ def sample(
 
 
 def check_simulated_scores(
-    posterior: Posterior, simulate_fn: Callable, prior_sample_fn: Callable
+    posterior: Posterior, simulate_fn: Callable, of_prior: Any
 ) -> None:
     """Refuse made-up records that do not follow the likelihood. No data are read.
 
-    Scores are the gradients of the log-likelihoods of records. Those of records that
-    are drawn at a position have mean zero there. The positions are draws of the prior,
-    moved towards its mean by seven tenths of the distance.
+    The score of a record is the gradient of its log-likelihood. If records are drawn
+    from the density that the likelihood computes, at some position, then their scores
+    at this position have mean zero. That is checked at draws of the prior, after these
+    were moved towards their mean by seven tenths of the distance, as numbers may
+    overflow far from it.
 
     Parameters
     ----------
-    posterior, simulate_fn, prior_sample_fn
-        As in `sample`.
+    posterior, simulate_fn
+        As in `sample`. The functions hold no records.
+    of_prior
+        What `prior_draws` returned.
 
     Raises
     ------
@@ -184,7 +180,7 @@ def check_simulated_scores(
         mean = jnp.mean(leaf, axis=0)[None]
         return mean + 0.3 * (leaf[:NUM_CHECKS] - mean)
 
-    positions = jax.tree.map(nearer, prior_draws(prior_sample_fn))
+    positions = jax.tree.map(nearer, of_prior)
     seeds = np.arange(NUM_CHECKS, dtype=np.uint32)
     means, sizes = evaluated(everywhere, positions, seeds)
     if np.any(np.abs(means) > MAX_MEAN * np.asarray(sizes)):

@@ -65,6 +65,20 @@ def test_simulators_of_another_law_are_refused(tmp_path):
     assert not ledger.exists()
 
 
+def test_what_is_said_does_not_depend_on_records_that_a_model_holds():
+    """With a large record the made-up records would not follow the likelihood."""
+    for largest in (0.0, 100.0):
+        records = jax.random.normal(jax.random.key(0), (20_000, 2)).at[0].set(largest)
+        held = records[:20]
+
+        def loglikelihood(theta, record, held=held):
+            return -0.5 * jnp.sum((record - theta - jnp.mean(held, axis=0)) ** 2)
+
+        posterior = dpjax.Posterior(lambda theta: 0.0, loglikelihood, records)
+        with pytest.raises(ValueError, match="loglikelihood_fn holds 'held'"):
+            dpjax.sample(posterior, simulate, prior, budget=dpjax.Budget(4.0, 1e-6))
+
+
 def test_too_many_draws_are_refused_before_the_fit_is_paid_for(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     with pytest.raises(ValueError, match="too many for the memory"):
