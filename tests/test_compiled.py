@@ -154,6 +154,7 @@ print(compiled(solves, matrices, vectors)(matrices, vectors))
 """
 
 
+@pytest.mark.thorough
 def test_calls_of_lapack_do_not_wait_for_each_other():
     """With JAX 0.10 on two cores, the program of `jax.jit` waits for ever."""
     command = [sys.executable, "-c", SOLVES]

@@ -64,11 +64,11 @@ def clip_choice(inquiry: Inquiry, release, noises: Noises, z, axes: Frame) -> Ch
 
     def histogram(found):
         lengths = contrast.length(found.nodes, found.directions, inquiry.norm)
-        bins = jnp.searchsorted(edges, lengths)
-        empty = jnp.zeros(NUM_BINS, inquiry.dtype)
+        bins = jnp.searchsorted(edges, lengths, method="compare_all")
+        is_in = bins[:, None] == jnp.arange(NUM_BINS)[None]
         # The weights of a model may depend on the record and be negative. Without
         # negative numbers, two histograms are at most sqrt(2) apart, as is charged.
-        return empty.at[bins].add(jnp.maximum(found.weights, 0))
+        return jnp.sum(jnp.where(is_in, jnp.maximum(found.weights, 0)[:, None], 0), 0)
 
     def contribution(*record):
         return histogram(scores(*record))

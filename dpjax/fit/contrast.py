@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.fit.scores import Scores
 from dpjax.release.mixed_norm import MixedNorm
@@ -232,17 +233,15 @@ def packed(matrix: jax.Array) -> jax.Array:
     Entries off the diagonal are multiplied by sqrt(2), so that the Euclidean norm of
     the vector is the Frobenius norm of the matrix.
     """
-    rows, columns, weights = _triangle(len(matrix), matrix.dtype)
-    return matrix[rows, columns] * weights
+    rows, columns = np.tril_indices(len(matrix))
+    weights = np.where(rows == columns, 1.0, 2**0.5)
+    return matrix[rows, columns] * jnp.asarray(weights, matrix.dtype)
 
 
 def unpacked(vector: jax.Array, dim: int) -> jax.Array:
     """The symmetric ``(dim, dim)`` matrix of a `packed` vector."""
-    rows, columns, weights = _triangle(dim, vector.dtype)
-    lower = jnp.zeros((dim, dim), vector.dtype).at[rows, columns].set(vector / weights)
-    return lower + jnp.tril(lower, -1).T
-
-
-def _triangle(dim: int, dtype):
-    rows, columns = jnp.tril_indices(dim)
-    return rows, columns, jnp.where(rows == columns, 1.0, 2**0.5).astype(dtype)
+    rows, columns = np.tril_indices(dim)
+    places = np.zeros((dim, dim), int)
+    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
+    weights = np.where(np.eye(dim), 1.0, 2**0.5)
+    return vector[places] / jnp.asarray(weights, vector.dtype)

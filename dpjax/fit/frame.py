@@ -36,8 +36,10 @@ class Frame(NamedTuple):
 
     stretch
         T, ``(d, d)``.
-    root
-        L, ``(d, d)``.
+    back
+        T^-1, ``(d, d)``.
+    correction_root
+        A matrix K with R = K K^T, which is L^-1 T^-T, ``(d, d)``.
     data_share
         gamma, ``(d,)``. It is zero for directions that are not measured.
     is_measured
@@ -48,7 +50,8 @@ class Frame(NamedTuple):
     """
 
     stretch: jax.Array
-    root: jax.Array
+    back: jax.Array
+    correction_root: jax.Array
     data_share: jax.Array
     is_measured: jax.Array
     turn: jax.Array
@@ -63,8 +66,7 @@ class Frame(NamedTuple):
 
         That is, T^T L R L^T T is `matrix`, with the L and T of this frame.
         """
-        back = jnp.linalg.solve(self.root, jnp.linalg.inv(self.stretch).T)
-        product = back @ matrix @ back.T
+        product = self.correction_root @ matrix @ self.correction_root.T
         return (product + product.T) / 2
 
 
@@ -75,27 +77,29 @@ def frame(information: jax.Array, prior: jax.Array, correction: jax.Array) -> Fr
     the frame is the identity.
     """
     root = jnp.linalg.cholesky(information + prior)
-    whole = root @ jnp.linalg.cholesky(correction)
+    of_correction = jnp.linalg.cholesky(correction)
+    whole = root @ of_correction
     inverse = solve_triangular(whole, jnp.eye(len(whole)), lower=True)
     rest, turn = jnp.linalg.eigh(inverse @ prior @ inverse.T)
     share = 1 - jnp.maximum(rest, MIN_PRIOR_SHARE)
     is_measured = share > MIN_DATA_SHARE
     return Frame(
         inverse.T @ turn,
-        root,
+        turn.T @ whole.T,
+        of_correction @ turn,
         jnp.where(is_measured, share, 0.0),
         is_measured,
         jnp.eye(len(whole)),
     )
 
 
-def sparse_turn(stretch: jax.Array, norm: MixedNorm) -> jax.Array:
+def sparse_turn(back: jax.Array, norm: MixedNorm) -> jax.Array:
     """The turn Q with which released scores stay sparse in the single components.
 
     Parameters
     ----------
-    stretch
-        T, ``(d, d)``.
+    back
+        T^-1, ``(d, d)``.
     norm
         A mixed norm. Its single components are components of the parameters.
 
@@ -108,5 +112,5 @@ def sparse_turn(stretch: jax.Array, norm: MixedNorm) -> jax.Array:
     other only where the information has correlations between them.
     """
     order = np.array([*norm.single, *norm.others])
-    turn, _ = jnp.linalg.qr(jnp.linalg.inv(stretch)[:, order])
+    turn, _ = jnp.linalg.qr(back[:, order])
     return turn[:, np.argsort(order)]

@@ -16,14 +16,15 @@ import jax.numpy as jnp
 from dpjax.fit import contrast, slope_changes
 from dpjax.fit.inquiry import Inquiry, Units
 
-__all__ = ["NewtonScores", "newton_scores", "root_fn"]
+__all__ = ["NewtonScores", "newton_scores"]
 
 
 class NewtonScores(NamedTuple):
     """The released scores, and where they were released.
 
-    end
-        The position z to which the last Newton step leads, ``(d,)``.
+    end, end_root
+        The position z to which the last Newton step leads, ``(d,)``, and
+        `slope_changes.root` of the slope that is expected there, ``(d, d)``.
     size
         Length of the last step, before it is limited, over the longest allowed.
     places
@@ -31,18 +32,19 @@ class NewtonScores(NamedTuple):
     scores
         The scores in units of the frame, without the prior's, ``(number, d)``.
     roots
-        The M^(1/2) of `root_fn` at each of the places, ``(number, d, d)``.
+        As `end_root`, at each of the places, ``(number, d, d)``.
     """
 
     end: jax.Array
+    end_root: jax.Array
     size: jax.Array
     places: jax.Array
     scores: jax.Array
     roots: jax.Array
 
 
-def root_fn(inquiry: Inquiry, units: Units) -> Callable[[jax.Array], jax.Array]:
-    """A function ``z -> M^(1/2)``, of the slope M that is expected at z, ``(d, d)``.
+def _root_fn(inquiry: Inquiry, units: Units) -> Callable[[jax.Array], jax.Array]:
+    """A function that gives `slope_changes.root` of the slope M expected at z.
 
     M is the slope of the clipped scores that the model expects of public covariates,
     plus the precision of the prior, in units of the frame. If the model has no
@@ -62,16 +64,13 @@ def root_fn(inquiry: Inquiry, units: Units) -> Callable[[jax.Array], jax.Array]:
         else:
             (found,) = slopes(z, inquiry.columns(axes, unit))
             found = inquiry.effective * unit**2 * axes.turn @ found @ axes.turn.T
-        found += jnp.diag(1 - axes.data_share)
-        return slope_changes.mapped(
-            found, lambda values: jnp.sqrt(jnp.maximum(values, 1e-3))
-        )
+        return slope_changes.root(found + jnp.diag(1 - axes.data_share))
 
     return root
 
 
 def newton_scores(
-    inquiry: Inquiry, release, last, noise_multipliers, z, units: Units, slope, root_fn
+    inquiry: Inquiry, release, last, noise_multipliers, z, units: Units, slope
 ) -> NewtonScores:
     """Release one score after another, each where the scores before it lead.
 
@@ -88,15 +87,13 @@ def newton_scores(
         The frame and the clip norm of the scores.
     slope
         The slope in units of the frame, without negative eigenvalues.
-    root_fn
-        The function that `root_fn` returns.
     """
     axes, unit, _ = units
-    back = jnp.linalg.inv(axes.stretch)
-    first, start = z, root_fn(z)
+    root_fn = _root_fn(inquiry, units)
+    back, first, start = axes.back, z, root_fn(z)
 
     def next_score(kind, carry, given):
-        z, total, score, place = carry
+        z, root, total, score, place = carry
         words, noise = given
         contrasts = inquiry.contrasts_at(z, units)
 
@@ -109,8 +106,7 @@ def newton_scores(
         total += weight
         score += weight * released
         place += weight * (back @ z)
-        root = root_fn(z)
-        turn = slope_changes.turn(start, root)
+        turn = slope_changes.between(start, root).turn
         here_slope = turn @ slope @ turn.T
         here = score / total + here_slope @ (place / total - back @ z)
         whole = here_slope + jnp.diag(1 - axes.data_share)
@@ -123,18 +119,19 @@ def newton_scores(
         by_noise = jnp.sum(axes.is_measured) * (inquiry.tempering * unit) ** 2 / total
         news = jnp.maximum(0, 1 - by_noise / jnp.maximum(square, 1e-30))
         moved, size = inquiry.moved(z, axes, news * (so_far + step) - so_far)
-        return (moved, total, score, place), (z, released, root, size)
+        carry = moved, root_fn(moved), total, score, place
+        return carry, (z, released, root, size)
 
     *firsts, noise = noise_multipliers
     words = inquiry.take(release, inquiry.dim, len(firsts))
     zero = jnp.zeros(inquiry.dim)
-    carry = z, jnp.zeros(()), zero, zero
+    carry = z, start, jnp.zeros(()), zero, zero
     step = functools.partial(next_score, release)
     carry, (*earlier, _) = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
     words = inquiry.take(last, inquiry.dim)[0]
-    (end, *_), (*latest, size) = next_score(last, carry, (words, noise))
+    (end, end_root, *_), (*latest, size) = next_score(last, carry, (words, noise))
     of_all = (
         jnp.concatenate([leaf, at_last[None]])
         for leaf, at_last in zip(earlier, latest, strict=True)
     )
-    return NewtonScores(end, size, *of_all)
+    return NewtonScores(end, end_root, size, *of_all)

@@ -42,7 +42,7 @@ from dpjax.fit import contrast, slope_changes
 from dpjax.fit.clip_choice import NUM_BINS, clip_choice
 from dpjax.fit.frame import Frame, sparse_turn
 from dpjax.fit.inquiry import KEY_WORDS, Inquiry, ScoreModel, Units
-from dpjax.fit.newton_scores import newton_scores, root_fn
+from dpjax.fit.newton_scores import newton_scores
 from dpjax.fit.noises import Noises
 from dpjax.fit.released import Released
 from dpjax.fit.search import search
@@ -212,7 +212,7 @@ def _scalar(inquiry: Inquiry, release, noise, scalar_fn, z, units: Units):
 def _released(inquiry: Inquiry, kinds: _Kinds, noises: Noises, z, axes: Frame):
     """Make all releases that follow the search, which ended at z with this frame."""
     if inquiry.norm is not None:
-        axes = axes._replace(turn=sparse_turn(axes.stretch, inquiry.norm))
+        axes = axes._replace(turn=sparse_turn(axes.back, inquiry.norm))
     choice = clip_choice(inquiry, kinds.histogram, noises, z, axes)
     # The score is T times a sum over n records. The part of it that is linear in the
     # exact scores counts with variance T n, as in the tempered posterior. The rest,
@@ -227,19 +227,14 @@ def _released(inquiry: Inquiry, kinds: _Kinds, noises: Noises, z, axes: Frame):
         inquiry, kinds.vector, noises.slope, lambda found: found.slope, z, units, bound
     )
     slope = regular(found, slope_noise_sd, axes.is_measured)
-    root = root_fn(inquiry, units)
-    z, size, places, scores, roots = newton_scores(
-        inquiry, kinds.vector, kinds.last, noises.scores, z, units, slope, root
+    z, root, size, places, scores, roots = newton_scores(
+        inquiry, kinds.vector, kinds.last, noises.scores, z, units, slope
     )
-    end = root(z)
-    turn = slope_changes.turn(roots[0], end)
-    back = jnp.linalg.inv(axes.stretch)
-    apart = (places - z[None]).astype(jnp.float64) @ back.T
-    places = jax.vmap(lambda other, y: slope_changes.mean_over_first(end, other) @ y)(
-        roots, apart
-    )
-    factors = jnp.linalg.svdvals(jnp.linalg.solve(end, roots[-1])) ** 2
-    drift = jnp.exp(jnp.max(jnp.abs(jnp.log(factors))))
+    changes = jax.vmap(slope_changes.between, (None, 0))(root, roots)
+    turn = jax.tree.map(lambda leaf: leaf[0], changes).turn_back
+    apart = (places - z[None]).astype(jnp.float64) @ axes.back.T
+    places = jax.vmap(lambda change, y: change.mean_over_first @ y)(changes, apart)
+    drift = jnp.exp(jnp.max(jnp.abs(changes.logarithms[-1])))
     excess = _scalar(
         inquiry, kinds.vector, noises.check, lambda found: found.excess, z, units
     )
@@ -264,7 +259,7 @@ def _released(inquiry: Inquiry, kinds: _Kinds, noises: Noises, z, axes: Frame):
         position=z,
         stretch=axes.stretch,
         data_share=axes.data_share,
-        prior_mean=back @ (jnp.asarray(inquiry.model.prior_mean) - z),
+        prior_mean=axes.back @ (jnp.asarray(inquiry.model.prior_mean) - z),
         places=places,
         scores=scores,
         slope=turn @ found @ turn.T,

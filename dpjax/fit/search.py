@@ -12,6 +12,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dpjax.fit import contrast
 from dpjax.fit.frame import Frame
@@ -53,7 +54,7 @@ def search(inquiry: Inquiry, release, noises: Noises) -> tuple[jax.Array, Frame]
     The position z where the search has ended, ``(d,)``, and the frame there.
     """
     dim = inquiry.dim
-    counts = jnp.asarray([len(steps) for steps in noises.steps])
+    counts = np.array([len(steps) for steps in noises.steps])
     words = inquiry.take(release, dim, sum(map(len, noises.steps)))
     slopes = inquiry.expected(contrast.expected_slopes, True)
 
@@ -87,8 +88,8 @@ def search(inquiry: Inquiry, release, noises: Noises) -> tuple[jax.Array, Frame]
         return (z, correction), information
 
     given = (
-        jnp.cumsum(counts) - counts,
-        counts,
+        jnp.asarray(np.cumsum(counts) - counts),
+        jnp.asarray(counts),
         jnp.asarray([steps[0] for steps in noises.steps]),
         inquiry.take(release, dim * (dim + 1) // 2, len(counts)),
         jnp.asarray(noises.curvatures),
@@ -135,7 +136,7 @@ def walked(inquiry: Inquiry, release, words, noise, walker, correction, slopes):
     z, size = inquiry.moved(z, axes, step, reach)
     noise_size = RATE * noise_sd * math.sqrt(inquiry.dim / inquiry.effective) / MAX_STEP
     is_far = size > jnp.maximum(0.5, NUM_NOISE_SDS * noise_size)
-    before = jnp.linalg.solve(axes.stretch, before)
+    before = axes.back @ before
     lengths = jnp.linalg.norm(step) * jnp.linalg.norm(before)
     goes_on = is_far & (step @ before > AGREEMENT * lengths)
     reach = jnp.where(goes_on, jnp.minimum(GROWTH * reach, MAX_REACH), 1.0)
@@ -198,9 +199,8 @@ def correction_at(
         return jnp.where(along > expected + sds, along / expected, less)
 
     # Along a single latent the noise is less than along the noisiest direction.
-    back = jnp.linalg.inv(axes.stretch)
-    along = jnp.sqrt(factors(back, kept, whole, NUM_LATENT_SDS))
-    change = axes.stretch.T @ (along[:, None] * back.T)
+    along = jnp.sqrt(factors(axes.back, kept, whole, NUM_LATENT_SDS))
+    change = axes.stretch.T @ (along[:, None] * axes.back.T)
     kept, whole = (change @ matrix @ change.T for matrix in (kept, whole))
     root = mapped(kept + rest, jax.lax.rsqrt)
     _, turn = jnp.linalg.eigh(root @ found @ root)

@@ -151,7 +151,8 @@ class Evidence(NamedTuple):
         """
         precision = 1 - self.data_share
         found = slope @ slope / self.arrival_sd**2
-        covariance = jnp.linalg.inv(jnp.diag(precision) + found)
+        factor = jax.scipy.linalg.cho_factor(jnp.diag(precision) + found)
+        covariance = jax.scipy.linalg.cho_solve(factor, jnp.eye(len(precision)))
         return covariance @ (precision * mean + found @ self.places[0]), covariance
 
     @property
@@ -289,7 +290,7 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         """
         level = jnp.exp(LEVEL_SD / 2 * few[0]) * jnp.sqrt(known.level)
         spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * few[1]) / np.sqrt(dim)
-        noise = known.slope_noise_sd / (2 * level**2 * units[jnp.tril_indices(dim)])
+        noise = known.slope_noise_sd / (2 * level**2 * units[np.tril_indices(dim)])
         return level, spread, packed(released / level - eye), noise
 
     def slope(u):

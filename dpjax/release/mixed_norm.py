@@ -54,7 +54,9 @@ class MixedNorm:
     def split(self, vectors, axis: int = -1):
         """The single components and the others of vectors along an axis of length d."""
         single, others = (np.array(part, int) for part in (self.single, self.others))
-        return jnp.take(vectors, single, axis), jnp.take(vectors, others, axis)
+        return tuple(
+            jnp.take(vectors, part, axis, mode="clip") for part in (single, others)
+        )
 
     def of_parts(self, single, length_of_others, axis: int = -1):
         """The norms, given single components and the Euclidean norms of the others."""

@@ -201,6 +201,7 @@ def test_records_are_encoded_by_public_rules(folder):
     assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), job.outline.data)
 
 
+@pytest.mark.thorough
 def test_incomplete_records_are_masked(folder):
     """The model of the user does not know of them."""
     lines = (folder / "people.csv").read_text().splitlines()

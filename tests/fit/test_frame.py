@@ -23,6 +23,7 @@ def test_a_frame_whitens_the_corrected_information():
         root = np.linalg.cholesky(information + prior)
         whole = root @ correction @ root.T
         stretch = np.asarray(axes.stretch)
+        np.testing.assert_allclose(stretch @ axes.back, np.eye(4), atol=1e-9)
         np.testing.assert_allclose(stretch.T @ whole @ stretch, np.eye(4), atol=1e-9)
         rest = 1 - np.asarray(axes.data_share)
         np.testing.assert_allclose(

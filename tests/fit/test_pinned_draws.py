@@ -98,6 +98,7 @@ def test_effects_of_unknown_scale_are_those_of_quadrature(seen):
     assert known.records + known.prior + known.noise == pytest.approx(1)
 
 
+@pytest.mark.thorough
 def test_the_volume_of_the_coordinates_is_that_of_their_derivative():
     with jax.enable_x64(True):
         rows = np.random.default_rng(0).normal(size=(1, NUM_EFFECTS, NUM_EFFECTS))

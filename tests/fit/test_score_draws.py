@@ -68,6 +68,7 @@ def drawn(found, num_draws=4000, lost_fn=nothing_lost):
     return draws(TARGET, found, jax.random.key(1), num_draws, jnp.zeros(DIM), lost_fn)
 
 
+@pytest.mark.thorough
 def test_a_slope_without_noise_gives_the_posterior_in_closed_form():
     noise_sd = 0.5
     found = released(SLOPE, 1e-4, noise_sd, np.array([1.0, -1.0, 2.0]), 0, 90.0)
@@ -90,6 +91,7 @@ def test_a_slope_without_noise_gives_the_posterior_in_closed_form():
     assert known.fit_check == pytest.approx((1.1, variance**0.5 / 900))
 
 
+@pytest.mark.thorough
 def test_what_clipping_loses_is_known():
     found = released(SLOPE, 1e-4, 0.5, np.ones(DIM), 0, 90.0)
     _, without = drawn(found, 20)

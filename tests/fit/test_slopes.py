@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from dpjax.fit.slopes import Evidence, regular, slopes
+from tests.tiers import tiered
 
 
 def evidence(dim, inefficiency):
@@ -67,7 +68,7 @@ def test_the_scatter_of_clipped_scores_is_known_in_every_direction():
     np.testing.assert_allclose(many[1], 2 * found + 0.25 * np.eye(3))
 
 
-@pytest.mark.parametrize("says", [0.0, 0.5])
+@pytest.mark.parametrize("says", tiered([0.0, 0.5], [0.5]))
 def test_latents_without_records_have_no_slope(says):
     """The frame mixes the latents, so no direction of it is that of the last one."""
     dim, noise_sd, rng = 5, 0.02, np.random.default_rng(1)
@@ -87,6 +88,7 @@ def test_latents_without_records_have_no_slope(says):
         assert np.median(sizes) < 2 * noise_sd
 
 
+@pytest.mark.thorough
 def test_few_records_of_a_latent_are_not_taken_for_none():
     """The public design has many of them, so it expects correlations with others.
 
@@ -125,7 +127,7 @@ def test_a_rare_covariate_that_clipping_hides_is_not_taken_for_none():
     np.testing.assert_allclose(along.mean(), says[-1, -1], atol=0.03)
 
 
-@pytest.mark.parametrize("dim", [1, 2])
+@pytest.mark.parametrize("dim", tiered([1, 2], [1]))
 def test_noise_may_leave_the_slope_negative(dim):
     """Then the draws are as small as the prior lets them be, and positive."""
     known = evidence(dim, 1.0)._replace(

@@ -53,7 +53,7 @@ def test_turned_scores_are_as_sparse_as_the_norm_says():
     information = 1e4 / count * scores.T @ scores
     with jax.enable_x64(True):
         axes = frame(jnp.asarray(information), jnp.eye(dim), jnp.eye(dim))
-        turn = np.asarray(sparse_turn(axes.stretch, norm))
+        turn = np.asarray(sparse_turn(axes.back, norm))
         found = scores @ np.asarray(axes.stretch) @ turn
         mixed = np.asarray(norm(jnp.asarray(found)))
     np.testing.assert_allclose(turn @ turn.T, np.eye(dim), atol=1e-9)

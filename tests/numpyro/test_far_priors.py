@@ -102,6 +102,7 @@ def test_draws_that_did_not_arrive_say_so():
     assert not draws.known.is_near
 
 
+@pytest.mark.thorough
 def test_a_prior_too_wide_for_the_model_is_refused():
     with pytest.raises(ValueError, match="the prior is too wide for the model"):
         fitted(poisson, np.ones(NUM_RECORDS, int))

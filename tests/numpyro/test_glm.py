@@ -104,7 +104,7 @@ FORMULAS = {
 OF_ORDINAL = {"shares", "cutpoints"}
 
 
-@pytest.mark.parametrize("family", tiered(FORMULAS, ["poisson", "ordinal"]))
+@pytest.mark.parametrize("family", tiered(FORMULAS, ["ordinal"]))
 def test_a_formula_is_the_model_written_by_hand(family, x64):
     """The posterior density at two positions, whose difference has no constants."""
     table = people(40)

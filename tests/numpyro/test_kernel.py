@@ -199,12 +199,10 @@ def test_warmup_is_a_part_of_the_run():
 
 
 @pytest.mark.filterwarnings("ignore:Some donated buffers")
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("num_chains", "method"),
-    tiered(
-        [(1, "sequential"), (2, "sequential"), (2, "vectorized"), (2, jax.vmap)],
-        [(2, "vectorized")],
-    ),
+    [(1, "sequential"), (2, "sequential"), (2, "vectorized"), (2, jax.vmap)],
 )
 def test_no_step_is_given_away_by_starting_again(num_chains, method):
     """From the state after the warm-up, again and again: all of it is counted."""

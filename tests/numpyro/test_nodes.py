@@ -391,6 +391,7 @@ def beta_binomial(x, y):
         numpyro.sample("obs", law, obs=y)
 
 
+@pytest.mark.thorough
 def test_a_fit_is_compiled_to_what_jax_computes():
     """With an older generator of loops in XLA, scores were 11 instead of 9."""
     rng = np.random.default_rng(0)

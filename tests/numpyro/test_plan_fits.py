@@ -105,6 +105,7 @@ def test_what_sample_warns_of_is_told(model):
     assert np.all(table.to_dataframe()["resolution"] < 0.5)
 
 
+@pytest.mark.thorough
 def test_a_budget_that_buys_no_noise_is_refused():
     found = planned(500, dpjax.Budget(1e-4, 1e-9))
     assert "refused" in repr(found) and np.all(np.isinf(found.columns["noise"]))

@@ -84,6 +84,7 @@ def test_a_plan_is_of_the_effects():
     assert "rows are of effects" in found.text
 
 
+@pytest.mark.thorough
 def test_a_centred_model_is_fitted_as_it_is():
     assert pinned_model(model_of(target(poisson))) is None
 

@@ -218,10 +218,8 @@ def made_of_one_group(mean, scale, z, group):
     return mean + scale * z[group]
 
 
-@pytest.mark.parametrize(
-    "effect",
-    [pytest.param(made_before, marks=pytest.mark.thorough), made_of_one_group],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("effect", [made_before, made_of_one_group])
 def test_walks_of_products_are_refused_before_anything_is_spent(tmp_path, effect):
 
     def model(group, y):

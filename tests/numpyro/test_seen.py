@@ -56,6 +56,7 @@ def test_hyperparameters_are_no_such_latents():
         checked(np.arange(600) % 9, np.ones((600, 2)))
 
 
+@pytest.mark.thorough
 def test_levels_of_outcomes_that_the_example_leaves_out_are_drawn():
     """The model generates answers, so an example of covariates tells of all levels."""
 
@@ -118,6 +119,7 @@ def decaying(amount=solved):
     return posterior(model, data, plate="data", example=example)
 
 
+@pytest.mark.thorough
 def test_a_differential_equation_has_no_products():
     target = decaying()
     with warnings.catch_warnings():

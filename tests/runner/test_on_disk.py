@@ -271,6 +271,7 @@ def test_memory_does_not_grow_with_the_records(tmp_path):
     assert memory.temp_size_in_bytes < 2**24
 
 
+@pytest.mark.thorough
 def test_a_ledger_and_a_checkpoint_know_the_records(stored, tmp_path):
     ledger, checkpoint = tmp_path / "ledger.jsonl", tmp_path / "run.npz"
     options = dict(budget=BUDGET, ledger=ledger)
