@@ -102,6 +102,7 @@ def test_what_clipping_loses_is_known():
     assert known.fit_check == without.fit_check
 
 
+@pytest.mark.thorough
 def test_a_second_fit_compiles_nothing(compilations):
     found = [released(SLOPE, 1e-4, 0.5, np.ones(DIM), seed) for seed in (1, 2)]
     drawn(found[0], num_draws=40)

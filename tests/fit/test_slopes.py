@@ -68,7 +68,8 @@ def test_the_scatter_of_clipped_scores_is_known_in_every_direction():
     np.testing.assert_allclose(many[1], 2 * found + 0.25 * np.eye(3))
 
 
-@pytest.mark.parametrize("says", tiered([0.0, 0.5], [0.5]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("says", [0.0, 0.5])
 def test_latents_without_records_have_no_slope(says):
     """The frame mixes the latents, so no direction of it is that of the last one."""
     dim, noise_sd, rng = 5, 0.02, np.random.default_rng(1)

@@ -14,6 +14,7 @@ from dpjax import proposals
 from dpjax.mcmc import metropolis_hastings
 from dpjax.posterior import Posterior
 from dpjax.release import clip_bounds
+from tests.tiers import tiered
 
 MINIBATCH = dict(clip_bound=0.5, expected_batch_size=30.0)
 SETTINGS = {
@@ -24,6 +25,7 @@ SETTINGS = {
     "fast_mh_published": dict(MINIBATCH, max_batch_size=80.0, epsilon=20.0, delta=1e-3),
 }
 NAMES = [*SETTINGS]
+FEW = ["barker", "penalty", "fast_mh"]
 
 
 def logprior(position):
@@ -119,7 +121,7 @@ def test_info_is_the_bit(name, posterior):
     assert 0.02 < moved.mean() < 0.98
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiered(NAMES, FEW))
 def test_blackjax_runs_it(name, posterior):
     algorithm = make(name, posterior)
     final, (states, infos) = blackjax.util.run_inference_algorithm(
@@ -133,7 +135,7 @@ def test_blackjax_runs_it(name, posterior):
     assert len(np.unique(states.position[:, 0])) > 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiered(NAMES, FEW))
 def test_vmap_and_jit_change_nothing(name, posterior):
     algorithm = make(name, posterior)
     positions = jnp.linspace(-1, 1, 8).reshape(4, 2)
@@ -171,7 +173,7 @@ def test_one_compilation_for_new_data_of_equal_shape(name, dyadic_data):
         results.append(step(key, state, posterior, 0.1 * (seed + 1)))
     assert traces == [name]
     posterior = Posterior(logprior, loglikelihood, dyadic_data(41, 2))
-    step(jax.random.key(4), state, posterior, 0.1)
+    jax.eval_shape(step, jax.random.key(4), state, posterior, 0.1)
     assert len(traces) == 2
 
 
@@ -190,7 +192,7 @@ def p_init(posterior):
     return metropolis_hastings.init(jnp.zeros(2))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiered(NAMES, FEW))
 @pytest.mark.parametrize("enabled", [False, True])
 def test_dtypes_follow_the_user(name, enabled):
     with jax.enable_x64(enabled):
@@ -203,7 +205,7 @@ def test_dtypes_follow_the_user(name, enabled):
         assert jax.config.jax_enable_x64 is enabled
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", tiered(NAMES, FEW))
 def test_pytree_positions(name):
     def tree_loglikelihood(position, record):
         return -((record - position["a"][0] * position["b"]) ** 2)

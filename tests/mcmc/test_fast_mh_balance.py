@@ -17,6 +17,7 @@ from dpjax.proposals import Move, Proposal
 from dpjax.random import batches
 from dpjax.release import accept_bit, clip_bounds, poisson_log_ratios
 from dpjax.release.clip_bounds import Lipschitz, Range
+from tests.tiers import tiered
 
 # Three records and three states: numbers with which no log ratio is rounded.
 LOGLIKELIHOODS = np.array(
@@ -164,7 +165,7 @@ def imbalance(moves):
     return max(1 - flow[i, j] / flow[j, i] for i, j in PAIRS)
 
 
-@pytest.mark.parametrize("name", TOYS)
+@pytest.mark.parametrize("name", tiered(TOYS, ["tuna", "fast_mh", "centred", "noisy"]))
 def test_detailed_balance(enumerate_moves, name):
     moves = enumerate_moves(TOYS[name])
     for weights, chances, _ in moves.values():

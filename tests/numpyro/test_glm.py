@@ -204,7 +204,7 @@ num_chains = 2
 
 def test_dpjax_imports_numpyro_where_it_is_used():
     code = """
-import sys, dpjax
+import sys, dpjax, dpjax.cli
 assert {"glm", "numpyro"} < set(dpjax.__all__) and "numpyro" not in sys.modules
 assert dpjax.numpyro.glm.__module__ == "dpjax.numpyro.glm"
 assert dpjax.glm is dpjax.numpyro.glm

@@ -15,6 +15,7 @@ from dpjax.release.gradient_parts import (
     mean_gradient_parts,
     whole,
 )
+from tests.tiers import tiered
 
 RECORD = jnp.array([0.3, -1.2, 2.0])
 
@@ -233,7 +234,7 @@ def of_a_line(x, record):
     return jnp.sin(x @ record)
 
 
-@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("number", tiered([1, 3], [3]))
 @pytest.mark.parametrize(
     "function, dim, num_products",
     [(of_a_network, 22, lambda k: k), (of_a_line, 3, lambda k: 1), (entries, 3, None)],

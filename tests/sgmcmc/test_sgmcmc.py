@@ -166,7 +166,7 @@ def test_clipping_bounds_records_but_not_the_prior():
     assert found == pytest.approx(expected, abs=6 * float(info.noise_sd) + 0.01)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", tiered(KERNELS, ["sgld", "published", "sgnht"]))
 def test_states_know_the_sum_alone(name):
     """Other data with the same sum of clipped gradients leave the same trace."""
     posterior = make_posterior()
