@@ -69,7 +69,7 @@ if not X64:
 # Exact accounting computes for longer than it compiles, and so do simulations of
 # kernels. The releases are tested as users have them.
 OPTIMISED = {
-    "not thorough": {"privacy", "config", "runner", "test_cli.py"},
+    "not thorough": {"privacy"},
     "thorough": {"privacy", "mcmc", "sgmcmc", "release"},
 }
 

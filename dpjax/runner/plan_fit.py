@@ -29,7 +29,7 @@ from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import relative_noise
 from dpjax.runner.fit import spending
 from dpjax.runner.plan import EPSILONS, Plan, budgets, shown_time
-from dpjax.runner.sample import check_simulated_scores, prior_draws
+from dpjax.runner.sample import checked_prior_draws
 
 __all__ = [
     "NUM_POSITIONS",
@@ -292,12 +292,13 @@ def plan_sample(
     guess: Any = None,
     epsilons: Iterable[float] = EPSILONS,
 ) -> Plan:
-    """What `dpjax.sample` would give for several budgets; no record is read.
+    """What `dpjax.sample` would give for several budgets; nothing is spent.
 
     Parameters
     ----------
     posterior, simulate_fn, prior_sample_fn, budget, nominal_num_records
-        As in `dpjax.sample`. Only the shapes of the data are used.
+        As in `dpjax.sample`. The data may be of type `jax.ShapeDtypeStruct`. Otherwise
+        they are compared with what the functions hold, and not read for anything else.
     guess
         A position where the parameters may be, in place of the prior: from earlier
         studies, not from the data.
@@ -315,8 +316,7 @@ def plan_sample(
         As in `dpjax.sample`.
     """
     check_budget(budget)
-    draws = prior_draws(prior_sample_fn)
-    check_simulated_scores(posterior, simulate_fn, draws)
+    draws = checked_prior_draws(posterior, simulate_fn, prior_sample_fn)
     flat = np.asarray(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), float)
     precision = np.linalg.inv(np.atleast_2d(np.cov(flat.T)))
     if guess is None:

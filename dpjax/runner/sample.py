@@ -27,7 +27,7 @@ from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import fit, spending, too_little
 from dpjax.runner.results import Fit
 
-__all__ = ["check_simulated_scores", "prior_draws", "sample"]
+__all__ = ["check_simulated_scores", "checked_prior_draws", "prior_draws", "sample"]
 
 NUM_PRIOR_DRAWS = 100
 """Draws from the prior, at whose mean the search begins."""
@@ -99,12 +99,8 @@ def sample(
         explain. The draws do not allow for that.
     """
     check_budget(budget)
-    check_simulation(posterior, simulate_fn, prior_sample_fn)
-    of_prior = prior_draws(prior_sample_fn)
+    of_prior = checked_prior_draws(posterior, simulate_fn, prior_sample_fn)
     start = jax.tree.map(lambda leaf: jnp.mean(leaf, axis=0), of_prior)
-    # What the next check says must not depend on records that a function holds.
-    check_functions(posterior, jax.tree.map(lambda leaf: leaf[None], start))
-    check_simulated_scores(posterior, simulate_fn, of_prior)
     algorithm_fn = functools.partial(
         simulated_fit,
         simulate_fn=simulate_fn,
@@ -137,6 +133,25 @@ def sample(
         verbose=verbose,
         unsafe_key=unsafe_key,
     )
+
+
+def checked_prior_draws(
+    posterior: Posterior, simulate_fn: Callable, prior_sample_fn: Callable
+) -> Any:
+    """What `prior_draws` returns, once the functions of a fit have been checked.
+
+    Raises
+    ------
+    ValueError
+        If a function holds records (`dpjax.release.captured`), or made-up records do
+        not follow the likelihood (`check_simulated_scores`).
+    """
+    check_simulation(posterior, simulate_fn, prior_sample_fn)
+    of_prior = prior_draws(prior_sample_fn)
+    # What the next check says must not depend on records that a function holds.
+    check_functions(posterior, jax.tree.map(lambda leaf: leaf[:1], of_prior))
+    check_simulated_scores(posterior, simulate_fn, of_prior)
+    return of_prior
 
 
 def check_simulated_scores(

@@ -133,9 +133,9 @@ def test_wrong_arguments_are_refused(wrong, message):
         planned(**wrong)
 
 
-def planned_fit(num_records=NUM_RECORDS, budget=BUDGET, **options):
+def planned_fit(num_records=NUM_RECORDS, budget=BUDGET, posterior=None, **options):
     return dpjax.plan_sample(
-        target(num_records),
+        posterior or target(num_records),
         lambda key, theta: theta + jax.random.normal(key, (2,)),
         lambda key: jax.random.normal(key, (2,)),
         budget=budget,
@@ -154,6 +154,18 @@ def test_a_fit_of_whole_records_is_planned_at_a_guess():
     noise = table["noise"].to_numpy()
     assert np.all(noise[2:] < noise[:2] / 2) and np.all(noise > 0.05)
     np.testing.assert_allclose(at(jnp.ones(2))["noise"], noise, rtol=0.1)
+
+
+def test_functions_that_hold_records_are_not_evaluated():
+    """The plan would tell of these records."""
+    data = np.random.default_rng(0).normal(size=(NUM_RECORDS, 2)).astype(np.float32)
+
+    def loglikelihood(theta, record):
+        return -jnp.sum((record - theta) ** 2) / 2 * jnp.mean(data**2)
+
+    holding = dataclasses.replace(target(), loglikelihood_fn=loglikelihood, data=data)
+    with pytest.raises(ValueError, match="loglikelihood_fn holds 'data', which"):
+        planned_fit(posterior=holding)
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.06])
