@@ -2,8 +2,9 @@
 
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Most
 tests compile far longer than they run. So their programs are hardly optimised, except
-in the rooms that `OPTIMISED` names for the tier. XLA uses its faster code generator,
-too, but for thorough tests in 32 bits: what users have is compiled as theirs is.
+in the rooms that `OPTIMISED` names for the tier, and thorough tests of fits. XLA uses
+its faster code generator, too, but for thorough tests in 32 bits: what users have is
+compiled as theirs is.
 """
 
 import os
@@ -117,7 +118,13 @@ def programs(request):
     optimised = OPTIMISED["not thorough" if is_default_tier else "thorough"]
     room = request.path.relative_to(Path(__file__).parent).parts[0]
     jax.config.update("jax_disable_most_optimizations", room not in optimised)
-    yield
+    # JAX is set up before dpjax is imported.
+    from dpjax import compiled
+
+    with pytest.MonkeyPatch.context() as patch:
+        if is_default_tier and room not in optimised:
+            patch.setitem(compiled.QUICKLY, "xla_backend_optimization_level", 0)
+        yield
     jax.clear_caches()
 
 

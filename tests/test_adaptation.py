@@ -191,6 +191,7 @@ def test_blackjax_s_results(posterior):
     np.testing.assert_array_equal(history.state.position[-1], ours.state.position)
 
 
+@pytest.mark.thorough
 def test_warmup_is_the_adapted_chain_and_then_it_is_frozen(posterior):
     algorithm = adaptation.adapted(posterior, num_warmup=60, **DENSE)
     keys = jax.random.split(jax.random.key(2), 60)

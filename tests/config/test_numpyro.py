@@ -290,7 +290,7 @@ def test_bad_files_are_refused(folder, capsys, old, new, message):
 
 
 SHIPPED = sorted((ROOT / "configs/numpyro").glob("*.toml"))
-SLOWER = {"categorical", "linear", "logistic", "masked", "ordinal"}
+SLOWER = {"categorical", "censored", "linear", "logistic", "masked", "ordinal"}
 SLOWER |= {"poisson_offset", "zero_inflated"}
 
 

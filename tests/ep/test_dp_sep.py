@@ -296,6 +296,7 @@ def test_one_record_moves_a_step_by_its_clip(kernel, means):
     assert 0 < moved <= 2 * 0.7 * rate * (1 + 1e-3)
 
 
+@pytest.mark.thorough
 def test_a_batch_reads_only_the_records_drawn(means):
     """A record whose site is not finite leaves the parameters finite."""
     features, targets = means.data

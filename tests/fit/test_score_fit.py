@@ -262,6 +262,7 @@ def test_the_frame_is_corrected_along_a_latent_where_noise_hides_eigenvalues():
     np.testing.assert_allclose(np.median(shares[1:]), 1, atol=0.2)
 
 
+@pytest.mark.thorough
 def test_long_scores_that_noise_hides_are_expected_by_public_covariates():
     """One of 100 records has covariates ten times as long, which noise hides.
 

@@ -20,7 +20,6 @@ from dpjax.models.banana import banana, exact_sample, simulate
 from dpjax.release.exact_sums import GRID, clip_to_grid, wide
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.runner.program import check_algorithm
-from tests.tiers import tiered
 
 NUM_RECORDS, CURVATURE = 4000, 5.0
 PRIOR_SDS = np.array([2.0, 2.0, 0.5, 1.0])
@@ -298,9 +297,8 @@ def test_determinants_are_computed_where_they_differ(scaled, reach, computed):
     assert len(far) == len(near) == count and not np.any(near)
 
 
-@pytest.mark.parametrize(
-    "kind", tiered([jnp.bfloat16, jnp.float16, jnp.float32], [jnp.float32])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [jnp.bfloat16, jnp.float16, jnp.float32])
 def test_what_records_add_to_the_fit_check_has_a_range_of_length_one(kind):
     """Where the scores of a model have few bits, too."""
     worst = 0.0

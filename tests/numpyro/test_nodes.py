@@ -673,6 +673,7 @@ def test_a_program_does_not_depend_on_the_order_of_numpyros_fields(monkeypatch):
         assert text() == one
 
 
+@pytest.mark.thorough
 def test_a_narrow_prior_is_that_of_a_coefficient_of_large_units():
     """At 0.3 from zero the rates of these counts overflow, and their prior is 0.01."""
 

@@ -89,6 +89,7 @@ def test_a_centred_model_is_fitted_as_it_is():
     assert pinned_model(model_of(target(poisson))) is None
 
 
+@pytest.mark.thorough
 def test_products_without_a_pinned_model_are_refused():
     refused = target(of_either_sign, float)
     with pytest.raises(ValueError, match="products of the latents 'factor', 'loading'"):

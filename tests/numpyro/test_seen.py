@@ -37,6 +37,7 @@ def checked(group, x):
     )
 
 
+@pytest.mark.thorough
 def test_groups_of_which_no_record_tells_are_named():
     """The two records of the last group count, among 600 of the others."""
     group = np.concatenate([np.arange(600) % 2, [8, 8]])

@@ -185,6 +185,7 @@ def tuned(posterior, step_size, clip_bound):
     return dpjax.barker(posterior, step_size, clip_bound=clip_bound)
 
 
+@pytest.mark.thorough
 def test_settings_that_differ_in_arrays_share_one_compiled_loop(compilations):
     sizes = {
         size: functools.partial(tuned, step_size=jnp.asarray(size), clip_bound=0.05)
@@ -275,6 +276,7 @@ def test_arrays_on_disk_are_refused(tmp_path):
         go(ONE, [target(mapped)])
 
 
+@pytest.mark.thorough
 def test_regressions_batch():
     """Their matrix products are those of a run where data sets take turns."""
     x = RNG.normal(size=(2, 30, 2))

@@ -196,6 +196,7 @@ def test_a_sample_reads_its_own_rows_only(stored, monkeypatch):
     assert all(expected <= size <= 4 * expected for size in sizes)
 
 
+@pytest.mark.thorough
 def test_some_arrays_may_be_in_memory(stored):
     labels = (RECORDS[:, 0] > 0).astype(np.float32)
     apart, together = (

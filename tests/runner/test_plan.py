@@ -143,6 +143,7 @@ def planned_fit(num_records=NUM_RECORDS, budget=BUDGET, posterior=None, **option
     )
 
 
+@pytest.mark.thorough
 def test_a_fit_of_whole_records_is_planned_at_a_guess():
     """Of normal records the information is the same everywhere."""
 

@@ -43,6 +43,7 @@ def posterior():
     )
 
 
+@pytest.mark.thorough
 def test_each_draw_predicts_records_of_its_own(posterior):
     """Their mean is slope x + offset, with an error of .1 / sqrt(400) = .005."""
     x = np.tile([1.0, -1.0], 200)

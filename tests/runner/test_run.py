@@ -120,6 +120,7 @@ def test_chains_differ(posterior):
     assert len(np.unique(positions[:, -1, 0])) == CHAINS
 
 
+@pytest.mark.thorough
 def test_chains_in_groups_give_the_same_draws(posterior, monkeypatch):
     options = dict(num_chains=5, initial_position=STARTS[:5], num_steps=17)
     whole = go(posterior, **options)

@@ -140,6 +140,7 @@ def test_updates_follow_the_gradient_of_the_posterior(name):
     assert again.num_steps == 2
 
 
+@pytest.mark.thorough
 def test_full_friction_is_langevin_dynamics():
     posterior = make_posterior()
     one = KERNELS["sgld"](posterior, step_size=0.05)

@@ -87,6 +87,7 @@ def test_trace_is_what_the_optimiser_did(posterior):
     assert not np.array_equal(gradient["rho"][0], gradient["rho"][1])
 
 
+@pytest.mark.thorough
 def test_draws_are_from_the_guide_at_the_mean_parameters(posterior):
     run = go(posterior, 400, warmup_fraction=0.5, thinning=2)
     assert run.positions.shape == (CHAINS, 100, 2)

@@ -116,6 +116,7 @@ def test_laplace_is_exact_where_the_posterior_is_normal():
         assert np.all(abs(normal.std(axis=0) / sd - 1) < 0.05)
 
 
+@pytest.mark.thorough
 def test_published_laplace_pushes_small_curvatures_up():
     infos, _ = simulated(
         np.random.default_rng(7), 1, 2000, 1, spread=0.5, sd=20.0, curvature=1.3
