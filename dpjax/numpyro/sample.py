@@ -164,14 +164,15 @@ def sample(
     -----
     UserWarning
         Before anything is spent, if no record of the example depends on some component
-        of a latent, such as the effect of a group; or, where `dpjax.fit.score_fit`
-        makes the fit, if the budget is too small for the number of records and
-        parameters. After the fit, if a check of it fails that `Fit.checks` lists with
-        `is_warned`: if noise hides what the records say in some direction, which the
-        draws allow for, as they do for a small budget: they are wide; if the scores
-        lead far from where they were released, or chains that draw from the fit differ;
-        or if the records vary otherwise than the model says, by more than noise and
-        chance explain, which only robust draws allow for.
+        of a latent, such as the effect of a group; if an observation has a Laplace law,
+        which makes draws wrong where the data are of another law; or, where
+        `dpjax.fit.score_fit` makes the fit, if the budget is too small for the number
+        of records and parameters. After the fit, if a check of it fails that
+        `Fit.checks` lists with `is_warned`: if noise hides what the records say in some
+        direction, which the draws allow for, as they do for a small budget: they are
+        wide; if the scores lead far from where they were released, or chains that draw
+        from the fit differ; or if the records vary otherwise than the model says, by
+        more than noise and chance explain, which only robust draws allow for.
     """
     check_key(unsafe_key)
     check_budget(budget)

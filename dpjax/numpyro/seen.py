@@ -17,6 +17,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 from jax.flatten_util import ravel_pytree
 
 from dpjax import caller
@@ -38,6 +39,10 @@ seldom saturate, and effects still change with the latents."""
 MAX_NUMBERS = 2**26
 """Bound on the number of derivatives that are compared, at all positions together. If
 records have many effects, fewer records are compared."""
+
+HAVE_CORNERS = (dist.Laplace, dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile)
+"""Laws of which the second derivative of the log density is zero wherever there is one,
+so that the scores of single records do not change with the location."""
 
 MAX_NAMED = 6
 """Largest number of components that a warning names."""
@@ -85,14 +90,15 @@ def pinned_model(model: Model) -> Pinned | None:
 
 
 def check_latents(model: Model) -> None:
-    """Warn if no record of the example depends on some component of a latent.
+    """Warn of latents of which a fit may say something wrong.
 
     Warns
     -----
     UserWarning
         If no record's log-likelihood depends on a component of a latent, while some
         depend on other components of this latent. This is so if the latent has a
-        component for each group, and a group has no record in the example.
+        component for each group, and a group has no record in the example. Or if an
+        observation has a law of `HAVE_CORNERS`.
     """
     flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, model.outline))
     positions, _ = _positions(model)
@@ -111,6 +117,32 @@ def check_latents(model: Model) -> None:
             "them say for what others say, so that draws may be off. Give example= a "
             "record of every group and level that the data may have"
         )
+    names = _cornered(model)
+    if names:
+        caller.warn(
+            f"the densities of {listed(names)} have corners, between which their logs "
+            "are linear. A fit knows how fast the scores change with the location from "
+            "the model alone. If the data are of another law, as in a regression of "
+            "quantiles, draws may be off by many times their width, also with "
+            "robust=True. A smooth law with heavy tails is StudentT"
+        )
+
+
+def _cornered(model: Model) -> list[str]:
+    """Names of the sites that observe a law of `HAVE_CORNERS`."""
+    names = []
+
+    def trace(position, rows):
+        sites, *_ = model.trace(rows, position)
+        for name in model.observed:
+            law = sites[name]["fn"]
+            while hasattr(law, "base_dist"):
+                law = law.base_dist
+            if isinstance(law, HAVE_CORNERS):
+                names.append(name)
+
+    jax.eval_shape(trace, model.outline, model.one_example)
+    return names
 
 
 def _positions(

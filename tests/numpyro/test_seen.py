@@ -57,6 +57,30 @@ def test_hyperparameters_are_no_such_latents():
         checked(np.arange(600) % 9, np.ones((600, 2)))
 
 
+def of_quantile(loc):
+    return dist.AsymmetricLaplaceQuantile(loc, 1.0, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("law", "has_corners"),
+    [(dist.Laplace, True), (of_quantile, True), (dist.LogNormal, False)],
+)
+def test_laws_with_corners_are_named(law, has_corners):
+    def model(x, y):
+        slope = numpyro.sample("slope", dist.Normal(0, 1))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("obs", law(slope * x), obs=y)
+
+    data = dict(x=np.linspace(-1, 1, 300), y=np.ones(300))
+    example = dict(x=np.linspace(-2, 2, 50))
+    target = posterior(model, data, plate="data", example=example)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        check_latents(model_of(target))
+    assert len(found) == has_corners
+    assert all("densities of 'obs' have corners" in str(each.message) for each in found)
+
+
 @pytest.mark.thorough
 def test_levels_of_outcomes_that_the_example_leaves_out_are_drawn():
     """The model generates answers, so an example of covariates tells of all levels."""
