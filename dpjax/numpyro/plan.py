@@ -48,7 +48,7 @@ from dpjax.runner.plan_fit import (
     simulated_cost,
     spending_and_gain,
 )
-from dpjax.runner.sample import check_simulated_scores, prior_draws
+from dpjax.runner.sample import checked_prior_draws
 from dpjax.runner.trial import timed
 
 __all__ = ["plan"]
@@ -112,7 +112,7 @@ def plan(
     if is_walk and pinned is not None:
         raise ValueError(NO_WALK)
     if is_whole:
-        check_simulated_scores(posterior, model.simulate, prior_draws(model.draw))
+        checked_prior_draws(posterior, model.simulate, model.draw)
     else:
         check_center(model)
     num_records = nominal_size(posterior, nominal_num_records)

@@ -26,7 +26,7 @@ from jax.scipy.special import gammaln, log_ndtr, ndtr
 from numpyro.distributions.discrete import HurdleProbs, ZeroInflatedProbs
 from numpyro.distributions.mixtures import MixtureGeneral, MixtureSameFamily
 
-__all__ = ["core", "spread", "support"]
+__all__ = ["core", "innermost", "spread", "support"]
 
 NUM_NODES, HALF_WIDTH = 16, 5.0
 """K, the number of nodes of a law on the reals, and the bound on |t|."""
@@ -48,6 +48,13 @@ def core(law) -> Any:
     while isinstance(
         law, dist.MaskedDistribution | dist.ExpandedDistribution | dist.Independent
     ):
+        law = law.base_dist
+    return law
+
+
+def innermost(law) -> Any:
+    """The law that a law is built on, also inside transforms and truncations."""
+    while hasattr(law, "base_dist"):
         law = law.base_dist
     return law
 

@@ -19,6 +19,7 @@ from numpyro.ops.provenance import eval_provenance
 from dpjax import caller
 from dpjax.compiled import evaluated
 from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
+from dpjax.numpyro.quadrature import innermost
 from dpjax.release.captured import captured
 
 __all__ = [
@@ -134,10 +135,7 @@ def check_sites(model: Model, sites: dict, rows: Rows) -> None:
                 f"latent {name!r} is discrete: it has no unconstrained position. "
                 "Marginalise it (e.g. MixtureSameFamily)"
             )
-        law = site["fn"]
-        while hasattr(law, "base_dist"):
-            law = law.base_dist
-        if isinstance(law, dist.Delta):
+        if isinstance(innermost(site["fn"]), dist.Delta):
             raise ValueError(
                 f"latent {name!r} has a Delta law, and so one value alone: make it a "
                 "numpyro.deterministic"

@@ -26,6 +26,7 @@ from dpjax.fit.effects import are_products, effects
 from dpjax.fit.pinned import Pinned, pinned
 from dpjax.numpyro.model import Model, center_and_unit
 from dpjax.numpyro.nodes import check_drawable, generated
+from dpjax.numpyro.quadrature import innermost
 from dpjax.numpyro.refusals import listed
 
 __all__ = ["check_latents", "pinned_model"]
@@ -41,8 +42,8 @@ MAX_NUMBERS = 2**26
 records have many effects, fewer records are compared."""
 
 HAVE_CORNERS = (dist.Laplace, dist.AsymmetricLaplace, dist.AsymmetricLaplaceQuantile)
-"""Laws of which the second derivative of the log density is zero wherever there is one,
-so that the scores of single records do not change with the location."""
+"""Laws whose log density is linear in the location on either side of a corner. The
+score of a record does not change with the location, but jumps at the record's value."""
 
 MAX_NAMED = 6
 """Largest number of components that a warning names."""
@@ -117,7 +118,7 @@ def check_latents(model: Model) -> None:
             "them say for what others say, so that draws may be off. Give example= a "
             "record of every group and level that the data may have"
         )
-    names = _cornered(model)
+    names = _sites_with_corners(model)
     if names:
         caller.warn(
             f"the densities of {listed(names)} have corners, between which their logs "
@@ -128,17 +129,14 @@ def check_latents(model: Model) -> None:
         )
 
 
-def _cornered(model: Model) -> list[str]:
-    """Names of the sites that observe a law of `HAVE_CORNERS`."""
+def _sites_with_corners(model: Model) -> list[str]:
+    """Names of the sites that observe a law of `HAVE_CORNERS`, or one built on it."""
     names = []
 
     def trace(position, rows):
         sites, *_ = model.trace(rows, position)
         for name in model.observed:
-            law = sites[name]["fn"]
-            while hasattr(law, "base_dist"):
-                law = law.base_dist
-            if isinstance(law, HAVE_CORNERS):
+            if isinstance(innermost(sites[name]["fn"]), HAVE_CORNERS):
                 names.append(name)
 
     jax.eval_shape(trace, model.outline, model.one_example)

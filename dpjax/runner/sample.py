@@ -27,7 +27,7 @@ from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import fit, spending, too_little
 from dpjax.runner.results import Fit
 
-__all__ = ["check_simulated_scores", "checked_prior_draws", "prior_draws", "sample"]
+__all__ = ["checked_prior_draws", "sample"]
 
 NUM_PRIOR_DRAWS = 100
 """Draws from the prior, at whose mean the search begins."""
@@ -87,7 +87,7 @@ def sample(
     ------
     TypeError, ValueError, CheckpointError
         As in `dpjax.run`; or if made-up records do not follow the likelihood
-        (`check_simulated_scores`).
+        (`checked_prior_draws`).
     BudgetError
         As in `dpjax.run`, or if the budget is too small for the number of records, so
         that draws would not be right. Nothing is spent then.
@@ -138,23 +138,32 @@ def sample(
 def checked_prior_draws(
     posterior: Posterior, simulate_fn: Callable, prior_sample_fn: Callable
 ) -> Any:
-    """What `prior_draws` returns, once the functions of a fit have been checked.
+    """Public draws from the prior, once the functions of a fit have been checked.
+
+    Parameters
+    ----------
+    posterior, simulate_fn, prior_sample_fn
+        As in `sample`.
+
+    Returns
+    -------
+    Leaves ``(NUM_PRIOR_DRAWS, ...)``.
 
     Raises
     ------
     ValueError
         If a function holds records (`dpjax.release.captured`), or made-up records do
-        not follow the likelihood (`check_simulated_scores`).
+        not follow the likelihood: the mean of their scores is not about zero.
     """
     check_simulation(posterior, simulate_fn, prior_sample_fn)
-    of_prior = prior_draws(prior_sample_fn)
+    of_prior = _prior_draws(prior_sample_fn)
     # What the next check says must not depend on records that a function holds.
     check_functions(posterior, jax.tree.map(lambda leaf: leaf[:1], of_prior))
-    check_simulated_scores(posterior, simulate_fn, of_prior)
+    _check_simulated_scores(posterior, simulate_fn, of_prior)
     return of_prior
 
 
-def check_simulated_scores(
+def _check_simulated_scores(
     posterior: Posterior, simulate_fn: Callable, of_prior: Any
 ) -> None:
     """Refuse made-up records that do not follow the likelihood. No data are read.
@@ -170,7 +179,7 @@ def check_simulated_scores(
     posterior, simulate_fn
         As in `sample`. The functions hold no records.
     of_prior
-        What `prior_draws` returned.
+        What `_prior_draws` returned.
 
     Raises
     ------
@@ -218,7 +227,7 @@ def _check_resolution(dim, num_records, noise_multiplier, budget) -> None:
         )
 
 
-def prior_draws(prior_sample_fn: Callable[[jax.Array], Any]) -> Any:
+def _prior_draws(prior_sample_fn: Callable[[jax.Array], Any]) -> Any:
     """Public draws from the prior, leaves ``(NUM_PRIOR_DRAWS, ...)``."""
 
     def draws(seed):

@@ -177,3 +177,20 @@ def test_a_fit_gives_what_is_foretold(monkeypatch):
     np.testing.assert_allclose(np.median(widths, 0), plan.columns["width"], rtol=0.1)
     ratio = np.mean(np.square(errors) / plan.columns["noise"] ** 2)
     assert 0.045 < ratio < 4.5
+
+
+@pytest.mark.filterwarnings("ignore:the model captured")
+def test_a_model_that_comes_to_hold_records_is_refused():
+    """The plan would tell of these records, which no argument of it holds."""
+    records = np.random.default_rng(0).normal(size=200)
+    spread = np.arange(10.0)
+
+    def model(x):
+        mean = numpyro.sample("mean", dist.Normal(0, 10))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(mean, jnp.std(spread)), obs=x)
+
+    whole = dpjax.numpyro.posterior(model, dict(x=records), plate="data")
+    spread = records
+    with pytest.raises(ValueError, match="holds 'spread', which"):
+        dpjax.numpyro.plan(whole, budget=BUDGET)

@@ -157,7 +157,7 @@ def test_a_fit_of_whole_records_is_planned_at_a_guess():
     np.testing.assert_allclose(at(jnp.ones(2))["noise"], noise, rtol=0.1)
 
 
-def test_functions_that_hold_records_are_not_evaluated():
+def test_functions_that_hold_records_are_refused():
     """The plan would tell of these records."""
     data = np.random.default_rng(0).normal(size=(NUM_RECORDS, 2)).astype(np.float32)
 
