@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
@@ -79,6 +80,7 @@ def main(arguments=None) -> int:
     options = _parser().parse_args(arguments)
     if arguments is None:
         _keep_programs()
+        _shorten_warnings()
     out = None
     try:
         with raised():
@@ -125,6 +127,22 @@ def main(arguments=None) -> int:
             print(_left(out, _again(options, out)), file=sys.stderr)
         return processes.leave(128 + number, stop)
     return 0
+
+
+def _shorten_warnings() -> None:
+    """Have warnings of dpjax printed in the form of its errors.
+
+    They name the line that called into dpjax, which is here the last one of the command
+    itself. Those of the user's model keep the line that they name.
+    """
+    python_form = warnings.formatwarning
+
+    def shown(message, category, filename, lineno, line=None):
+        if filename == getattr(sys.modules["__main__"], "__file__", None):
+            return f"dpjax: warning: {message}\n"
+        return python_form(message, category, filename, lineno, line)
+
+    warnings.formatwarning = shown
 
 
 def _keep_programs() -> None:

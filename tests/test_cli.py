@@ -740,3 +740,13 @@ def test_programs_are_kept_unless_the_user_wants_none(tmp_path, is_kept):
     subprocess.run(command, env=env, cwd=ROOT, check=True, capture_output=True)
     assert bool(list(folder.iterdir())) == is_kept
     assert folder.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.thorough
+def test_warnings_name_no_line_of_the_command(toml, tmp_path):
+    toml.write_text(TOML.replace("delta = 1e-5", "delta = 1e-3"))
+    command = [sys.executable, "-m", "dpjax", "run", str(toml), "--out", str(tmp_path)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert re.search("^dpjax: warning: delta = 0.001 is not", found.stderr, re.M)
+    assert "UserWarning" not in found.stderr
