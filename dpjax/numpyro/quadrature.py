@@ -39,6 +39,9 @@ node to the next one, over the count at the node."""
 MIN_ROOT_STEP = 1e-6
 """Step a of the cube root of a count if all counts in the range are nodes."""
 
+MIN_MEAN = 1e-6
+"""Least mean of a law on counts with which its nodes are computed."""
+
 MIN_SHAPE = 4.0
 """Least shape of a gamma law whose cube root is taken to be normal."""
 
@@ -64,9 +67,14 @@ def support(law) -> np.ndarray | None:
     law = core(law)
     if isinstance(law, ZeroInflatedProbs | HurdleProbs):
         inner = support(law.base_dist)
-        return None if inner is None else np.union1d(inner, [0])
+        return None if inner is None else np.union1d(inner, np.zeros(1, inner.dtype))
     if isinstance(law, MixtureSameFamily):
         return support(law.component_distribution)
+    if isinstance(law, MixtureGeneral):
+        parts = [support(part) for part in law.component_distributions]
+        if any(part is None for part in parts):
+            return None
+        return functools.reduce(np.union1d, parts)
     if not law.has_enumerate_support or law.event_shape:
         return None
     try:
@@ -211,7 +219,8 @@ def _spread_counts(law, shift):
     a of the cube root suit the law. Near zero these steps may be too long for an
     overdispersed law, so no step is longer than g y.
     """
-    mean, sd = law.mean, jnp.sqrt(law.variance)
+    # The mean is zero where all counts are, as in a part of a mixture.
+    mean, sd = jnp.maximum(law.mean, MIN_MEAN), jnp.sqrt(law.variance)
     spread = sd / mean
 
     def quantile(t):

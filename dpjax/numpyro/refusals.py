@@ -49,7 +49,7 @@ natural units, such as years, are often the reason."""
 
 REMEDIES = {
     "param": "sites of numpyro.param are not sampled; give them a prior with "
-    "numpyro.sample",
+    "numpyro.sample. LocScaleReparam has none if its centered= is a number",
     "mutable": "mutable state may carry one record's values into another's; remove it",
     "control_flow": "numpyro's scan and cond may link records, as a time series does; "
     "use jax.lax.scan inside the log-likelihood of one record, or remove it",
@@ -84,7 +84,7 @@ def traced(function, *arguments):
             raise ValueError(message) from error
         raise ValueError(
             "nothing can be drawn from a law of the model, as from ImproperUniform: "
-            f"give every latent a prior that has draws ({_first_line(error)})"
+            "give every latent a prior that has draws"
         ) from error
     except Exception as error:
         raise ValueError(

@@ -71,17 +71,26 @@ def score_model(posterior: Posterior, nominal_num_records: int | None) -> ScoreM
     expected = functools.partial(_mean_over_rows, model)
     of_one = expected(_information)
     columns = np.eye(model.dim)
-    return dataclasses.replace(
-        found,
-        expected=expected,
-        information=lambda position: size * of_one(position, columns)[0],
-    )
+
+    def information(position):
+        (mean,) = of_one(position, columns)
+        with jax.enable_x64(True):
+            return size * mean
+
+    return dataclasses.replace(found, expected=expected, information=information)
 
 
 def _information(scores: Scores) -> list[jax.Array]:
-    """The expected Fisher information of one record, ``(d, d)``, in a list."""
-    squares = (scores.nodes * scores.weights[:, None]).T @ scores.nodes
-    return [scores.directions.T @ squares @ scores.directions]
+    """The expected Fisher information of one record, ``(d, d)``, in a list.
+
+    It is in float64. In float32, rounding would make information of many records about
+    a direction of which none tells anything, such as that of an intercept against all
+    effects of a group.
+    """
+    with jax.enable_x64(True):
+        scores = Scores(*(leaf.astype(jnp.float64) for leaf in scores))
+        squares = (scores.nodes * scores.weights[:, None]).T @ scores.nodes
+        return [scores.directions.T @ squares @ scores.directions]
 
 
 def _mean_over_rows(
@@ -114,10 +123,11 @@ def _mean_over_rows(
         found = jax.vmap(one)(records)
         # A record whose numbers overflow adds nothing to a release, so it is left out
         # of the mean, too.
-        usable = [jnp.all(jnp.isfinite(leaf), axis=(1, 2)) for leaf in found]
-        usable = functools.reduce(jnp.logical_and, usable)
-        kept = [jnp.where(usable[:, None, None], leaf, 0) for leaf in found]
-        return [jnp.sum(leaf, axis=0) / jnp.sum(usable) for leaf in kept]
+        with jax.enable_x64(True):
+            usable = [jnp.all(jnp.isfinite(leaf), axis=(1, 2)) for leaf in found]
+            usable = functools.reduce(jnp.logical_and, usable)
+            kept = [jnp.where(usable[:, None, None], leaf, 0) for leaf in found]
+            return [jnp.sum(leaf, axis=0) / jnp.sum(usable) for leaf in kept]
 
     return mean
 

@@ -15,7 +15,9 @@ from numpyro import handlers
 from dpjax.compiled import evaluated
 from dpjax.fit.scores import NUM_REDRAWS
 from dpjax.numpyro import fisher_information, posterior
+from dpjax.numpyro.fisher import prior_mean
 from dpjax.numpyro.nodes import conditional_scores, kept_information
+from dpjax.numpyro.score_model import score_model
 from dpjax.release import taint
 from dpjax.release.gaussian_sum import GaussianSum
 from tests.tiers import tiered
@@ -48,6 +50,9 @@ def site(law, size, **data):
 
 def observed(value, *shape):
     return np.full((ROWS, *shape), value)
+
+
+COUNT, REAL, LABEL = (dict(y=observed(y)) for y in (3, 0.4, 1))
 
 
 def line(b, x):
@@ -104,13 +109,25 @@ def censored_nodes(latents, record):
     return dict(time=time, event=event, **repeated), weights
 
 
+def occupancy(visits):
+    """Of a place that may be empty, which is then not seen at any visit."""
+
+    def law(b, x):
+        is_empty = jnp.full(x.shape, jax.nn.sigmoid(b[0]))
+        probs = jnp.stack([is_empty, 1 - is_empty], axis=-1)
+        seen = dist.Binomial(visits, logits=b[1] + b[2] * x)
+        empty = dist.Binomial(visits, probs=jnp.zeros(x.shape))
+        return dist.MixtureGeneral(dist.Categorical(probs), [empty, seen])
+
+    return site(law, 3, **COUNT)
+
+
 CENSORED = dict(
     x=COVARIATES,
     time=observed(0.5),
     event=observed(1),
     limit=np.linspace(0.5, 2.0, ROWS),
 )
-COUNT, REAL, LABEL = (dict(y=observed(y)) for y in (3, 0.4, 1))
 # Number of nodes, and bounds on the weighted mean of the nodes, in their root mean
 # squares: for one record, and for the mean over many. None: observations drawn anew.
 EXACT, SMOOTH, LATTICE = (1e-5, 1e-5), (3e-3, 5e-4), (0.15, 5e-3)
@@ -243,6 +260,19 @@ SITES = {
         11,
         EXACT,
     ),
+    "zero-inflated binomial": (
+        site(
+            lambda b, x: dist.ZeroInflatedDistribution(
+                dist.Binomial(5, logits=line(b, x)), gate_logits=b[2]
+            ),
+            3,
+            **COUNT,
+        ),
+        6,
+        EXACT,
+    ),
+    "occupancy": (occupancy(5), 6, EXACT),
+    "occupancy, many visits": (occupancy(1000), 64, LATTICE),
     "weibull": (
         site(lambda b, x: dist.Weibull(exp(line(b, x)), 2 * exp(b[2])), 3, **REAL),
         16,
@@ -686,3 +716,21 @@ def test_a_narrow_prior_is_that_of_a_coefficient_of_large_units():
         example = dict(x=np.linspace(0.0, 200.0, 20), y=np.zeros(20))
         target = posterior(rates, example, plate="data", example=example)
         assert callable(conditional_scores(target.model))
+
+
+@pytest.mark.parametrize("is_wide", [False, True])
+def test_many_records_tell_nothing_of_a_direction_that_none_tells_of(is_wide):
+    """An intercept and the effects of all groups may be moved against each other."""
+
+    def model(group, y):
+        b = numpyro.sample("b", dist.Normal(0, 1).expand([4]).to_event(1))
+        with numpyro.plate("data", len(y)):
+            numpyro.sample("obs", dist.Normal(b[0] + b[1:][group], 1), obs=y)
+
+    with jax.enable_x64(is_wide):
+        data = dict(group=np.arange(999) % 3, y=np.zeros(999, np.float32))
+        target = posterior(model, data, plate="data", example=data)
+        information = score_model(target, 10**7).information(prior_mean(target.model))
+    lengths = np.linalg.eigvalsh(np.asarray(information))
+    np.testing.assert_allclose(lengths / 1e7, [0, 1 / 3, 1 / 3, 4 / 3], atol=1e-2)
+    assert abs(lengths[0]) < 1e-6
