@@ -28,7 +28,12 @@ from dpjax.proposals import Move, Proposal
 from dpjax.random.variates import normal
 from dpjax.release.nominal import nominal_size
 
-__all__ = ["fisher_information", "geodesic", "inverse_fisher_information"]
+__all__ = [
+    "fisher_information",
+    "geodesic",
+    "inverse_fisher_information",
+    "simulated_scores",
+]
 
 LOG_LENGTH_SD = 0.1
 """Standard deviation of the logarithm of a geodesic step's length. If all steps had the
@@ -94,11 +99,31 @@ def fisher_information(
     *Formal guarantees.* No data are read. The result depends on the data set through
     its number of records alone, or not at all if `nominal_num_records` is given.
     """
-    num_simulated = check_count("num_simulated", num_simulated)
     if not prior_precision >= 0:
         raise ValueError(f"prior_precision must not be negative, {prior_precision=}")
     num_records = nominal_size(posterior, nominal_num_records)
+    scores_fn = simulated_scores(posterior, simulate_fn, num_simulated, seed)
     weight = posterior.tempering * num_records / num_simulated
+
+    def of_all_records(position):
+        scores = scores_fn(position)
+        product = jnp.matmul(scores.T, scores, precision="highest")
+        return weight * product + prior_precision * jnp.eye(len(product))
+
+    return of_all_records
+
+
+def simulated_scores(
+    posterior: Posterior,
+    simulate_fn: Callable[[jax.Array, Any], Any],
+    num_simulated: int = 1000,
+    seed: int = 0,
+) -> Callable[[Any], jax.Array]:
+    """``position -> (num_simulated, d)``: the scores of records simulated there.
+
+    The arguments and the records are those of `fisher_information`.
+    """
+    num_simulated = check_count("num_simulated", num_simulated)
     loglikelihood_fn = posterior.loglikelihood_fn
     # If the user's process has x64 off, JAX cannot lower random numbers of 64 bits.
     dtype = jnp.result_type(float)
@@ -109,17 +134,15 @@ def fisher_information(
             keys = jax.random.split(jax.random.key(seed), num_simulated)
             return jax.vmap(simulate_fn, (0, None))(keys, narrow)
 
-    def of_all_records(position):
+    def scores(position):
         flat, unravel = ravel_pytree(position)
 
         def score(record):
             return jax.grad(lambda x: loglikelihood_fn(unravel(x), record))(flat)
 
-        scores = jax.vmap(score)(simulated(position))
-        product = jnp.matmul(scores.T, scores, precision="highest")
-        return weight * product + prior_precision * jnp.eye(flat.size)
+        return jax.vmap(score)(simulated(position))
 
-    return of_all_records
+    return scores
 
 
 def inverse_fisher_information(

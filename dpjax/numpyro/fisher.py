@@ -27,7 +27,6 @@ __all__ = [
     "law_of",
     "prior_law",
     "prior_mean",
-    "record_information",
 ]
 
 TAILS = 0.01, 0.99
@@ -94,13 +93,16 @@ def fisher_information(
     -----
     *Formal guarantees.* No data are read, as in `dpjax.fisher.fisher_information`.
     """
-    of_records = record_information(
+    model = model_of(posterior)
+    check_simulable(model)
+    of_records = fisher.fisher_information(
         posterior,
+        model.simulate,
         num_simulated=num_simulated,
         seed=seed,
         nominal_num_records=nominal_num_records,
     )
-    _, precision = prior_law(model_of(posterior))
+    _, precision = prior_law(model)
     return lambda at: of_records(at) + precision.astype(jnp.result_type(float))
 
 
@@ -150,10 +152,3 @@ def check_simulable(model: Model) -> None:
             "range or law and not from the data (in a configuration, give their range "
             "or categories)"
         )
-
-
-def record_information(posterior: Posterior, **options):
-    """`fisher_information` without the prior's precision, with the same options."""
-    model = model_of(posterior)
-    check_simulable(model)
-    return fisher.fisher_information(posterior, model.simulate, **options)

@@ -71,10 +71,13 @@ def support(law) -> np.ndarray | None:
     if isinstance(law, MixtureSameFamily):
         return support(law.component_distribution)
     if isinstance(law, MixtureGeneral):
-        parts = [support(part) for part in law.component_distributions]
-        if any(part is None for part in parts):
-            return None
-        return functools.reduce(np.union1d, parts)
+        values = []
+        for part in law.component_distributions:
+            found = support(part)
+            if found is None:
+                return None
+            values.append(found)
+        return np.unique(np.concatenate(values))
     if not law.has_enumerate_support or law.event_shape:
         return None
     try:

@@ -8,7 +8,6 @@ rare observations such as the cases of a rare disease. Otherwise only the expect
 information is computed, as a mean over simulated records.
 """
 
-import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -18,11 +17,12 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax.compiled import evaluated
+from dpjax.fisher import simulated_scores
 from dpjax.fit.inquiry import MAX_MOVE, ScoreModel
 from dpjax.fit.scores import NUM_SEARCH_REDRAWS, Scores
 from dpjax.fit.sparse import sparse_norm
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import prior_law, prior_mean, record_information
+from dpjax.numpyro.fisher import check_simulable, prior_law, prior_mean
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import are_redrawn, conditional_scores
 from dpjax.posterior import Posterior
@@ -57,36 +57,51 @@ def score_model(posterior: Posterior, nominal_num_records: int | None) -> ScoreM
         As in `dpjax.numpyro.fisher_information`.
     """
     model = model_of(posterior)
-    simulated = record_information(posterior, nominal_num_records=nominal_num_records)
-    found = ScoreModel(
-        conditional_scores(model),
-        conditional_scores(model, NUM_SEARCH_REDRAWS),
-        None,
-        simulated,
-        *prior_law(model),
-    )
-    if are_redrawn(model):
-        return found
+    check_simulable(model)
     size = posterior.tempering * nominal_size(posterior, nominal_num_records)
-    expected = functools.partial(_mean_over_rows, model)
-    of_one = expected(_information)
-    columns = np.eye(model.dim)
+    if is_redrawn := are_redrawn(model):
+        of_one = _over_simulated(simulated_scores(posterior, model.simulate))
+    else:
+        of_one = _over_nodes(model)
 
     def information(position):
-        (mean,) = of_one(position, columns)
+        """In float64. In float32, rounding would make information of many records about
+        a direction of which none tells anything, such as that of an intercept against
+        all effects of a group.
+        """
+        found = of_one(position)
         with jax.enable_x64(True):
-            return size * mean
+            return size * found
 
-    return dataclasses.replace(found, expected=expected, information=information)
+    return ScoreModel(
+        conditional_scores(model),
+        conditional_scores(model, NUM_SEARCH_REDRAWS),
+        None if is_redrawn else functools.partial(_mean_over_rows, model),
+        information,
+        *prior_law(model),
+    )
+
+
+def _over_simulated(scores_fn: Callable) -> Callable:
+    """``position -> (d, d)``: the mean of s s^T over the scores s of `scores_fn`."""
+
+    def mean(position):
+        scores = scores_fn(position)
+        with jax.enable_x64(True):
+            scores = scores.astype(jnp.float64)
+            return scores.T @ scores / len(scores)
+
+    return mean
+
+
+def _over_nodes(model: Model) -> Callable:
+    """``position -> (d, d)``: the mean of `_information` over the example's rows."""
+    mean, columns = _mean_over_rows(model, _information), np.eye(model.dim)
+    return lambda position: mean(position, columns)[0]
 
 
 def _information(scores: Scores) -> list[jax.Array]:
-    """The expected Fisher information of one record, ``(d, d)``, in a list.
-
-    It is in float64. In float32, rounding would make information of many records about
-    a direction of which none tells anything, such as that of an intercept against all
-    effects of a group.
-    """
+    """The expected Fisher information of one record, ``(d, d)``, in a list."""
     with jax.enable_x64(True):
         scores = Scores(*(leaf.astype(jnp.float64) for leaf in scores))
         squares = (scores.nodes * scores.weights[:, None]).T @ scores.nodes
