@@ -3,8 +3,10 @@
 Let F be the expected Fisher information of all records at a public position, P the
 precision of the prior, and L L^T = F + P. The covariates of the records may differ from
 the public ones from which F is computed, and then F is wrong. So a fit releases a
-correction R, and L R L^T stands for the information F + P. The directions of the frame
-are the columns of the matrix T with
+correction R, and L R L^T stands for the information F + P. Where F expects the records
+to tell nothing, as of an intercept against all effects of a group, R is not used: they
+would seem to tell something there if R corrected the information along single
+parameters. The directions of the frame are the columns of the matrix T with
 
     T^T L R L^T T = I,   T^T P T = diag(1 - gamma).
 
@@ -77,19 +79,25 @@ def frame(information: jax.Array, prior: jax.Array, correction: jax.Array) -> Fr
     the frame is the identity.
     """
     root = jnp.linalg.cholesky(information + prior)
+    inverse = solve_triangular(root, jnp.eye(len(root)), lower=True)
+    rest, turn = jnp.linalg.eigh(inverse @ prior @ inverse.T)
+    is_told = 1 - rest > MIN_DATA_SHARE
+    correction = jnp.where(
+        jnp.outer(is_told, is_told), turn.T @ correction @ turn, jnp.eye(len(root))
+    )
     of_correction = jnp.linalg.cholesky(correction)
-    whole = root @ of_correction
-    inverse = solve_triangular(whole, jnp.eye(len(whole)), lower=True)
+    inverse = solve_triangular(of_correction, turn.T @ inverse, lower=True)
+    of_correction = turn @ of_correction
     rest, turn = jnp.linalg.eigh(inverse @ prior @ inverse.T)
     share = 1 - jnp.maximum(rest, MIN_PRIOR_SHARE)
     is_measured = share > MIN_DATA_SHARE
     return Frame(
         inverse.T @ turn,
-        turn.T @ whole.T,
+        (root @ of_correction @ turn).T,
         of_correction @ turn,
         jnp.where(is_measured, share, 0.0),
         is_measured,
-        jnp.eye(len(whole)),
+        jnp.eye(len(root)),
     )
 
 

@@ -77,3 +77,15 @@ def test_a_released_slope_is_shrunk_by_as_much_as_is_noise():
     np.testing.assert_allclose(exact, slope, atol=1e-12)
     np.testing.assert_allclose(flat, flat[0, 0] * np.eye(4) * block, atol=1e-9)
     assert np.linalg.eigvalsh(low[:3, :3]).min() > 0
+
+
+def test_a_correction_makes_no_information_where_records_tell_nothing():
+    """An intercept and two effects, of which F knows the sums alone."""
+    rows = np.array([[1.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
+    information, null = 1e5 * rows.T @ rows, np.array([1.0, -1.0, -1.0])
+    correction = np.diag([1.5, 0.8, 1.0]) + 0.1
+    with jax.enable_x64(True):
+        axes = frame(*map(jnp.asarray, (information, np.eye(3), correction)))
+        stands_for = axes.back.T @ axes.back
+    assert np.sum(axes.is_measured) == 2
+    np.testing.assert_allclose(stands_for @ null, null, atol=1e-6)
