@@ -86,6 +86,6 @@ def test_a_correction_makes_no_information_where_records_tell_nothing():
     correction = np.diag([1.5, 0.8, 1.0]) + 0.1
     with jax.enable_x64(True):
         axes = frame(*map(jnp.asarray, (information, np.eye(3), correction)))
-        stands_for = axes.back.T @ axes.back
-    assert np.sum(axes.is_measured) == 2
-    np.testing.assert_allclose(stands_for @ null, null, atol=1e-6)
+        back = np.asarray(axes.back)
+    assert np.sum(np.asarray(axes.is_measured)) == 2
+    np.testing.assert_allclose(back.T @ back @ null, null, atol=1e-6)
