@@ -3,10 +3,11 @@
 Let F be the expected Fisher information of all records at a public position, P the
 precision of the prior, and L L^T = F + P. The covariates of the records may differ from
 the public ones from which F is computed, and then F is wrong. So a fit releases a
-correction R, and L R L^T stands for the information F + P. Where F expects the records
-to tell nothing, as of an intercept against all effects of a group, R is not used: they
-would seem to tell something there if R corrected the information along single
-parameters. The directions of the frame are the columns of the matrix T with
+correction R, and L R L^T stands for the information F + P. In directions of which F
+says that the records tell nothing, such as that of an intercept against all effects of
+a group, R is replaced by the identity. Otherwise corrections along single parameters
+would make the records seem to tell something there. The directions of the frame are the
+columns of the matrix T with
 
     T^T L R L^T T = I,   T^T P T = diag(1 - gamma).
 
@@ -75,8 +76,9 @@ class Frame(NamedTuple):
 def frame(information: jax.Array, prior: jax.Array, correction: jax.Array) -> Frame:
     """The frame of an information F, a prior precision P and a correction R.
 
-    All three are float64 matrices ``(d, d)``. Call this with x64 enabled. The turn of
-    the frame is the identity.
+    All three are float64 matrices ``(d, d)``. R may be any positive definite matrix: it
+    is replaced by the identity here where F says that the records tell nothing. Call
+    this with x64 enabled. The turn of the frame is the identity.
     """
     root = jnp.linalg.cholesky(information + prior)
     inverse = solve_triangular(root, jnp.eye(len(root)), lower=True)

@@ -65,9 +65,11 @@ def score_model(posterior: Posterior, nominal_num_records: int | None) -> ScoreM
         of_one = _over_nodes(model)
 
     def information(position):
-        """In float64. In float32, rounding would make information of many records about
-        a direction of which none tells anything, such as that of an intercept against
-        all effects of a group.
+        """The expected Fisher information of all records, in float64.
+
+        In float32 its rounding grows with the number of records, and looks like
+        information about directions of which no record tells anything, such as that of
+        an intercept against all effects of a group.
         """
         found = of_one(position)
         with jax.enable_x64(True):
