@@ -357,9 +357,19 @@ def window_adaptation(
     """`blackjax.window_adaptation` for samplers of dpjax: the warm-up of `adapted`.
 
     The parameters are those of `adapted`; `extra_parameters` are the other parameters
-    of `sampler`. As in BlackJAX, ``run(rng_key, position, num_steps)`` returns the last
-    state with the parameters to call `sampler` with, and the history of all steps. It
-    keeps no budget and no ledger: charge the events that ``privacy`` returns.
+    of `sampler`, and ValueError is raised as there.
+
+    Returns
+    -------
+    WindowAdaptation
+        As in BlackJAX, ``run(rng_key, position, num_steps)`` returns the last state
+        with the parameters to call `sampler` with, and the history of all steps.
+
+    Notes
+    -----
+    *Formal guarantees.* What ``run`` returns is released at the cost of the events of
+    ``privacy``, as for `adapted`. Nothing is charged here: there is no budget and no
+    ledger.
     """
 
     algorithm = functools.partial(

@@ -516,7 +516,7 @@ def _write(result, out: Path, test, prior, name: str, ledger) -> None:
     for saved in (out / "privacy.json", out):
         sync(saved)
     components, values = result.components()
-    table = result.table(components, values)
+    table = result.summary_of(components, values)
     table.to_csv(out / "summary.csv")
     print(table.to_string())
     for check in result.checks(table):

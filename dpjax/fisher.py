@@ -100,7 +100,7 @@ def fisher_information(
     its number of records alone, or not at all if `nominal_num_records` is given.
     """
     if not prior_precision >= 0:
-        raise ValueError(f"prior_precision must not be negative, {prior_precision=}")
+        raise ValueError(f"prior_precision must not be negative, got {prior_precision}")
     num_records = nominal_size(posterior, nominal_num_records)
     scores_fn = simulated_scores(posterior, simulate_fn, num_simulated, seed)
     weight = posterior.tempering * num_records / num_simulated

@@ -93,8 +93,12 @@ def _scales(step_size, position):
 
 
 def _scalar(step_size):
-    if jnp.ndim(step_size):
-        raise ValueError("a proposal of fixed length takes a scalar step_size")
+    if not jax.tree_util.all_leaves([step_size]) or jnp.ndim(step_size):
+        raise ValueError(
+            "a proposal of fixed length takes one number as step_size: give the scales "
+            "of components by inverse_mass_matrix, or take another proposal, such as "
+            "dpjax.proposals.gaussian"
+        )
     return step_size
 
 

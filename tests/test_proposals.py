@@ -37,8 +37,9 @@ def test_fixed_length_moves_its_length():
 
 
 def test_fixed_length_wants_a_scalar():
-    with pytest.raises(ValueError, match="scalar"):
-        moves(proposals.fixed_length, jnp.zeros(2), jnp.ones(2))
+    for step_size in (jnp.ones(2), {"a": 0.1}, [0.1]):
+        with pytest.raises(ValueError, match="one number as step_size"):
+            moves(proposals.fixed_length, jnp.zeros(2), step_size)
 
 
 def test_fixed_length_in_one_dimension_never_stands_still():

@@ -21,7 +21,15 @@ from dpjax.fit.precision import is_wide
 from dpjax.posterior import Posterior
 from dpjax.release.mixed_norm import MixedNorm
 
-__all__ = ["KEY_WORDS", "MAX_MOVE", "MAX_STEP", "Inquiry", "ScoreModel", "Units"]
+__all__ = [
+    "KEY_WORDS",
+    "MAX_MOVE",
+    "MAX_STEP",
+    "Inquiry",
+    "ScoreModel",
+    "Units",
+    "record_key",
+]
 
 KEY_WORDS = 2
 """Words of a release that make a JAX key, from which every record gets its own key."""
@@ -139,13 +147,12 @@ class Inquiry:
 
         `noise` is the noise multiplier, and `words` are a row of what `take` returned.
         """
-        key = jax.random.wrap_key_data(words[:KEY_WORDS], impl="threefry2x32")
         return release(
             words[KEY_WORDS:],
             self.posterior,
             contribution_fn,
             noise_multiplier=jnp.asarray(noise),
-            rng_key=key,
+            rng_key=record_key(words[:KEY_WORDS]),
         )
 
     def matrix(self, release, words, noise, contribution_fn, axes: Frame) -> jax.Array:
@@ -234,3 +241,8 @@ class Inquiry:
         jump = reach * axes.stretch @ (step / jnp.maximum(1.0, size))
         limit = MAX_MOVE * self.prior_sd
         return (z + jnp.clip(jump, -limit, limit)).astype(self.dtype), size
+
+
+def record_key(words: jax.Array) -> jax.Array:
+    """A JAX key from `KEY_WORDS` uniform words."""
+    return jax.random.wrap_key_data(words, impl="threefry2x32")

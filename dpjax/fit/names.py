@@ -1,16 +1,26 @@
-"""Names of the components of a position, as in ``"slopes[0, 1]"``."""
+"""Names of the sites of a position, and of their components, as ``"slopes[0, 1]"``."""
 
 import jax
 import numpy as np
 
-__all__ = ["names_of"]
+__all__ = ["names_of", "site_of"]
+
+
+def site_of(path) -> str:
+    """The name of the leaf of a position at a path, such as ``"effects.ward"``.
+
+    It is ``"position"`` if the position is one array, and ``"position[0]"`` for the
+    first of a list or tuple.
+    """
+    if not path or isinstance(path[0], jax.tree_util.SequenceKey):
+        return f"position{jax.tree_util.keystr(path)}"
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def names_of(position) -> list[str]:
     """Names of the components of a position, in the order of the flattened position."""
     return [
-        f"{jax.tree_util.keystr(path, simple=True, separator='.') or 'position'}"
-        f"{list(index) or ''}"
+        f"{site_of(path)}{list(index) or ''}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(position)
         for index in np.ndindex(leaf.shape)
     ]

@@ -6,7 +6,6 @@ at the first place only. At another place it is changed like the slope that the 
 expects of public covariates, if that changes by much (`dpjax.fit.slope_changes`).
 """
 
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +13,8 @@ import jax
 import jax.numpy as jnp
 
 from dpjax.fit import contrast, slope_changes
-from dpjax.fit.inquiry import Inquiry, Units
+from dpjax.fit.inquiry import KEY_WORDS, Inquiry, Units, record_key
+from dpjax.release import vector_sums
 
 __all__ = ["NewtonScores", "newton_scores"]
 
@@ -78,7 +78,7 @@ def newton_scores(
     ----------
     release, last
         How the scores are released: `last` is for the last one, `release` for the
-        others.
+        others. The clip norm of both is one.
     noise_multipliers
         The noise multiplier of each score.
     z
@@ -92,15 +92,31 @@ def newton_scores(
     root_fn = _root_fn(inquiry, units)
     back, first, start = axes.back, z, root_fn(z)
 
-    def next_score(kind, carry, given):
+    words = inquiry.take(release, inquiry.dim, len(noise_multipliers) - 1)
+    last_words = inquiry.take(last, inquiry.dim)[0]
+    keys = jnp.concatenate([words[:, :KEY_WORDS], last_words[None, :KEY_WORDS]])
+
+    def with_noise(index, exact, noise):
+        return jax.lax.cond(
+            index < len(words),
+            lambda: release.with_noise(words[index, KEY_WORDS:], exact, noise),
+            lambda: last.with_noise(last_words[KEY_WORDS:], exact, noise),
+        )
+
+    def next_score(carry, given):
         z, root, total, score, place = carry
-        words, noise = given
+        index, key, noise = given
         contrasts = inquiry.contrasts_at(z, units)
-
-        def contribution(*record):
-            return contrasts(*record).score
-
-        released = axes.turn @ inquiry.ask(kind, words, noise, contribution)
+        # All scores are sums of one program, and only their noise is of two kinds. The
+        # norm of the last one is at least as large as the Euclidean norm of the others.
+        exact = vector_sums.vector_sum(
+            inquiry.posterior,
+            lambda *record: contrasts(*record).score,
+            1.0,
+            rng_key=record_key(key),
+            norm=last.norm,
+        )
+        released = axes.turn @ with_noise(index, exact, noise).astype(inquiry.dtype)
         released = jnp.where(axes.is_measured, inquiry.tempering * unit * released, 0)
         weight = noise**-2.0
         total += weight
@@ -122,16 +138,8 @@ def newton_scores(
         carry = moved, root_fn(moved), total, score, place
         return carry, (z, released, root, size)
 
-    *firsts, noise = noise_multipliers
-    words = inquiry.take(release, inquiry.dim, len(firsts))
     zero = jnp.zeros(inquiry.dim)
     carry = z, start, jnp.zeros(()), zero, zero
-    step = functools.partial(next_score, release)
-    carry, (*earlier, _) = jax.lax.scan(step, carry, (words, jnp.asarray(firsts)))
-    words = inquiry.take(last, inquiry.dim)[0]
-    (end, end_root, *_), (*latest, size) = next_score(last, carry, (words, noise))
-    of_all = (
-        jnp.concatenate([leaf, at_last[None]])
-        for leaf, at_last in zip(earlier, latest, strict=True)
-    )
-    return NewtonScores(end, end_root, size, *of_all)
+    given = jnp.arange(len(keys)), keys, jnp.asarray(noise_multipliers)
+    (end, end_root, *_), (*of_all, sizes) = jax.lax.scan(next_score, carry, given)
+    return NewtonScores(end, end_root, sizes[-1], *of_all)

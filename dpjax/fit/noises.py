@@ -15,8 +15,7 @@ import numpy as np
 
 from dpjax.fit.slopes import expected_slope, largest_noise
 from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
-from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.noisy_sum import NoisySum
 
 __all__ = ["MIN_RESOLUTION", "Noises", "expected_resolution"]
 
@@ -69,11 +68,10 @@ VARIANCE_SHARE, LOST_SHARE = 0.05, 0.01
 SLOPE_CLIPS, CURVATURE_CLIPS = (1.0, 2.0), (3.0, 7.0)
 """The least and the largest clip norm of a record's slope, and of its curvature, in
 units of about their typical size. With a large clip norm, heavy tails and rare
-covariates are visible. The clip norm of the slope is as large as it can be, in this
-range, if the largest share of the budget shall give the slope at most twice the noise
-that is wanted. The clip norm of the curvature is as large as it can be if
-`CURVATURE_CLIP_SHARE` of the budget shall give the curvature the noise that is wanted
-at the end of the search."""
+covariates are visible. The clip norm of the slope is the largest in this range with
+which `MAX_SLOPE_SHARE` of the budget gives the slope at most twice the noise that is
+wanted. The clip norm of the curvature is the largest with which `CURVATURE_CLIP_SHARE`
+of the budget gives the curvature the noise that is wanted at the end of the search."""
 
 CURVATURE_CLIP_SHARE = 0.01
 
@@ -123,7 +121,7 @@ class Noises(NamedTuple):
         effective: float,
         noise_multiplier: float,
         robust: bool = False,
-        last: GaussianSum | KNormSum | None = None,
+        last: NoisySum | None = None,
     ) -> "Noises":
         """The noise multipliers of a fit.
 

@@ -21,6 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from blackjax.diagnostics import potential_scale_reduction
 from jax.scipy.linalg import solve_triangular
 from jax.scipy.special import logsumexp
 
@@ -251,9 +252,7 @@ def _r_hat(theta: np.ndarray) -> float:
     """The largest split R-hat of all components, for chains ``(chains, draws, d)``."""
     half = theta.shape[1] // 2
     parts = np.concatenate([theta[:, :half], theta[:, half : 2 * half]])
-    within = parts.var(axis=1, ddof=1).mean(axis=0)
-    between = parts.mean(axis=1).var(axis=0, ddof=1)
-    return float(np.sqrt(np.max((half - 1) / half + between / within)))
+    return float(np.max(potential_scale_reduction(parts)))
 
 
 def _known(

@@ -49,7 +49,7 @@ from dpjax.fit.search import search
 from dpjax.fit.slopes import regular
 from dpjax.posterior import Posterior
 from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.noisy_sum import NoisySum
 from dpjax.release.nominal import nominal_size
 
 __all__ = ["FitState", "score_fit"]
@@ -70,7 +70,7 @@ def score_fit(
     model: ScoreModel,
     *,
     noise_multiplier: float,
-    last: GaussianSum | KNormSum | None = None,
+    last: NoisySum | None = None,
     robust: bool = False,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
@@ -176,7 +176,7 @@ class _Kinds(NamedTuple):
 
     vector: GaussianSum
     histogram: GaussianSum
-    last: GaussianSum | KNormSum
+    last: NoisySum
 
 
 def _matrix(

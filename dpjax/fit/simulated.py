@@ -42,12 +42,13 @@ from dpjax.algorithm import Algorithm, Transition
 from dpjax.fit.far_modes import Law, Prior
 from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import BLOCK, MAX_PARTS, RecordModel, Window
+from dpjax.fit.score_fit import FitState
 from dpjax.posterior import Posterior
 from dpjax.privacy.validate import check_positive
 from dpjax.release.exact_sums import wide
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts, whole
-from dpjax.release.k_norm_sum import KNormSum
+from dpjax.release.noisy_sum import NoisySum
 from dpjax.release.nominal import nominal_size
 
 __all__ = [
@@ -69,16 +70,6 @@ CHECK_SHARE = 0.01
 
 MIN_RESOLUTION = 5.0
 """The least `expected_resolution` with which draws can be believed."""
-
-
-class FitState(NamedTuple):
-    """Where the next fit begins. Public.
-
-    position
-        A pytree, like a draw of the prior.
-    """
-
-    position: Any
 
 
 class Released(NamedTuple):
@@ -161,7 +152,7 @@ def simulated_fit(
     prior_sample_fn: Callable[[jax.Array], Any],
     *,
     noise_multiplier: float,
-    last: GaussianSum | KNormSum | None = None,
+    last: NoisySum | None = None,
     nominal_num_records: int | None = None,
 ) -> Algorithm:
     """A fit of a model whose records can be simulated, as an algorithm of one step.

@@ -209,7 +209,8 @@ def transition(
 def public_log_ratio(posterior: Posterior, state: MHState, proposed: Move) -> jax.Array:
     """The log ratio of the prior and the proposal, which reads no data."""
     prior = posterior.logprior_fn
-    return prior(proposed.position) - prior(state.position) + proposed.log_ratio
+    change = prior(proposed.position) - prior(state.position)
+    return jnp.asarray(change + proposed.log_ratio)
 
 
 def move_if(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInfo]:

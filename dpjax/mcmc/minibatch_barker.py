@@ -32,6 +32,7 @@ from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.mcmc import minibatch_step
 from dpjax.posterior import Posterior
 from dpjax.privacy import BarkerTest
+from dpjax.privacy.validate import check_count
 from dpjax.proposals import Proposal
 from dpjax.release import clip_bounds
 
@@ -86,6 +87,7 @@ def as_top_level_api(
     Only substitution of one record is accounted for.
     """
     mh.check_posterior(posterior)
+    batch_size = check_count("batch_size", batch_size)
     scale = posterior.num_records * posterior.tempering
     largest = math.sqrt(acceptance.MAX_BATCH_VARIANCE * batch_size) / scale
     clip_bound = clip_bounds.Constant(largest)

@@ -29,6 +29,7 @@ from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.mcmc import minibatch_step
 from dpjax.posterior import Posterior
 from dpjax.privacy import AcceptBit, GaussianRelease
+from dpjax.privacy.validate import check_count
 from dpjax.proposals import Proposal
 from dpjax.release import clip_bounds
 
@@ -89,6 +90,7 @@ def as_top_level_api(
     Gaussian release with the noise multiplier `test_noise_multiplier`, on a batch that
     stays secret. Only substitution of one record is accounted for.
     """
+    batch_size = check_count("batch_size", batch_size)
     clip_bound = clip_bounds.of(clip_bound)
     family = mh.penalty_family(test_noise_multiplier)
     proposal = proposals.settled(proposal, step_size, inverse_mass_matrix)

@@ -48,8 +48,9 @@ def as_top_level_api(
         the log ratio under substitution, which is two tempered clip bounds. It is
         tau sqrt(n) in the thesis. Zero gives Metropolis's rule, which is not private.
     proposal
-        One of the proposals of `dpjax.proposals`. `one_component` and `guided_walk`
-        give the thesis's variants OCU and GWMH.
+        One of the proposals of `dpjax.proposals`. The default is the thesis's; that of
+        `dpjax.barker` is `fixed_length`. `one_component` and `guided_walk` give the
+        thesis's variants OCU and GWMH.
 
     Raises
     ------

@@ -7,6 +7,7 @@ moves. A step reads lambda + n H of the n records on average. In the notation of
 """
 
 import math
+import numbers
 from collections.abc import Callable
 
 import jax
@@ -222,7 +223,7 @@ def _check(step_size, clip_bound: ClipBound, expected_batch_size) -> None:
     """
     decisive = clip_bound.number if clip_bound.is_constant else step_size
     fixed = jax.tree.leaves(decisive)
-    if not all(isinstance(number, (int, float)) for number in fixed):
+    if not all(isinstance(number, numbers.Real) for number in fixed):
         raise ValueError(
             "the capacity of a minibatch depends on the clip bound, and on step_size "
             "where the bound grows with the distance: give them as Python numbers, "

@@ -31,9 +31,8 @@ from dpjax.numpyro.fisher import law_of, prior_law, prior_mean
 from dpjax.numpyro.nodes import kept_information
 from dpjax.numpyro.score_model import score_model, score_norm
 from dpjax.posterior import Posterior
-from dpjax.release.gaussian_sum import GaussianSum
-from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
+from dpjax.release.noisy_sum import NoisySum
 from dpjax.runner.results import Run
 
 __all__ = ["NO_WALK", "LatentFit", "PinnedFit", "fit_algorithm"]
@@ -50,7 +49,7 @@ def fit_algorithm(
     posterior: Posterior,
     *,
     noise_multiplier: float,
-    last: GaussianSum | KNormSum | None = None,
+    last: NoisySum | None = None,
     robust: bool = False,
     nominal_num_records: int | None = None,
 ) -> Algorithm:

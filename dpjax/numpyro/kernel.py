@@ -27,8 +27,10 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm, bernoulli
 from dpjax.numpyro.fisher import initial_position
 from dpjax.posterior import Posterior
+from dpjax.privacy.budget import check_budget
 from dpjax.privacy.events import repeat
-from dpjax.runner.check import check_start, made
+from dpjax.privacy.validate import check_count
+from dpjax.runner.check import check_arguments, check_start, made
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.program import arrays_of, check_algorithm
 from dpjax.runner.statement import PrivacyStatement
@@ -90,10 +92,10 @@ class MCMCKernel(mcmc.MCMCKernel):
 
     Parameters
     ----------
-    posterior
-        The posterior to sample, with its data. `MCMC.run` takes no arguments but a key.
     algorithm_fn
         ``posterior -> Algorithm``, as `dpjax.run` takes it.
+    posterior
+        The posterior to sample, with its data. `MCMC.run` takes no arguments but a key.
     budget
         Privacy budget of everything that is drawn with this kernel, and of `spent`.
     num_chains
@@ -143,13 +145,16 @@ class MCMCKernel(mcmc.MCMCKernel):
 
     def __init__(
         self,
-        posterior: Posterior,
         algorithm_fn: Callable[[Posterior], Algorithm],
+        posterior: Posterior,
         *,
         budget: privacy.Budget,
         num_chains: int = 1,
         spent=(),
     ):
+        check_arguments(algorithm_fn, posterior)
+        check_budget(budget)
+        num_chains = check_count("num_chains", num_chains)
         self._posterior = posterior
         self._algorithm_fn = algorithm_fn
         self._algorithm = made(algorithm_fn, posterior)

@@ -418,8 +418,8 @@ def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:
         if model.score_nodes is not None:
             raise ValueError("the weights of score_nodes do not sum to one")
         raise ValueError(
-            "the observations that made-up records might have have no finite "
-            f"probabilities: {OVERFLOW}"
+            "the probabilities of the observations that made-up records could have are "
+            f"not finite: {OVERFLOW}"
         )
     size = np.sqrt(np.mean(squares, axis=(0, 1)))
     noise = MAX_DEVIATION / math.sqrt(NUM_CHECKS * rows * NUM_REDRAWS)

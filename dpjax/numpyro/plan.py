@@ -34,6 +34,7 @@ from dpjax.numpyro.score_model import check_center
 from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
+from dpjax.privacy.validate import check_count
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import nominal_size
@@ -102,9 +103,16 @@ def plan(
     TypeError, ValueError
         As in `dpjax.numpyro.sample`; or if `guess` does not name the latents, or has
         values outside of the support of the prior.
+
+    Notes
+    -----
+    *Formal guarantees.* All that is returned follows from public numbers, the model and
+    the shapes of the data.
     """
     check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
+    num_draws = check_count("num_draws", num_draws)
+    num_chains = check_count("num_chains", num_chains)
     model = model_of(posterior)
     check_simulable(model)
     is_whole = is_of_whole_records(model) and not robust and not is_walk

@@ -55,6 +55,7 @@ from dpjax.numpyro.seen import check_latents, pinned_model
 from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
 from dpjax.privacy.events import repeat
+from dpjax.privacy.validate import check_count
 from dpjax.release.captured import check_example
 from dpjax.release.nominal import nominal_size
 from dpjax.runner import sample as simulated
@@ -173,10 +174,19 @@ def sample(
         wide; if the scores lead far from where they were released, or chains that draw
         from the fit differ; or if the records vary otherwise than the model says, by
         more than noise and chance explain, which only robust draws allow for.
+
+    Notes
+    -----
+    *Formal guarantees.* All that is returned, and all runs that were charged to the
+    ledger before, are together (epsilon, delta) differentially private for the relation
+    of the budget. Before the fit no record is read, except that arrays which the model
+    holds are compared with the data. The number of records is public.
     """
     check_key(unsafe_key)
     check_budget(budget)
     is_walk = check_method(method, robust, nominal_num_records)
+    num_draws = check_count("num_draws", num_draws)
+    num_chains = check_count("num_chains", num_chains)
     model = model_of(posterior)
     check_example(posterior)
     check_simulable(model)

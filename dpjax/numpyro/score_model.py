@@ -199,11 +199,11 @@ def check_center(model: Model) -> None:
     *_, usable = _center_scores(model)
     if np.any(usable < MIN_USABLE):
         raise ValueError(
-            "numbers overflow, or nearly, in what records of the example could have "
-            "said at the centre of the prior, where the fit begins, or a third of its "
-            "width away: the prior is too wide for the model, as one of standard "
-            "deviation 1000 is for the logarithm of a rate. Give the latents priors "
-            "that allow for what is possible"
+            "gradients of the log-likelihoods of records like those of example= "
+            "overflow, or nearly, at the centre of the prior, where the fit begins, or "
+            f"{MAX_MOVE:g} prior standard deviations from it: the prior is too wide "
+            "for the model, as Normal(0, 1000) is for the logarithm of a rate. Give "
+            "the latents narrower priors, which allow for what is possible"
         )
 
 

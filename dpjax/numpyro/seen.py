@@ -113,10 +113,11 @@ def check_latents(model: Model) -> None:
     if names:
         more = f" and {len(names) - MAX_NAMED} more" * (len(names) > MAX_NAMED)
         caller.warn(
-            f"no record of example= tells of {', '.join(names[:MAX_NAMED])}{more}. The "
-            "fit does not ask the data of them, and takes what records that tell of "
-            "them say for what others say, so that draws may be off. Give example= a "
-            "record of every group and level that the data may have"
+            f"no record of example= depends on {', '.join(names[:MAX_NAMED])}{more}. "
+            "The fit releases nothing about them, and if records of the data do depend "
+            "on them, it takes those for records that do not, so that draws may be "
+            "off. Give example= a record of every group and level that the data may "
+            "have"
         )
     names = _sites_with_corners(model)
     if names:

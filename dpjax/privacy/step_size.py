@@ -28,7 +28,7 @@ from dp_accounting import NeighboringRelation
 
 from dpjax.privacy import accountant
 from dpjax.privacy.budget import BudgetError
-from dpjax.privacy.events import FixedBatch, GaussianRelease, PoissonGaussianRelease
+from dpjax.privacy.events import PoissonGaussianRelease
 from dpjax.privacy.gaussian.conversions import find_root, gdp_mu
 from dpjax.privacy.validate import (
     check_count,
@@ -113,7 +113,6 @@ def max_step_size(
     schedule: Callable | None = None,
     temperature: float = 1.0,
     neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE,
-    has_fixed_batch: bool = False,
 ) -> float:
     """Largest step size of SGLD whose own noise keeps a budget.
 
@@ -134,9 +133,6 @@ def max_step_size(
         K. The published algorithm has 1/2.
     neighboring_relation
         Relation that makes two data sets neighbours.
-    has_fixed_batch
-        Whether batches of exactly q N records are drawn without replacement, instead of
-        Poisson samples. It needs REPLACE_ONE. A batch of fixed size hides less.
 
     Returns
     -------
@@ -164,17 +160,6 @@ def max_step_size(
             "schedule must map the counts 0, 1, ..., num_steps - 1 to as many positive "
             "factors"
         )
-    batch_size = round(sampling_prob * num_records)
-    if has_fixed_batch and (
-        relation is not NeighboringRelation.REPLACE_ONE
-        or not math.isclose(batch_size, sampling_prob * num_records)
-    ):
-        raise ValueError(
-            "a fixed batch needs REPLACE_ONE, which keeps its size, and a whole number "
-            f"of records; {sampling_prob} of {num_records} records are "
-            f"{sampling_prob * num_records:g} under {relation.name}"
-        )
-
     noise_of_one = langevin_noise(
         factors,
         num_records=num_records,
@@ -183,15 +168,13 @@ def max_step_size(
         temperature=temperature,
     )
 
-    def event(noise: float):
-        if has_fixed_batch:
-            return FixedBatch(GaussianRelease(noise / 2), batch_size, num_records)
-        return PoissonGaussianRelease(noise, sampling_prob, relation)
-
     def excess(log_step_size: float) -> float:
         """Logarithm of the ratio of the delta spent to the delta allowed."""
         noises = noise_of_one * math.exp(-log_step_size / 2)
-        events = [(event(noise), count) for noise, count in round_down(noises)]
+        events = [
+            (PoissonGaussianRelease(noise, sampling_prob, relation), count)
+            for noise, count in round_down(noises)
+        ]
         return math.log(max(accountant.delta(events, epsilon), 1e-300) / delta)
 
     # The search starts from the step size that the central limit of the composition

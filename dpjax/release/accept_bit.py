@@ -7,9 +7,10 @@ and with it the odds that an observer sees. So the bit is drawn with the chance
     (1 - f) (a + e) + f / 2.
 
 This is at least (1 - f) a, and the chance of the other outcome is at least
-(1 - f) (1 - a). Therefore the bit is the ideal one with probability 1 - f, and with
-probability f another one. A log ratio that is not finite is public, because a sum over
-clipped records is finite. Then the bit is drawn with the chance that was computed.
+(1 - f) (1 - a). Therefore the law of the bit is a mixture: with weight 1 - f the ideal
+law, and with weight f some other law. A log ratio that is not finite is public, because
+a sum over clipped records is finite. Then the bit is drawn with the chance that was
+computed.
 """
 
 import jax

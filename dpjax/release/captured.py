@@ -94,10 +94,6 @@ class Records:
         lists = jax.tree.leaves(public, is_leaf=_are_numbers)
         self._public = jax.tree.leaves(public) + list(map(_together, lists))
 
-    def why_secret(self, value) -> str:
-        """Why a value is taken for records, as the end of a sentence; empty if not."""
-        return dict(self.secrets([("", value)])).get("", "")
-
     @np.errstate(over="ignore", invalid="ignore")
     def secrets(
         self, named: Iterable[tuple[str, Any]], only_unmistakable: bool = False

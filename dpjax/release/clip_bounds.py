@@ -15,6 +15,8 @@ needs to know:
 sum of clipped terms.
 """
 
+import dataclasses
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -182,6 +184,10 @@ def of(clip_bound, *, has_centre: bool = False) -> ClipBound:
             f"clip_bound must be positive, got {number}: it bounds, in nats, what one "
             "record adds to the log ratio"
         )
+    if isinstance(number, numbers.Real):
+        # With a float32 the accountant would compute in float32.
+        name = dataclasses.fields(clip_bound)[-1].name
+        clip_bound = dataclasses.replace(clip_bound, **{name: float(number)})
     return clip_bound
 
 

@@ -35,23 +35,19 @@ exp(2e-10 r (r + 2)), for r up to 1000.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from dp_accounting import NeighboringRelation
-from jax.flatten_util import ravel_pytree
 from jax.scipy.special import ndtri
 
 from dpjax import privacy
-from dpjax.posterior import Posterior
 from dpjax.privacy.events import MAX_K_NORM_DIM
-from dpjax.privacy.validate import check_positive, check_real
-from dpjax.release import clip_bounds, gaussian, vector_sums
+from dpjax.release import gaussian
 from dpjax.release.exact_sums import VECTOR_GRID
 from dpjax.release.mixed_norm import MixedNorm
+from dpjax.release.noisy_sum import NoisySum
 
 __all__ = ["KNormSum"]
 
@@ -69,22 +65,16 @@ r (r + 2) for r dimensions: see *Floating point* in the module docstring."""
 
 
 @dataclass(frozen=True)
-class KNormSum:
-    """How sums of vectors are released with K-norm noise, and what a release costs.
-
-    Its use is that of `GaussianSum`, but all records enter.
+class KNormSum(NoisySum):
+    """A `NoisySum` over all records with K-norm noise.
 
     Parameters
     ----------
-    l2_clip_norm
-        C, the bound on the norm of the vector that one record adds.
+    l2_clip_norm, diameter
+        As in `NoisySum`.
     noise_multiplier
-        Standard deviation of the noise of one number divided by C, at most 2^15. For r
-        numbers c is sqrt(r + 1) / noise_multiplier; with a mixed norm it is
-        sqrt(2) / noise_multiplier. None if it varies: then it is an argument of each
-        release and of `event`.
-    diameter
-        As in `GaussianSum`.
+        As in `NoisySum`. For r numbers c is sqrt(r + 1) / noise_multiplier; with a
+        mixed norm it is sqrt(2) / noise_multiplier.
     norm
         The norm in which vectors are clipped and of which the noise is; None for the
         Euclidean norm.
@@ -92,25 +82,13 @@ class KNormSum:
     Raises
     ------
     ValueError
-        If a parameter is out of range.
+        If a parameter is out of range. `event` also raises it for more than 1000
+        numbers.
     """
 
-    l2_clip_norm: float
-    noise_multiplier: float | None
-    diameter: float = 2.0
     norm: MixedNorm | None = None
 
-    def __post_init__(self):
-        check_positive(l2_clip_norm=self.l2_clip_norm)
-        if self.noise_multiplier is not None:
-            _checked(self.noise_multiplier)
-        check_real("diameter", self.diameter, low=1.0, high=2.0)
-
-    def num_words(self, size: int, num_records: int) -> int:
-        """Number of uniform uint32 words for one release of `size` numbers.
-
-        It does not depend on the number of records, because none are sampled.
-        """
+    def num_noise_words(self, size: int) -> int:
         return WORDS * sum(2 * part + 1 for part in self._parts(size))
 
     def _parts(self, size: int) -> list[int]:
@@ -119,67 +97,12 @@ class KNormSum:
             return [size]
         return [*(1 for _ in self.norm.single), len(self.norm.others)]
 
-    def __call__(
-        self,
-        words: jax.Array,
-        posterior: Posterior,
-        contribution_fn: Callable,
-        *,
-        noise_multiplier: jax.Array | None = None,
-        rng_key: jax.Array | None = None,
-    ):
-        """Release the noisy sum.
+    def _add_noise(self, words, total, unit, noise_multiplier):
+        noise = _noise(words, total.size, noise_multiplier, self.norm)
+        return gaussian.on_lattice(total, noise, unit, noise_multiplier)
 
-        Parameters
-        ----------
-        words
-            Uniform uint32, ``(num_words(size, num_records),)``, where ``size`` is how
-            many numbers a record adds.
-        posterior, contribution_fn, noise_multiplier, rng_key
-            As in `GaussianSum`.
-
-        Returns
-        -------
-        The sum, a pytree like the result of `contribution_fn`.
-
-        Notes
-        -----
-        *Formal guarantees.* What is returned is one release of `event`.
-        """
-        shape = vector_sums.shape_of(posterior, contribution_fn, rng_key)
-        flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, shape))
-        total = vector_sums.vector_sum(
-            posterior,
-            contribution_fn,
-            self.l2_clip_norm,
-            rng_key=rng_key,
-            norm=self.norm,
-        )
-        multiplier = self.noise_multiplier or noise_multiplier
-        noise = _noise(words, flat.size, multiplier, self.norm)
-        unit = self.l2_clip_norm / VECTOR_GRID
-        public = gaussian.on_lattice(total, noise, unit, multiplier)
-        return unravel(public.astype(flat.dtype))
-
-    def event(
-        self,
-        size: int,
-        neighboring_relation: NeighboringRelation,
-        noise_multiplier: float | None = None,
-    ) -> privacy.KNormRelease | privacy.PureRelease:
-        """The privacy event of one release of `size` numbers.
-
-        `noise_multiplier` counts only if that of the instance is None.
-
-        Raises
-        ------
-        ValueError
-            If `noise_multiplier` is out of range, or there are more than 1000 numbers.
-        """
-        if self.noise_multiplier is not None:
-            noise_multiplier = self.noise_multiplier
-        sensitivity = clip_bounds.sensitivity(1.0, neighboring_relation)
-        multiplier = _checked(noise_multiplier) / min(sensitivity, self.diameter)
+    def _event(self, size, neighboring_relation, noise_multiplier):
+        multiplier = noise_multiplier / self._distance(neighboring_relation)
         error = RELATIVE_ERROR * sum(part * (part + 2) for part in self._parts(size))
         if self.norm is None:
             return privacy.KNormRelease(multiplier, size, FAILURE_PROB, error)
@@ -224,8 +147,3 @@ def _normal(words: jax.Array) -> jax.Array:
     tail = jnp.sum(words.astype(jnp.float64) * places[:, None], axis=0)
     magnitude = -ndtri(tail + 2.0 ** (-32 * WORDS - 2))
     return jnp.where(words[-1] & 1, magnitude, -magnitude)
-
-
-def _checked(noise_multiplier: float | None) -> float:
-    most = gaussian.MAX_NOISE_MULTIPLIER
-    return check_real("noise_multiplier", noise_multiplier, low=1e-50, high=most)

@@ -17,7 +17,7 @@ def nominal_size(posterior: Posterior, nominal_num_records: int | None) -> int:
     Notes
     -----
     *Formal guarantees.* Reads no record. The result is public, as neighbouring data
-    sets have as many records.
+    sets have the same number of records.
     """
     if nominal_num_records is None:
         return posterior.num_records

@@ -72,8 +72,9 @@ class Reader:
     leaf
         The array on disk.
     length
-        A call for row i then returns that many rows from i on, and fetches those that
-        follow. None if calls are for the numbers of all rows, ``(...)``.
+        If it is given, a call with the number i of a row returns the rows i to
+        i + length - 1, and the next ones are fetched. If it is None, a call with row
+        numbers ``(...)`` returns these rows.
     """
 
     def __init__(self, leaf: OnDisk, length: int | None = None):

@@ -60,7 +60,7 @@ def poisson_log_ratio(
     centre, half_range
         m and H in nats, tempered, public float64 scalars; H at most r - k.
     base_rate
-        k, the rate at which records are counted that have nothing to say.
+        k, the least rate at which a record is counted: a_i and b_i are in [k, k + H].
 
     Returns
     -------

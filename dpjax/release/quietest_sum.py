@@ -8,17 +8,17 @@ from dpjax.privacy.events import MAX_K_NORM_DIM
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
+from dpjax.release.noisy_sum import NoisySum
 
 __all__ = ["is_quieter", "mixed_norm_sum", "quietest_sum", "relative_noise"]
 
 LEAST_GAIN = 0.05
-"""Share of the noise that K-norm noise must save to be chosen. Gaussian noise may be
-followed by releases that are chosen in view of it, under a filter of mu^2."""
+"""Share of the noise that K-norm noise must save to be chosen. A smaller gain is
+not worth it: runs that are chosen in view of a Gaussian release can be charged by mu^2
+(`dpjax.privacy.filter`), which comes to less."""
 
 
-def quietest_sum(
-    l2_clip_norm: float, size: int, others, budget: Budget, diameter: float = 2.0
-) -> GaussianSum | KNormSum:
+def quietest_sum(l2_clip_norm: float, size: int, others, budget: Budget) -> NoisySum:
     """A release of `size` numbers that spends what others leave, with least noise.
 
     Both the choice and the noise depend on `size` and `others`, so all of these must be
@@ -26,8 +26,8 @@ def quietest_sum(
 
     Parameters
     ----------
-    l2_clip_norm, diameter
-        As in `GaussianSum`.
+    l2_clip_norm
+        As in `NoisySum`.
     size
         The numbers that a record adds.
     others
@@ -43,9 +43,9 @@ def quietest_sum(
         If the other releases leave nothing.
     """
 
-    def of(kind: type[GaussianSum] | type[KNormSum]) -> GaussianSum | KNormSum:
+    def of(kind: type[NoisySum]) -> NoisySum:
         return _spending(
-            lambda value: kind(l2_clip_norm, value, diameter=diameter),
+            lambda value: kind(l2_clip_norm, value),
             size,
             others,
             budget,
@@ -69,12 +69,12 @@ def mixed_norm_sum(norm: MixedNorm, others, budget: Budget) -> KNormSum:
     )
 
 
-def is_quieter(one: GaussianSum | KNormSum, other: GaussianSum | KNormSum) -> bool:
+def is_quieter(one: NoisySum, other: NoisySum) -> bool:
     """Whether the first release has less noise, by `LEAST_GAIN` and more."""
     return relative_noise(one) <= (1 - LEAST_GAIN) * relative_noise(other)
 
 
-def relative_noise(release: GaussianSum | KNormSum) -> float:
+def relative_noise(release: NoisySum) -> float:
     """Sd of the noise over the clip norm, if records were clipped in Euclidean norm.
 
     A mixed norm has to be clipped later, as records are longer in it.

@@ -35,7 +35,7 @@ from dpjax.release.traced import equations
 __all__ = ["program_of", "why_not"]
 
 OWN_RULES = {"custom_vmap_call", "call_hi_primitive", "call_hi_primitive_linearized"}
-"""Primitives of JAX that call a rule for batches which the user wrote."""
+"""Primitives of JAX that call a rule for batches which the user may have written."""
 
 RANDOM_BITS = "rng_bit_generator"
 """The primitive of which random generators other than threefry are made."""
@@ -70,7 +70,8 @@ def program_of(function: Callable, kind: str, *arguments) -> tuple[Callable, Any
     program, shapes = jax.make_jaxpr(alone(function), return_shape=True)(*arguments)
     for eqn in equations(program):
         name = eqn.primitive.name
-        if name in OWN_RULES or not _is_of_jax(eqn.primitive):
+        own_rule = name in OWN_RULES and not _is_numpy_operation(eqn)
+        if own_rule or not _is_of_jax(eqn.primitive):
             raise ValueError(
                 f"{kind} has a rule of its own for batches, of custom_vmap or "
                 "sequential_vmap in jax.custom_batching, or of the primitive "
@@ -101,6 +102,16 @@ def _is_of_jax(primitive: Primitive) -> bool:
             # JAX keeps most rules within functions of its own.
             waiting += [cell.cell_contents for cell in rule.__closure__ or ()]
     return True
+
+
+def _is_numpy_operation(eqn) -> bool:
+    """Whether an equation is one of the few functions of `jax.numpy` with such a rule.
+
+    From JAX 0.12 on these are `searchsorted`, `nonzero`, `ldexp` and `frexp`. Each is a
+    class of JAX whose parameters are numbers and names, not functions of a user.
+    """
+    kind = type(eqn.params.get("_prim"))
+    return kind.__module__.startswith("jax._src.numpy.")
 
 
 def why_not(eqn, inputs: list[bool]) -> str:

@@ -136,7 +136,7 @@ def _checks(run: Run) -> str:
 
 def _summary(run: Run) -> str:
     names, draws = run.components()
-    table = run.table(names[:MAX_ROWS], draws[..., :MAX_ROWS])
+    table = run.summary_of(names[:MAX_ROWS], draws[..., :MAX_ROWS])
     found = table.to_html(border=0)
     if len(names) > len(table):
         found += (

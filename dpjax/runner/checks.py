@@ -17,8 +17,8 @@ from dpjax.privacy.shown import shown
 __all__ = ["Check", "of_chains", "of_fit"]
 
 MAX_R_HAT = 1.05
-"""Bound on the R-hat of chains that have mixed; 1.01 of Vehtari et al. (2021, section
-4) is for chains as long as one likes."""
+"""Bound on the R-hat of chains that have mixed. The bound 1.01 of Vehtari et al. (2021,
+section 4) is for chains that can be made longer at no cost."""
 
 MAX_R_HAT_OF_FIT = 1.1
 """Bound on the R-hat of the short chains that draw from what a fit released."""
@@ -248,6 +248,6 @@ def _misfit(fit: FitCheck) -> str:
             "long. A likelihood that varies less would account for it"
         )
     return (
-        "the model does not fit the records. If it held, so much would come of noise "
-        f"and chance in less than one of 1000 fits. {meaning}"
+        "the model does not fit the records. If it held, noise and chance alone would "
+        f"cause so large a deviation in fewer than one of 1000 fits. {meaning}"
     )

@@ -12,9 +12,9 @@ from dpjax.algorithm import Algorithm, in_full_precision
 from dpjax.posterior import Posterior
 from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
-from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
+from dpjax.release.noisy_sum import NoisySum
 from dpjax.release.quietest_sum import is_quieter, mixed_norm_sum, quietest_sum
 from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import checks
@@ -30,7 +30,7 @@ NOISE_MULTIPLIERS = 1e-2, 2.0**11
 """Between these lies the noise multiplier that spends a budget."""
 
 MAX_NUMBERS = 2**31
-"""Most numbers that all draws hold while they are made, of which each has a matrix."""
+"""Most numbers in memory while draws are made: each draw needs a d x d matrix."""
 
 NUM_MULTIPLIERS = 2**14
 """Noise multipliers that are tried if a part is spent: they grow by .1 %."""
@@ -78,10 +78,13 @@ def fit(
     num_chains = check_count("num_chains", num_chains)
     size = sum(leaf.size for leaf in jax.tree.leaves(initial_position))
     if num_chains * num_draws * size**2 > MAX_NUMBERS:
+        most = MAX_NUMBERS // (num_chains * size**2)
+        remedy = f"ask for {most:,} draws or fewer of each"
+        if most == 0:
+            remedy = "a fit is for fewer parameters; dpjax.sgld has no such matrix"
         raise ValueError(
             f"{num_chains} chains of {num_draws:,} draws of {size} parameters are too "
-            f"many for the memory: ask for {MAX_NUMBERS // (num_chains * size**2):,} "
-            "draws or fewer of each"
+            f"many for the memory, as a matrix belongs to each draw: {remedy}"
         )
     found = run(
         algorithm_fn,
@@ -182,7 +185,7 @@ def spending(
     budget: privacy.Budget,
     norm: MixedNorm | None = None,
     **files,
-) -> tuple[float, GaussianSum | KNormSum | None]:
+) -> tuple[float, NoisySum | None]:
     """The noise multiplier of a fit that spends a budget, and its last release.
 
     Parameters

@@ -151,16 +151,17 @@ def plan(
     tried = trial(algorithm_fn, posterior, positions)
     moves = together * algorithm.transition.laziness
     reach, seconds = tried.jump * np.sqrt(moves / 2), tried.seconds * moves
+    is_one = num_chains == 1
+    several = "" if is_one else f"{f'steps, {num_chains} chains':>19}"
     lines = [
         *(f"one step of one chain releases {count} x {event}" for event, count in step),
         f"neighbours: {relation.name}, delta = {budget.delta}",
-        f"{'epsilon':>9}{'steps, 1 chain':>17}{f'steps, {num_chains} chains':>19}"
-        f"{'reach':>9}{'time':>10}",
+        f"{'epsilon':>9}{'steps, 1 chain':>17}{several}{'reach':>9}{'time':>10}",
     ]
     for i, each in enumerate(every):
         mark = "  <- budget" if each.epsilon == budget.epsilon else ""
         lines.append(
-            f"{each.epsilon:9.3g}{alone[i]:17d}{together[i]:19d}"
+            f"{each.epsilon:9.3g}{alone[i]:17d}{'' if is_one else f'{together[i]:19d}'}"
             f"{'' if np.isnan(reach[i]) else f'{reach[i]:.2g}':>9}"
             f"{shown_time(seconds[i]):>10}{mark}"
         )
@@ -187,7 +188,9 @@ def plan(
         "reach": reach,
         "seconds": seconds,
     }
-    curves = {"one chain": alone, f"each of {num_chains} chains": together}
+    curves = {"one chain": alone}
+    if not is_one:
+        curves[f"each of {num_chains} chains"] = together
     return Plan(budget, columns, curves, "steps", "\n".join(lines))
 
 
@@ -211,7 +214,8 @@ def _cost(algorithm, num_steps, num_chains, budget) -> str:
     events = cost_of(algorithm, num_chains, budget, num_steps)
     found = privacy.epsilon(events, budget.delta)
     fits = "within" if found <= budget.epsilon else "more than"
+    chains = "one chain" if num_chains == 1 else f"{num_chains} chains"
     return (
-        f"{num_steps} steps of {num_chains} chains release {listed(events)}: epsilon = "
+        f"{num_steps} steps of {chains} release {listed(events)}: epsilon = "
         f"{found:.4g}, {fits} the budget"
     )

@@ -204,9 +204,10 @@ def _advice(cost: FitCost, budget, own: float, gain: Gain, is_worth) -> str:
     """From which number of records and from which epsilon on the answer is worth it."""
 
     def records(factor):
-        """The first number is that with the noise of this fit, the second with its own.
+        """The number of records that suffices.
 
-        Of few records, the search takes more of the budget.
+        `first` is found with the noise of the planned fit, and `second` with that of a
+        fit of `first` records, whose search takes another share of the budget.
         """
         first = _boundary(lambda n: is_worth(own, n, gain), cost.num_records, factor)
         if first is None:
@@ -314,6 +315,11 @@ def plan_sample(
     ------
     TypeError, ValueError
         As in `dpjax.sample`.
+
+    Notes
+    -----
+    *Formal guarantees.* All that is returned follows from public numbers, the functions
+    and the shapes of the data.
     """
     check_budget(budget)
     draws = checked_prior_draws(posterior, simulate_fn, prior_sample_fn)

@@ -14,7 +14,7 @@ from dpjax.privacy.events import check_events
 from dpjax.privacy.validate import check_count
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import processes
-from dpjax.runner.check import made
+from dpjax.runner.check import check_arguments, made
 from dpjax.runner.hashes import digest
 from dpjax.runner.run import cost_of, total_epsilon
 from dpjax.runner.statement import listed, spent
@@ -102,6 +102,7 @@ def reserve(
     check_budget(budget)
     events = []
     for algorithm_fn, num_steps, num_chains in jobs:
+        check_arguments(algorithm_fn, posterior)
         num_steps = check_count("num_steps", num_steps)
         num_chains = check_count("num_chains", num_chains)
         events += cost_of(made(algorithm_fn, posterior), num_chains, budget, num_steps)

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from dpjax import caller
+from dpjax.fit.names import site_of
 from dpjax.runner import checks
 from dpjax.runner.checks import Check
 from dpjax.runner.files import sync
@@ -90,7 +91,7 @@ class Run:
     def __repr__(self) -> str:
         """The statement, a summary of `MAX_SHOWN` components, and what they fail."""
         names, draws = self.components()
-        table = self.table(names[:MAX_SHOWN], draws[..., :MAX_SHOWN])
+        table = self.summary_of(names[:MAX_SHOWN], draws[..., :MAX_SHOWN])
         lines = [str(self.statement), table.to_string()]
         if left := len(names) - len(table):
             lines.append(f"... and {left} more components")
@@ -119,10 +120,11 @@ class Run:
         """
         arviz = _import_arviz()
         sites, infos, released = dict(_by_site(self.positions)), {}, {}
+        has_sites = not jax.tree_util.all_leaves([self.positions])
         attributes = self.statement._asdict() | {
             "versions": json.dumps(self.versions),
             "configuration": json.dumps(self.configuration, default=str),
-            "sites": json.dumps(None if list(sites) == ["position"] else list(sites)),
+            "sites": json.dumps(list(sites) if has_sites else None),
             "infos": json.dumps(_encoded(self.infos, "", infos)),
             **self._extras(released),
         }
@@ -182,7 +184,7 @@ class Run:
         UserWarning
             If a check fails, such as that chains have mixed. It says what to change.
         """
-        table = self.table(*self.components())
+        table = self.summary_of(*self.components())
         for check in self.checks(table):
             if not check.is_fine:
                 caller.warn(str(check))
@@ -197,7 +199,7 @@ class Run:
             The summary of the components to check. Default: of all.
         """
         if table is None:
-            table = self.table(*self.components())
+            table = self.summary_of(*self.components())
         num_chains = len(jax.tree.leaves(self.positions)[0])
         num_fits = num_chains if isinstance(self.infos, DPVIInfo) else 0
         return checks.of_chains(table, self.acceptance_rate, num_fits)
@@ -254,7 +256,7 @@ class Run:
         key = jax.random.key(0) if rng_key is None else rng_key
         return predict(self.positions, model, inputs, num_records, num_draws, key)
 
-    def table(self, names: list[str], draws: np.ndarray):
+    def summary_of(self, names: list[str], draws: np.ndarray):
         """The summary of some of the `components`, without a warning."""
         arviz = _import_arviz()
 
@@ -306,8 +308,8 @@ def _rounded(values: np.ndarray, sd: float) -> np.ndarray:
 class Fit(Run):
     """Draws from the posterior that noisy sums imply.
 
-    What noise adds to the posterior's width is part of theirs. They are no chain of
-    steps, so their summary has no R-hat. But neither are all of them independent:
+    Their width includes what noise adds. They are not the states of Markov chains, so
+    their summary has no R-hat. But not all of them are independent:
     `dpjax.fit.score_draws` shares its draws of the slope among them,
     `dpjax.fit.pinned_draws` runs NUTS, and so does `dpjax.fit.simulated_draws` where
     records leave a direction undetermined, or the posterior is so curved that it finds
@@ -408,10 +410,8 @@ def _by_site(positions) -> list[tuple[str, Any]]:
         positions = positions._asdict()
     if isinstance(positions, Mapping) and jax.tree_util.all_leaves(positions.values()):
         return list(positions.items())
-    leaves = jax.tree.leaves(positions)
-    if len(leaves) == 1:
-        return [("position", leaves[0])]
-    return [(f"position_{i}", leaf) for i, leaf in enumerate(leaves)]
+    leaves = jax.tree_util.tree_leaves_with_path(positions)
+    return [(site_of(path), leaf) for path, leaf in leaves]
 
 
 def _encoded(value, name: str, arrays: dict):

@@ -458,12 +458,18 @@ def check_length(num_steps, warmup_fraction, budget) -> None:
 def _check_positions(initial_position, num_chains: int):
     """`initial_position` as JAX arrays, if it has a finite start for every chain."""
     positions = jax.tree.map(jnp.asarray, initial_position)
+    if not jax.tree.leaves(positions):
+        raise ValueError("initial_position holds no arrays")
     for path, leaf in jax.tree_util.tree_leaves_with_path(positions):
         name = f"initial_position{jax.tree_util.keystr(path)}"
         if leaf.shape[:1] != (num_chains,):
             raise ValueError(
                 f"{name} has shape {leaf.shape}; it needs {num_chains} entries along "
                 "its leading axis, one for every chain"
+            )
+        if leaf.dtype not in (jnp.float32, jnp.float64):
+            raise ValueError(
+                f"{name} is of type {leaf.dtype}: give floats of 32 or 64 bits"
             )
         if not np.all(np.isfinite(leaf)):
             raise ValueError(f"{name} is not finite")

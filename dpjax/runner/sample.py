@@ -97,6 +97,13 @@ def sample(
     UserWarning
         If the records vary otherwise than the model says, by more than noise and chance
         explain. The draws do not allow for that.
+
+    Notes
+    -----
+    *Formal guarantees.* All that is returned, and all runs that were charged to the
+    ledger before, are together (epsilon, delta) differentially private for the relation
+    of the budget. Before the fit no record is read, except that arrays which the
+    functions hold are compared with the data. The number of records is public.
     """
     check_budget(budget)
     of_prior = checked_prior_draws(posterior, simulate_fn, prior_sample_fn)

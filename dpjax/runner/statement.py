@@ -120,20 +120,21 @@ class PrivacyStatement(NamedTuple):
 
     def __str__(self):
         if self.epsilon == math.inf:
-            return (
-                f"{self.num_chains} chains x {self.num_steps} steps without a budget: "
-                "NOT PRIVATE"
-            )
+            return f"{self._length()} without a budget: NOT PRIVATE"
         cost = spent(self.epsilon, self.delta, self.neighboring_relation)
-        length, alone = "one step", ""
-        if self.num_chains * self.num_steps > 1:
-            length = f"{self.num_chains} chains x {self.num_steps} steps"
+        alone = ""
         if self.epsilon_per_chain < self.epsilon:
             alone = f", {rounded_up(self.epsilon_per_chain)} for one chain alone"
         return (
-            f"{length}: {cost}{alone}\nreleased: {self.events}\n"
+            f"{self._length()}: {cost}{alone}\nreleased: {self.events}\n"
             f"accountant: {self.accountant}; randomness: {self.randomness}"
         )
+
+    def _length(self) -> str:
+        if self.num_chains * self.num_steps == 1:
+            return "one step"
+        chains = "one chain" if self.num_chains == 1 else f"{self.num_chains} chains"
+        return f"{chains} x {self.num_steps} steps"
 
 
 def spent(epsilon: float, delta: float, neighboring_relation: str) -> str:

@@ -337,6 +337,12 @@ def algorithm(
         updates, optimizer_state = optimizer.update(
             descent, state.optimizer_state, position
         )
+        # With x64 on, a float64 step size would make these traces float64.
+        optimizer_state = jax.tree.map(
+            lambda new, old: new.astype(old.dtype),
+            optimizer_state,
+            state.optimizer_state,
+        )
         position = optax.apply_updates(position, updates)
         moved = SGMCMCState(position, optimizer_state, state.num_steps + 1)
         return moved, SGMCMCInfo(gradient, noise_sd.astype(float)), memory

@@ -13,8 +13,8 @@ gradients the chain has the variance
     2 K / (N kappa (2 - eta kappa)),
 
 so eta kappa must stay well below 2. The paper draws N(0, eta / N), which is K = 1/2.
-That samples the squared posterior, whose variances are half as large (`published`). The
-paper also has the signs of both gradients wrong.
+That samples the squared posterior, whose variances are half as large. The paper also
+has the signs of both gradients wrong.
 
 The random choice of the sample heats the chain as well (see `noisy_gradient`). If v is
 the mean square of one record's gradient in a direction, sampling at the temperature K
@@ -27,8 +27,6 @@ Reference: Li, Chen, Liu and Carin 2019, Algorithm 1; Welling and Teh 2011, whos
 size is 2 eta / N.
 """
 
-import functools
-
 import optax
 
 from dpjax.algorithm import Algorithm, Sampler
@@ -37,7 +35,7 @@ from dpjax.privacy.validate import check_positive
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
 
-__all__ = ["as_top_level_api", "published", "sgld"]
+__all__ = ["as_top_level_api", "sgld"]
 
 
 def as_top_level_api(
@@ -99,7 +97,3 @@ def as_top_level_api(
 
 sgld = Sampler.of(as_top_level_api)
 """Differentially private stochastic gradient Langevin dynamics."""
-
-published = functools.partial(as_top_level_api, temperature=0.5)
-"""Algorithm 1 of the paper with the signs corrected: it samples the squared posterior.
-"""

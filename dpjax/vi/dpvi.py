@@ -90,9 +90,10 @@ class DPVIInfo(NamedTuple):
 
 def init(
     position,
+    posterior: Posterior,
     optimizer: optax.GradientTransformation,
-    guide: Guide,
     *,
+    guide: Guide,
     rng_key: jax.Array | None = None,
 ) -> DPVIState:
     """The state with a guide whose mean is the public `position`.
@@ -303,7 +304,7 @@ def as_top_level_api(
         return [(release.event(size, neighboring_relation), num_steps)]
 
     def start(position, rng_key=None):
-        state = init(position, optimizer, guide)
+        state = init(position, posterior, optimizer, guide=guide)
         weights_like(state.position)
         jax.eval_shape(climb, state, state.position)
         return state

@@ -180,6 +180,8 @@ def noise_aware(
     *Formal guarantees.* The posterior is a function of what the run released. No data
     are read, so it costs no privacy.
     """
+    if not hasattr(infos, "parameters"):
+        raise ValueError("infos must be Run.infos of dpjax.dpvi with aligned=False")
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0 <= sampling_error_sd < math.inf:

@@ -94,7 +94,7 @@ def released(posterior, noise_multiplier, seed=0, **options):
 @pytest.mark.thorough
 @pytest.mark.parametrize("robust", [False, True])
 def test_events_are_the_releases_that_run(monkeypatch, robust):
-    """Each call of a sum, executed step by step, is one event with its noise.
+    """Each sum that gets noise, executed step by step, is one event with this noise.
 
     Phases of the search are shorter here, as programs that are not compiled are slow.
     """
@@ -103,15 +103,15 @@ def test_events_are_the_releases_that_run(monkeypatch, robust):
     monkeypatch.setattr(noises, "PHASES", phases)
     posterior = regression(20)
     algorithm = fitted(posterior, 3.0, robust=robust)
-    called, release = [], GaussianSum.__call__
+    called, release = [], GaussianSum.with_noise
 
-    def counted(self, words, posterior, contribution_fn, **options):
-        found = release(self, words, posterior, contribution_fn, **options)
-        noise = float(options["noise_multiplier"])
+    def counted(self, words, total, noise_multiplier):
+        found = release(self, words, total, noise_multiplier)
+        noise = float(noise_multiplier)
         called.append(self.event(found.size, NeighboringRelation.REPLACE_ONE, noise))
         return found
 
-    monkeypatch.setattr(GaussianSum, "__call__", counted)
+    monkeypatch.setattr(GaussianSum, "with_noise", counted)
     with jax.disable_jit():
         algorithm.step(jax.random.key(0), algorithm.init(START))
     charged = [event for event, count in algorithm.privacy(1) for _ in range(count)]

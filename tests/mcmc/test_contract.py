@@ -221,11 +221,23 @@ def test_pytree_positions(name):
     assert jax.tree.map(jnp.shape, state.position) == {"a": (2,), "b": ()}
 
 
+def test_a_flat_prior_may_be_a_number(posterior):
+    flat = Posterior(lambda position: 0.0, loglikelihood, posterior.data)
+    algorithm = make("barker", flat)
+    algorithm.step(jax.random.key(0), algorithm.init(jnp.zeros(2)))
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, clip_bounds.Lipschitz(-1.0)])
 def test_bad_clip_bounds_raise(name, bad, posterior):
     with pytest.raises(ValueError, match="clip_bound"):
         make(name, posterior, clip_bound=bad)
+
+
+@pytest.mark.parametrize("name", ["barker", "fast_mh"])
+def test_a_number_of_numpy_is_a_clip_bound(name, posterior):
+    found = make(name, posterior, clip_bound=np.float32(0.5)).privacy(1)
+    assert found == make(name, posterior, clip_bound=0.5).privacy(1)
 
 
 def test_other_bad_arguments_raise(posterior):

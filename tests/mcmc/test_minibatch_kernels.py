@@ -259,16 +259,23 @@ def test_barker_probability_keeps_the_certificate(variance):
             assert error <= acceptance.FAILURE_PROB / 2
 
 
-@pytest.mark.parametrize(
-    ("sampler", "settings"),
-    [
-        (
-            dpjax.minibatch_penalty,
-            dict(clip_bound=1.0, test_noise_multiplier=0.1, batch_size=7),
-        ),
-        (dpjax.minibatch_barker, dict(batch_size=7)),
-    ],
-)
+SAMPLERS = [
+    (
+        dpjax.minibatch_penalty,
+        dict(clip_bound=1.0, test_noise_multiplier=0.1, batch_size=7),
+    ),
+    (dpjax.minibatch_barker, dict(batch_size=7)),
+]
+
+
+@pytest.mark.parametrize("batch_size", [-1, 1.5])
+@pytest.mark.parametrize(("sampler", "settings"), SAMPLERS)
+def test_a_batch_size_is_a_positive_integer(sampler, settings, batch_size):
+    with pytest.raises(ValueError, match="batch_size"):
+        sampler(make_posterior(30), 0.25, **(settings | {"batch_size": batch_size}))
+
+
+@pytest.mark.parametrize(("sampler", "settings"), SAMPLERS)
 def test_three_layers(sampler, settings):
     posterior = make_posterior(30)
     state = sampler.init(jnp.zeros(2), posterior, rng_key=None)

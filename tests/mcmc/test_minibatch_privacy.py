@@ -262,8 +262,11 @@ def test_data_of_equal_clipped_moments_give_equal_chains(name):
 
 def test_bad_arguments_raise():
     posterior = Posterior(no_prior, slope, jnp.zeros((RECORDS, 1)))
-    for size in (0, RECORDS // 2 + 1):
-        with pytest.raises(ValueError, match="half of the 40 records"):
+    for size, words in (
+        (0, "batch_size"),
+        (RECORDS // 2 + 1, "half of the 40 records"),
+    ):
+        with pytest.raises(ValueError, match=words):
             dpjax.minibatch_barker(posterior, STEP, batch_size=size)
     for bad in (-1.0, np.inf, np.nan):
         with pytest.raises(ValueError, match="test_noise_multiplier"):

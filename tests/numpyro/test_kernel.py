@@ -56,7 +56,7 @@ def target():
 
 def sampled(num_chains, method, bar=False, warmup=10, draws=30, kernel=None):
     kernel = kernel or MCMCKernel(
-        target(), BARKER, budget=BUDGET, num_chains=num_chains
+        BARKER, target(), budget=BUDGET, num_chains=num_chains
     )
     mcmc = MCMC(
         kernel,
@@ -112,7 +112,7 @@ def test_two_kernels_of_one_key_share_no_randomness():
     def begun(data=None, position=here, num_warmup=0, **changes):
         algorithm_fn = functools.partial(BARKER, **dict(clip_bound=1.0) | changes)
         posterior = dataclasses.replace(target(), data=data or target().data)
-        kernel = MCMCKernel(posterior, algorithm_fn, budget=BUDGET)
+        kernel = MCMCKernel(algorithm_fn, posterior, budget=BUDGET)
         state = kernel.init(jax.random.key(0), 0, position, (), {})
         sample = jax.jit(lambda state: kernel.sample(state, (), {}))
         for _ in range(num_warmup):
@@ -156,7 +156,7 @@ def test_chains_run_in_parallel_on_devices():
 
 def test_chains_stand_still_when_the_budget_is_spent():
     algorithm_fn = functools.partial(BARKER, clip_bound=0.06)
-    kernel = MCMCKernel(target(), algorithm_fn, budget=BUDGET, num_chains=2)
+    kernel = MCMCKernel(algorithm_fn, target(), budget=BUDGET, num_chains=2)
     spent = [(e, 2 * n) for e, n in algorithm_fn(target()).privacy(kernel.max_steps)]
     assert kernel.statement.epsilon == dpjax.privacy.epsilon(spent, BUDGET.delta)
     one_more = [
@@ -190,7 +190,7 @@ def test_chains_resume_within_the_same_budget():
 
 @pytest.mark.thorough
 def test_warmup_is_a_part_of_the_run():
-    kernel = MCMCKernel(target(), BARKER, budget=BUDGET)
+    kernel = MCMCKernel(BARKER, target(), budget=BUDGET)
     mcmc = MCMC(kernel, num_warmup=10, num_samples=5, progress_bar=False)
     mcmc.warmup(jax.random.key(0), collect_warmup=True)
     assert mcmc.get_samples()["mean"].shape == (10,)
@@ -206,7 +206,7 @@ def test_warmup_is_a_part_of_the_run():
 )
 def test_no_step_is_given_away_by_starting_again(num_chains, method):
     """From the state after the warm-up, again and again: all of it is counted."""
-    kernel = MCMCKernel(target(), BARKER, budget=BUDGET, num_chains=num_chains)
+    kernel = MCMCKernel(BARKER, target(), budget=BUDGET, num_chains=num_chains)
     sizes = dict(num_warmup=10, num_samples=kernel.max_steps // 3)
     options = dict(num_chains=num_chains, chain_method=method, progress_bar=False)
     mcmc = MCMC(kernel, **sizes, **options)
@@ -233,7 +233,7 @@ CHANGES = {
 @pytest.mark.parametrize("name", tiered(CHANGES, ["kernel"]))
 def test_no_step_is_given_away_by_changing_a_state(name):
     """A block is paid for by one state, and void for any other."""
-    kernel = MCMCKernel(target(), BARKER, budget=BUDGET)
+    kernel = MCMCKernel(BARKER, target(), budget=BUDGET)
     sample = jax.jit(lambda state: kernel.sample(state, (), {}))
     state = sample(kernel.init(jax.random.key(0), 0, None, (), {}))
     block = 1 + state.num_prepaid
@@ -250,7 +250,7 @@ def test_no_step_is_given_away_by_changing_a_state(name):
 
 
 def test_a_state_that_is_stepped_twice_makes_one_step():
-    kernel = MCMCKernel(target(), BARKER, budget=BUDGET)
+    kernel = MCMCKernel(BARKER, target(), budget=BUDGET)
     sample = jax.jit(lambda state: kernel.sample(state, (), {}))
     state = sample(kernel.init(jax.random.key(0), 0, None, (), {}))
     first, second = sample(state), sample(state)
@@ -266,7 +266,7 @@ def _plain(state):
 
 
 def test_a_kernel_is_not_copied():
-    kernel = MCMCKernel(target(), BARKER, budget=BUDGET)
+    kernel = MCMCKernel(BARKER, target(), budget=BUDGET)
     for copy_fn in (copy.copy, copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="private records"):
             copy_fn(kernel)
@@ -310,24 +310,41 @@ KERNELS = {
     tiered(KERNELS, ["barker", "minibatch_barker", "adapted"]),
 )
 def test_every_kernel_fits(name):
-    kernel = MCMCKernel(target(), KERNELS[name], budget=BUDGET)
+    kernel = MCMCKernel(KERNELS[name], target(), budget=BUDGET)
     draws = sampled(1, "sequential", kernel=kernel).get_samples()["mean"]
     assert len(np.unique(draws)) > 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "changes", "error", "message"),
+    [
+        ((target, BARKER), {}, TypeError, "a function of the posterior"),
+        (("algorithm", target), {}, TypeError, "not the Algorithm"),
+        ((BARKER, target), dict(budget=None), TypeError, "budget must be"),
+        ((BARKER, target), dict(num_chains=0), ValueError, "num_chains"),
+    ],
+    ids=["swapped", "algorithm", "budget", "chains"],
+)
+def test_wrong_arguments_are_refused(arguments, changes, error, message):
+    made = {target: target, "algorithm": lambda: BARKER(target())}
+    arguments = [made[each]() if each in made else each for each in arguments]
+    with pytest.raises(error, match=message):
+        MCMCKernel(*arguments, **{"budget": BUDGET, **changes})
 
 
 def test_what_is_not_paid_for_is_refused():
     with pytest.raises(dpjax.privacy.BudgetError, match="for one step of 2 chains"):
         MCMCKernel(
-            target(),
             functools.partial(BARKER, clip_bound=30.0),
+            target(),
             budget=dpjax.Budget(0.1, 1e-6),
             num_chains=2,
         )
-    kernel = MCMCKernel(target(), BARKER, budget=BUDGET)
+    kernel = MCMCKernel(BARKER, target(), budget=BUDGET)
     mcmc = MCMC(kernel, num_warmup=0, num_samples=5, progress_bar=False)
     with pytest.raises(ValueError, match="key alone"):
         mcmc.run(jax.random.key(0), np.zeros(3))
-    tuned = MCMCKernel(target(), KERNELS["adapted"], budget=BUDGET)
+    tuned = MCMCKernel(KERNELS["adapted"], target(), budget=BUDGET)
     mcmc = MCMC(tuned, num_warmup=9, num_samples=5, progress_bar=False)
     with pytest.raises(ValueError, match="num_warmup of as many, got 9"):
         mcmc.run(jax.random.key(0))
@@ -341,7 +358,7 @@ def test_a_prior_that_reads_records_is_refused(method):
         return target().logprior_fn(position) + jnp.sum(records)
 
     wrong = dataclasses.replace(target(), logprior_fn=logprior)
-    kernel = MCMCKernel(wrong, BARKER, budget=BUDGET, num_chains=2)
+    kernel = MCMCKernel(BARKER, wrong, budget=BUDGET, num_chains=2)
     with pytest.raises(ValueError, match=r"^logprior_fn holds"):
         sampled(2, method, kernel=kernel)
 
@@ -364,7 +381,7 @@ def test_a_program_that_changes_later_runs_as_it_was_checked():
     )
     records = np.random.default_rng(0).normal(size=50)
     posterior = dpjax.Posterior(logprior, lambda z, x: x * z[0] / 1e6, records)
-    kernel = MCMCKernel(posterior, algorithm_fn, budget=BUDGET)
+    kernel = MCMCKernel(algorithm_fn, posterior, budget=BUDGET)
 
     def lengths(num_samples, **run):
         mcmc = MCMC(kernel, num_warmup=0, num_samples=num_samples, progress_bar=False)
@@ -378,7 +395,7 @@ def test_a_program_that_changes_later_runs_as_it_was_checked():
     longest, centre = 10.0, 1e4 * jnp.asarray(records[:2])
     state, after = lengths(21)
     assert before == pytest.approx(0.1) and after == pytest.approx(0.1)
-    another = MCMCKernel(posterior, algorithm_fn, budget=BUDGET)
+    another = MCMCKernel(algorithm_fn, posterior, budget=BUDGET)
     longest = 0.1
     mcmc = MCMC(another, num_warmup=0, num_samples=5, progress_bar=False)
     with pytest.raises(ValueError, match="no longer makes the algorithm"):
@@ -389,7 +406,7 @@ def test_samplers_without_accept_bits_are_refused():
     algorithm_fn = functools.partial(
         dpjax.sgld, step_size=1e-6, dim=2, l2_clip_norm=1.0, sampling_prob=0.1
     )
-    kernel = MCMCKernel(target(), algorithm_fn, budget=BUDGET)
+    kernel = MCMCKernel(algorithm_fn, target(), budget=BUDGET)
     with pytest.raises(ValueError, match="accept or reject"):
         sampled(1, "sequential", kernel=kernel)
 

@@ -13,6 +13,7 @@ import pytest
 import dpjax
 from dpjax import privacy
 from dpjax.numpyro import MCMCKernel, posterior, sample
+from dpjax.numpyro.sample import METHODS
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop
 
@@ -136,11 +137,23 @@ def test_a_method_that_is_unknown_is_refused():
         sample(target(), budget=dpjax.Budget(1.0, 1e-6), method="nuts")
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ["num_draws", "num_chains"])
+@pytest.mark.parametrize("number", [0, 10.5])
+def test_numbers_are_checked_before_anything_is_spent(method, name, number, tmp_path):
+    ledger, budget = tmp_path / "ledger", dpjax.Budget(1.0, 1e-6)
+    options = {"budget": budget, "method": method, name: number}
+    for function, more in ((sample, dict(ledger=ledger)), (dpjax.numpyro.plan, {})):
+        with pytest.raises(ValueError, match=name):
+            function(target(), **options, **more)
+    assert not ledger.exists()
+
+
 def test_a_kernel_charges_what_was_spent_before():
     spent = [(privacy.GaussianRelease(20.0), 40)]
     walk = functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.02)
     budget = dpjax.Budget(2.0, 1e-6)
-    kernel = MCMCKernel(target(), walk, budget=budget, spent=spent)
+    kernel = MCMCKernel(walk, target(), budget=budget, spent=spent)
     assert 1.9 < kernel.statement.epsilon <= 2.0
     one_more = walk(target()).privacy(kernel.max_steps + 1)
     rule = privacy.AdaptiveRule.renyi(spent, budget)

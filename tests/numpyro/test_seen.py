@@ -41,13 +41,13 @@ def checked(group, x):
 def test_groups_of_which_no_record_tells_are_named():
     """The two records of the last group count, among 600 of the others."""
     group = np.concatenate([np.arange(600) % 2, [8, 8]])
-    message = r"tells of effect\[2\], effect\[3\], .* effect\[7\]\. The fit"
+    message = r"depends on effect\[2\], effect\[3\], .* effect\[7\]\. The fit"
     with pytest.warns(UserWarning, match=message):
         checked(group, np.ones((602, 2)))
 
 
 def test_columns_that_are_zero_are_named():
-    with pytest.warns(UserWarning, match=r"tells of slope\[1\]\. The fit"):
+    with pytest.warns(UserWarning, match=r"depends on slope\[1\]\. The fit"):
         checked(np.arange(30) % 9, np.ones((30, 2)) * [1, 0])
 
 

@@ -294,7 +294,7 @@ def test_the_published_step_sizes_of_dp_sgld_are_refuted():
     step_size = published.step_size
     assert chance**2 * largest / 256 < step_size <= largest
     attack = sums(
-        sgld.published,
+        functools.partial(dpjax.sgld, temperature=0.5),
         (chance / CLIP * (2 / step_size) ** 0.5, chance),
         lambda state, info: along(info.gradient),
         num_steps=num_steps,

@@ -198,7 +198,6 @@ def test_largest_step_sizes(sampling_prob, epsilon, f, d, r, b):
     [
         (10_000, None, dict(neighboring_relation=ADD)),
         (10_000, decay, dict(neighboring_relation=REPLACE)),
-        (1_000, None, dict(neighboring_relation=REPLACE, has_fixed_batch=True)),
     ],
 )
 def test_bisection_spends_the_budget(num_steps, schedule, options):
@@ -234,8 +233,6 @@ def test_step_sizes_refuse_what_they_cannot_take():
         (dict(schedule=lambda count: count), "positive factors"),
         (dict(schedule=lambda count: 1.0), "positive factors"),
         (dict(sampling_prob=0.0), "sampling_prob"),
-        (dict(has_fixed_batch=True, sampling_prob=0.0105), "whole number"),
-        (dict(has_fixed_batch=True, neighboring_relation=ADD), "REPLACE_ONE"),
     ):
         with pytest.raises(ValueError, match=words):
             step_size.max_step_size(100, **{"sampling_prob": 0.1, **setting, **change})

@@ -32,7 +32,7 @@ def test_answers(bound, at, of_varying, limits):
 def test_numbers_become_constants():
     assert clip_bounds.of(0.5) == Constant(0.5)
     assert clip_bounds.of(Lipschitz(1.0)) == Lipschitz(1.0)
-    assert clip_bounds.of(RANGE, has_centre=True) is RANGE
+    assert clip_bounds.of(RANGE, has_centre=True) == RANGE
     assert jax.jit(lambda number: clip_bounds.of(number).at(None))(0.5) == 0.5
 
 

@@ -86,7 +86,7 @@ def test_the_multiplier_may_be_traced():
     ],
 )
 def test_events(relation, diameter, sensitivity):
-    event = KNormSum(3.0, 6.0, diameter).event(5, relation)
+    event = KNormSum(3.0, 6.0, diameter=diameter).event(5, relation)
     assert (event.noise_multiplier, event.dim) == (6.0 / sensitivity, 5)
     assert event.rate == pytest.approx(math.sqrt(6) / 6.0 * sensitivity)
     assert 0 < event.failure_prob < 1e-20
@@ -96,21 +96,23 @@ def test_events(relation, diameter, sensitivity):
 @pytest.mark.parametrize(
     ("arguments", "name"),
     [
-        ((0.0, 1.0), "l2_clip_norm"),
-        ((1.0, 0.0), "noise_multiplier"),
-        ((1.0, np.nan), "noise_multiplier"),
-        ((1.0, 1e6), "noise_multiplier"),
-        ((1.0, 1.0, 2.1), "diameter"),
+        (dict(l2_clip_norm=0.0), "l2_clip_norm"),
+        (dict(noise_multiplier=-1.0), "noise_multiplier"),
+        (dict(noise_multiplier=np.nan), "noise_multiplier"),
+        (dict(noise_multiplier=1e6), "noise_multiplier"),
+        (dict(diameter=2.1), "diameter"),
     ],
 )
 def test_bad_arguments_raise(arguments, name):
     with pytest.raises(ValueError, match=name):
-        KNormSum(*arguments)
+        KNormSum(**(dict(l2_clip_norm=1.0, noise_multiplier=1.0) | arguments))
 
 
 def test_without_a_multiplier_or_in_many_dimensions_there_is_no_event():
     with pytest.raises(ValueError, match="noise_multiplier"):
         KNormSum(1.0, None).event(2, Relation.REPLACE_ONE)
+    with pytest.raises(ValueError, match="not private"):
+        KNormSum(1.0, 0.0).event(2, Relation.REPLACE_ONE)
     with pytest.raises(ValueError, match="dim"):
         KNormSum(1.0, 1.0).event(1001, Relation.REPLACE_ONE)
 

@@ -102,7 +102,7 @@ def test_a_flag_is_named_before_anything_is_charged(monkeypatch, tmp_path, flag,
         run(budget=BUDGET, ledger=ledger)
     assert not ledger.exists()
     with pytest.raises(RuntimeError, match=f"^--{flag}{value} lets"):
-        mcmc_kernel = MCMCKernel(POSTERIOR, kernel("barker"), budget=BUDGET)
+        mcmc_kernel = MCMCKernel(kernel("barker"), POSTERIOR, budget=BUDGET)
         mcmc_kernel.init(jax.random.key(0), 0, jnp.zeros(2), (), {})
     run(budget=None)
     monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))

@@ -165,6 +165,17 @@ def test_rules_of_jax_are_not_refused():
     assert OF_JAX and all(map(_is_of_jax, OF_JAX))
 
 
+def test_functions_of_numpy_are_not_refused():
+    def loglikelihood(position, record):
+        grid = jnp.linspace(-1, 1, 5)
+        place = jnp.searchsorted(grid, record) + jnp.nonzero(record, size=1)[0]
+        mantissa, exponent = jnp.frexp(record)
+        return -jnp.sum((jnp.ldexp(mantissa, exponent) - place - position) ** 2) / 2
+
+    data = np.arange(NUM_RECORDS, dtype=np.float32)[:, None] / NUM_RECORDS
+    check(BARKER, loglikelihood, data)
+
+
 def test_the_program_that_is_searched_is_evaluated():
     """A function that would do otherwise on a batch is not called on one."""
 

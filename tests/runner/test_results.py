@@ -81,7 +81,7 @@ def test_small_units_show_two_digits():
     draws = np.random.default_rng(0).normal(size=(2, 500, 3)) * [1.0, 1.23e-5, 0.0]
     draws[0, 3, 0] = np.nan
     run = Run(1.0 + draws, None, STATEMENT)
-    table = run.table(*run.components())
+    table = run.summary_of(*run.components())
     assert table["sd"].iloc[1] == round(table["sd"].iloc[1], 6) > 0
     assert 1 - 4e-5 < table["hdi_3%"].iloc[1] < 1 - 1e-5
     assert table["mean"].iloc[2] == 1 and np.isnan(table["mean"].iloc[0])

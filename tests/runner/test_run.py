@@ -378,6 +378,8 @@ def test_only_a_key_is_an_unsafe_key(posterior, key):
         (dict(num_steps=None), "without a budget"),
         (dict(warmup_fraction=1.0), "warmup_fraction"),
         (dict(initial_position=np.full((CHAINS, 2), np.nan)), "not finite"),
+        (dict(initial_position=np.zeros((CHAINS, 2), int)), "give floats of 32 or 64"),
+        (dict(initial_position={}), "holds no arrays"),
         (dict(num_steps=10**6, budget=BUDGET), "would spend"),
         (
             dict(algorithm_fn=functools.partial(BARKER, step_size=float("nan"))),

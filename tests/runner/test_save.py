@@ -11,6 +11,7 @@ import pytest
 import dpjax
 from dpjax.ep.dp_em import DPEMInfo, Mixture
 from dpjax.fit.fit_check import FitCheck
+from dpjax.fit.names import names_of
 from dpjax.fit.score_draws import Known
 from dpjax.runner.results import Fit, Run
 from dpjax.runner.statement import PrivacyStatement
@@ -70,6 +71,22 @@ def test_a_run_comes_back_from_its_folder(tmp_path):
     assert json.loads(stored.attrs["versions"]) == {"dpjax": "0.0"}
     version = importlib.metadata.version("jax")
     assert Run(draws, None, STATEMENT).versions["jax"] == version
+
+
+def test_names_are_kept_whatever_the_positions_are(tmp_path):
+    """They are those of a plan, also after a run was saved."""
+    draws = RNG.normal(size=(2, 50, 2))
+    for positions, names in (
+        ({"position": draws}, ["position[0]", "position[1]"]),
+        ({"a": {"b": draws[..., 0]}, "c": draws}, ["a.b", "c[0]", "c[1]"]),
+        ((draws[..., 0], draws), ["position[0]", "position[1][0]", "position[1][1]"]),
+    ):
+        run = Run(positions, None, STATEMENT)
+        run.save(tmp_path / "draws.nc")
+        found = dpjax.load(tmp_path / "draws.nc")
+        assert run.components()[0] == names == found.components()[0]
+        assert names_of(jax.tree.map(lambda leaf: leaf[0, 0], positions)) == names
+        assert isinstance(found.positions, dict)
 
 
 def test_a_data_frame_has_a_column_for_every_component():

@@ -13,7 +13,6 @@ from scipy import stats
 import dpjax
 from dpjax import Posterior, privacy, schedules
 from dpjax.privacy import step_size as step_sizes
-from dpjax.sgmcmc.sgld import published
 from dpjax.sgmcmc.temperature import excess_temperature
 from tests.tiers import tiered
 
@@ -47,7 +46,7 @@ COMMON = dict(
 )
 KERNELS = {
     "sgld": functools.partial(dpjax.sgld, **COMMON),
-    "published": functools.partial(published, **COMMON),
+    "published": functools.partial(dpjax.sgld, temperature=0.5, **COMMON),
     "sghmc": functools.partial(dpjax.sghmc, friction=0.3, **COMMON),
     "raised": functools.partial(
         dpjax.sghmc, friction=0.01, noise_multiplier=2.0, **COMMON
@@ -379,6 +378,19 @@ def test_runs_spend_their_budget(step_size, tmp_path):
     with pytest.raises(privacy.BudgetError, match="would spend"):
         go(steps, 4.5)
     assert len(run.statement.events) < 500
+
+
+@pytest.mark.parametrize("name", ["sghmc", "sgnht"])
+def test_positions_keep_their_precision_with_x64_on(name):
+    with jax.enable_x64(True):
+        algorithm = KERNELS[name](make_posterior(), step_size=0.1)
+        position = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), POSITION)
+        state = algorithm.init(position)
+        moved, _ = take(algorithm, 0, state)
+    before, after = (
+        [leaf.dtype for leaf in jax.tree.leaves(each)] for each in (state, moved)
+    )
+    assert before == after and jnp.float32 in after
 
 
 def test_kernels_in_three_layers():

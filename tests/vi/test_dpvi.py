@@ -58,7 +58,7 @@ def make(posterior, optimizer=OPTIMIZER, **changes):
 
 def scattered(guide, optimizer=OPTIMIZER, seed=1):
     """A state away from the start."""
-    state = dpvi.init(jnp.zeros(2), optimizer, guide)
+    state = dpvi.init(jnp.zeros(2), target(), optimizer, guide=guide)
     flat, unravel = ravel_pytree(state.position)
     shift = 0.3 * np.random.default_rng(seed).normal(size=flat.shape)
     return state._replace(position=unravel(flat + jnp.asarray(shift, flat.dtype)))

@@ -150,7 +150,7 @@ def test_arviz_holds_draws_and_infos(posterior, tmp_path):
     stored = arviz.from_netcdf(tmp_path / "draws.nc")
     assert set(stored.groups()) == {"posterior", "sample_stats"}
     assert stored.attrs["epsilon"] == run.statement.epsilon
-    assert list(run.table(*run.components())["r_hat"].notna()) == [True, True]
+    assert list(run.summary_of(*run.components())["r_hat"].notna()) == [True, True]
 
 
 @pytest.mark.thorough

@@ -308,6 +308,8 @@ def test_finds_the_optimum_and_curvature_of_a_run(normal_mean):
 
 def test_refuses_bad_arguments():
     infos = small()
+    with pytest.raises(ValueError, match=r"Run\.infos of dpjax\.dpvi"):
+        dpjax.noise_aware(None)
     with pytest.raises(ValueError, match="aligned=False"):
         dpjax.noise_aware(infos._replace(noise_sd=None))
     with pytest.raises(ValueError, match="same at every step"):

@@ -63,7 +63,8 @@ BLOCK = 512
 """Bits of a block times their laziness, before it is rounded up to a power of 2."""
 
 PARTS = 16
-"""A block holds that many of the shortest parts that are composed with whole blocks."""
+"""Bits that do not fill a block are composed of parts of a block. The shortest part has
+1 / PARTS of the bits of a block, and each other part twice those of the one before."""
 
 NODES_A_JUMP = 20
 """Nodes between the two log-likelihood ratios of the bit that says most, at least."""
@@ -71,7 +72,8 @@ NODES_A_JUMP = 20
 MIN_NODES = 1024
 
 MIN_SHARE = 1e-3
-"""Share of the variance of a loss from which on an outcome widens the grid."""
+"""An outcome widens the grid only if it makes up more than this share of the variance
+of a loss."""
 
 NODES_MULTIPLE = 1024
 ROWS_MULTIPLE = 64

@@ -51,9 +51,9 @@ TOLERANCE = 2e-3
 halved."""
 
 MAX_TILT = 10.0
-"""Largest Renyi order that is compared, less 1, times the root mean square of the sum
-of all losses; and times half the sensitivity, which one loss of a lazy bit attains
-however small that root mean square is."""
+"""The largest Renyi order that is compared is 1 + MAX_TILT / s, where s is the root
+mean square of the sum of all losses, but at least half the sensitivity. One loss of a
+lazy bit can be as large as that however small the root mean square is."""
 
 TILTS = np.array([0.05, 0.25, 1.0])
 """Renyi orders that are compared, less 1, over the largest, less 1."""

@@ -46,7 +46,8 @@ MAX_ORDER = 1e6
 """Largest Renyi order."""
 
 TOLERANCE = 5e-4
-"""Relative excess of a cell's bound over a divergence attained, at which it stays."""
+"""A cell is not split if its bound exceeds the largest divergence attained by at most
+this relative amount."""
 
 DEVIATIONS = 12.0
 """Largest order, less 1, times D over s that is searched for a penalty bit that is not
