@@ -38,6 +38,7 @@ from dpjax.privacy.validate import check_count
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.nominal import nominal_size
+from dpjax.runner.check import warn_of_large_delta
 from dpjax.runner.fit import least_noise
 from dpjax.runner.plan import EPSILONS, Plan
 from dpjax.runner.plan_fit import (
@@ -110,6 +111,7 @@ def plan(
     the shapes of the data.
     """
     check_budget(budget)
+    warn_of_large_delta(budget, posterior)
     is_walk = check_method(method, robust, nominal_num_records)
     num_draws = check_count("num_draws", num_draws)
     num_chains = check_count("num_chains", num_chains)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dpjax import caller
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.release import captured, on_disk, taint
@@ -28,6 +29,7 @@ __all__ = [
     "check_start",
     "made",
     "refused_arrays",
+    "warn_of_large_delta",
 ]
 
 EXAMPLE = "functools.partial(dpjax.barker, step_size=0.1, clip_bound=0.01)"
@@ -57,6 +59,15 @@ def check_arguments(algorithm_fn, posterior) -> None:
         )
     if not isinstance(posterior, Posterior):
         raise TypeError(f"expected a dpjax.Posterior, got {type(posterior).__name__}")
+
+
+def warn_of_large_delta(budget, posterior) -> None:
+    """Warn if delta allows for the publication of a record."""
+    if budget.delta >= 1 / posterior.num_records:
+        caller.warn(
+            f"delta = {budget.delta} is not below 1/n = {1 / posterior.num_records:.2g}"
+            ": publishing one record outright would satisfy it"
+        )
 
 
 def made(algorithm_fn, posterior, is_private: bool = True) -> Algorithm:

@@ -16,7 +16,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
 from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
-from dpjax.runner.check import check_arguments, made
+from dpjax.runner.check import check_arguments, made, warn_of_large_delta
 from dpjax.runner.run import cost_of
 from dpjax.runner.statement import listed
 from dpjax.runner.trial import trial
@@ -120,6 +120,7 @@ def plan(
     """
     check_arguments(algorithm_fn, posterior)
     check_budget(budget)
+    warn_of_large_delta(budget, posterior)
     num_chains = check_count("num_chains", num_chains)
     relation = budget.neighboring_relation
     algorithm = made(algorithm_fn, posterior)

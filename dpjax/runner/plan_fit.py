@@ -27,6 +27,7 @@ from dpjax.privacy.shown import shown
 from dpjax.release.mixed_norm import MixedNorm
 from dpjax.release.nominal import nominal_size
 from dpjax.release.quietest_sum import relative_noise
+from dpjax.runner.check import warn_of_large_delta
 from dpjax.runner.fit import spending
 from dpjax.runner.plan import EPSILONS, Plan, budgets, shown_time
 from dpjax.runner.sample import checked_prior_draws
@@ -322,6 +323,7 @@ def plan_sample(
     and the shapes of the data.
     """
     check_budget(budget)
+    warn_of_large_delta(budget, posterior)
     draws = checked_prior_draws(posterior, simulate_fn, prior_sample_fn)
     flat = np.asarray(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), float)
     precision = np.linalg.inv(np.atleast_2d(np.cov(flat.T)))

@@ -171,8 +171,13 @@ class Run:
         )
         return pandas.DataFrame(draws.reshape(len(rows), -1), rows, names)
 
-    def summary(self):
+    def summary(self, hdi_prob: float = 0.94):
         """Mean, sd, interval, effective sample sizes and R-hat of every component.
+
+        Parameters
+        ----------
+        hdi_prob
+            Probability of the interval of highest density, as in `arviz.summary`.
 
         Returns
         -------
@@ -184,7 +189,7 @@ class Run:
         UserWarning
             If a check fails, such as that chains have mixed. It says what to change.
         """
-        table = self.summary_of(*self.components())
+        table = self.summary_of(*self.components(), hdi_prob)
         for check in self.checks(table):
             if not check.is_fine:
                 caller.warn(str(check))
@@ -256,7 +261,7 @@ class Run:
         key = jax.random.key(0) if rng_key is None else rng_key
         return predict(self.positions, model, inputs, num_records, num_draws, key)
 
-    def summary_of(self, names: list[str], draws: np.ndarray):
+    def summary_of(self, names: list[str], draws: np.ndarray, hdi_prob: float = 0.94):
         """The summary of some of the `components`, without a warning."""
         arviz = _import_arviz()
 
@@ -265,7 +270,7 @@ class Run:
             with warnings.catch_warnings(action="ignore"):
                 return arviz.summary(arviz.from_dict({"x": draws}), **options)
 
-        table: Any = summary(draws, kind="stats", round_to="none")
+        table: Any = summary(draws, kind="stats", round_to="none", hdi_prob=hdi_prob)
         rows = zip(table.to_numpy(), table["sd"], strict=True)
         table[:] = [_rounded(row, sd) for row, sd in rows]
         chains = self._chains(draws)
@@ -369,7 +374,8 @@ def load(path) -> Run:
     with arviz.rc_context({"data.load": "eager"}):
         found: Any = arviz.from_netcdf(str(path))
     attributes = found.attrs
-    if not {*PrivacyStatement._fields, "sites"} <= attributes.keys():
+    needed = set(PrivacyStatement._fields) - PrivacyStatement._field_defaults.keys()
+    if not {*needed, "sites"} <= attributes.keys():
         raise ValueError(
             f"{path} holds no run: it was not written by Run.save or `dpjax run`"
         )
@@ -382,7 +388,9 @@ def load(path) -> Run:
         return _decoded(json.loads(attributes[name]), arrays(group))
 
     statement = {
-        name: np.asarray(attributes[name]).item() for name in PrivacyStatement._fields
+        name: np.asarray(attributes[name]).item()
+        for name in PrivacyStatement._fields
+        if name in attributes
     }
     draws, names = arrays("posterior"), json.loads(attributes["sites"])
     given: dict[str, Any] = {}

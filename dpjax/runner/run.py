@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax import caller, privacy
+from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.compiled import QUICKLY, evaluated
 from dpjax.posterior import Posterior
@@ -33,7 +33,13 @@ from dpjax.runner import checkpoint as checkpoints
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop, processes, signals
 from dpjax.runner import program as programs
-from dpjax.runner.check import check_arguments, check_key, check_start, made
+from dpjax.runner.check import (
+    check_arguments,
+    check_key,
+    check_start,
+    made,
+    warn_of_large_delta,
+)
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.layout import check_size, chunk_size, make_layout
 from dpjax.runner.messages import say
@@ -266,13 +272,10 @@ def run(
             if budget is not None and ledger is not None:
                 _check_paid(checkpoint, ledger, reservation)
         statement = _statement(outline.events, budget, num_chains, length, unsafe_key)
+        if budget is not None and ledger is not None:
+            statement = statement._replace(epsilon_of_ledger=budget.epsilon)
         if verbose:
             say(statement)
-            if budget is not None and ledger is not None:
-                say(
-                    "this run and those before it in its ledger together: at most "
-                    f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g}"
-                )
 
         layout = make_layout(
             key, outline.laziness, length, num_chains, num_discarded, thinning
@@ -324,7 +327,7 @@ def begin(
     algorithm = made(algorithm_fn, posterior, is_private=budget is not None)
     if budget is not None:
         check_start(algorithm_fn, posterior, positions, others)
-        _warn_of_large_delta(budget, posterior)
+        warn_of_large_delta(budget, posterior)
     # `check_start` only traced these functions. They are executed here, once they are
     # known not to read the records.
     logpriors = evaluated(jax.vmap(posterior.logprior_fn), positions)
@@ -500,14 +503,6 @@ def _check_densities(posterior, positions) -> None:
                 f"{name} must return a scalar for one position (and one record), got "
                 f"shape {shape}"
             )
-
-
-def _warn_of_large_delta(budget, posterior) -> None:
-    if budget.delta >= 1 / posterior.num_records:
-        caller.warn(
-            f"delta = {budget.delta} is not below 1/n = {1 / posterior.num_records:.2g}"
-            ": publishing one record outright would satisfy it"
-        )
 
 
 class _Outline(NamedTuple):

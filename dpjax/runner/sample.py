@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from dpjax import privacy
+from dpjax import caller, privacy
 from dpjax.compiled import evaluated, one_call
 from dpjax.fit.scores import MAX_MEAN, MOVING_END, NUM_CHECKS
 from dpjax.fit.simulated import (
@@ -35,6 +35,11 @@ NUM_PRIOR_DRAWS = 100
 NUM_CHECKED = 4000
 """Number of made-up records at each position where their scores are averaged. The mean
 of normal scores then exceeds `MAX_MEAN` with a chance below 1e-9."""
+
+NUM_GROUPS, MAX_COLUMNS, LEAST_SIGN = 4, 16, 6.0
+"""Made-up records are put into so many groups by the values of an array, for so many of
+its components. The law of the array depends on the parameters if a group has a mean
+score of more than `LEAST_SIGN` standard errors."""
 
 
 @one_call
@@ -161,6 +166,12 @@ def checked_prior_draws(
     ValueError
         If a function holds records (`dpjax.release.captured`), or made-up records do
         not follow the likelihood: the mean of their scores is not about zero.
+
+    Warns
+    -----
+    UserWarning
+        If the law of an array of made-up records does not depend on the parameters, as
+        that of covariates does not. A fit takes it for the law of the data.
     """
     check_simulation(posterior, simulate_fn, prior_sample_fn)
     of_prior = _prior_draws(prior_sample_fn)
@@ -173,13 +184,16 @@ def checked_prior_draws(
 def _check_simulated_scores(
     posterior: Posterior, simulate_fn: Callable, of_prior: Any
 ) -> None:
-    """Refuse made-up records that do not follow the likelihood. No data are read.
+    """Refuse made-up records that do not follow the likelihood; warn of covariates.
+
+    No data are read.
 
     The score of a record is the gradient of its log-likelihood. If records are drawn
     from the density that the likelihood computes, at some position, then their scores
     at this position have mean zero. That is checked at draws of the prior, after these
     were moved towards their mean by seven tenths of the distance, as numbers may
-    overflow far from it.
+    overflow far from it. Given covariates, scores have mean zero as well. So an array
+    is taken for covariates if the mean is zero among records with similar values of it.
 
     Parameters
     ----------
@@ -195,14 +209,26 @@ def _check_simulated_scores(
     """
 
     def moments(position, seed):
-        def score(rng_key):
+        def one(rng_key):
             record = simulate_fn(rng_key, position)
             gradient = jax.grad(posterior.loglikelihood_fn)(position, record)
-            return jnp.nan_to_num(ravel_pytree(gradient)[0], posinf=0.0, neginf=0.0)
+            score = ravel_pytree(gradient)[0]
+            return record, jnp.nan_to_num(score, posinf=0.0, neginf=0.0)
 
         keys = jax.random.split(jax.random.key(seed), NUM_CHECKED)
-        scores = jax.vmap(score)(keys)
-        return jnp.mean(scores, axis=0), jnp.sqrt(jnp.mean(scores**2, axis=0))
+        records, scores = jax.vmap(one)(keys)
+        size = jnp.sqrt(jnp.mean(scores**2, axis=0))
+        sd = size * np.sqrt(NUM_GROUPS / NUM_CHECKED)
+
+        def sign(array):
+            """The largest mean score of a group, in standard errors."""
+            columns = array.reshape(NUM_CHECKED, -1)[:, :MAX_COLUMNS]
+            order = jnp.argsort(columns, axis=0)
+            groups = scores[order].reshape(NUM_GROUPS, -1, *order.shape[1:], len(size))
+            found = jnp.max(jnp.abs(jnp.mean(groups, axis=1)), axis=(0, 1))
+            return jnp.max(jnp.where(sd > 0, found / sd, 0.0))
+
+        return jnp.mean(scores, axis=0), size, jax.tree.map(sign, records)
 
     def everywhere(positions, seeds):
         return jax.lax.map(lambda each: moments(*each), (positions, seeds))
@@ -213,13 +239,26 @@ def _check_simulated_scores(
 
     positions = jax.tree.map(nearer, of_prior)
     seeds = np.arange(NUM_CHECKS, dtype=np.uint32)
-    means, sizes = evaluated(everywhere, positions, seeds)
+    means, sizes, signs = evaluated(everywhere, positions, seeds)
     if np.any(np.abs(means) > MAX_MEAN * np.asarray(sizes)):
         raise ValueError(
             "records drawn by simulate_fn, or by the sites of a model, do not follow "
             "the likelihood: the gradients of their log-likelihoods do not have mean "
             "zero where they were drawn. Draw records from the law whose density the "
             f"likelihood computes. {MOVING_END}"
+        )
+    names = [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for path, found in jax.tree_util.tree_leaves_with_path(signs)
+        if np.max(found) < LEAST_SIGN
+    ]
+    if names:
+        caller.warn(
+            f"the law of {', '.join(names)} in made-up records does not depend on the "
+            "parameters, as that of covariates does not. The fit takes it for the law "
+            "in the data: if that is another one, draws are wrong, and no check of the "
+            "fit need say so. For observations given covariates there is "
+            "dpjax.numpyro.sample"
         )
 
 

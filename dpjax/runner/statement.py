@@ -44,6 +44,9 @@ class PrivacyStatement(NamedTuple):
         The method of `dpjax.privacy.accountant` that gave epsilon, or "privacy filter".
     randomness
         Where the random numbers came from.
+    epsilon_of_ledger
+        What this run and those before it in its ledger spend together, at most, at the
+        same delta. That of the run if it has no ledger.
     """
 
     epsilon: float
@@ -55,6 +58,7 @@ class PrivacyStatement(NamedTuple):
     events: str
     accountant: str
     randomness: str = "operating system entropy through ChaCha20"
+    epsilon_of_ledger: float = math.inf
 
     @classmethod
     def of(
@@ -93,6 +97,7 @@ class PrivacyStatement(NamedTuple):
             num_steps=num_steps,
             events=listed([*shared, *events]),
             accountant=accountant,
+            epsilon_of_ledger=total,
         )
 
     @classmethod
@@ -110,25 +115,41 @@ class PrivacyStatement(NamedTuple):
         how, which = CHANGES[self.neighboring_relation]
         epsilon, delta = rounded_up(self.epsilon), rounded_up(self.delta, 3)
         factor = rounded_up(odds, 3) if odds < 1e4 else f"exp({epsilon})"
+        together = ""
+        if self._has_other_runs():
+            together = (
+                " This run and those before it in its ledger are together "
+                f"({rounded_up(self.epsilon_of_ledger)}, {delta}) differentially "
+                "private."
+            )
         return (
             f"What this run released is ({epsilon}, {delta}) differentially private: "
             f"the chances of all of it change by a factor of at most {factor}, but for "
             f"a probability of {delta}, if one record is {how}. Somebody who knows all "
             f"other records, and guesses {which}, is right with probability at most "
-            f"{guess:.1%}; without the draws it would be 50%."
+            f"{guess:.1%}; without the draws it would be 50%.{together}"
         )
 
     def __str__(self):
         if self.epsilon == math.inf:
             return f"{self._length()} without a budget: NOT PRIVATE"
         cost = spent(self.epsilon, self.delta, self.neighboring_relation)
-        alone = ""
+        alone = together = ""
+        if self._has_other_runs():
+            together = (
+                "\nthis run and those before it in its ledger together: at most "
+                f"epsilon = {rounded_up(self.epsilon_of_ledger)} at delta = "
+                f"{rounded_up(self.delta, 3)}"
+            )
         if self.epsilon_per_chain < self.epsilon:
             alone = f", {rounded_up(self.epsilon_per_chain)} for one chain alone"
         return (
             f"{self._length()}: {cost}{alone}\nreleased: {self.events}\n"
-            f"accountant: {self.accountant}; randomness: {self.randomness}"
+            f"accountant: {self.accountant}; randomness: {self.randomness}{together}"
         )
+
+    def _has_other_runs(self) -> bool:
+        return self.epsilon < self.epsilon_of_ledger < math.inf
 
     def _length(self) -> str:
         if self.num_chains * self.num_steps == 1:

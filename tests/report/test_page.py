@@ -77,6 +77,10 @@ def test_the_statement_in_words_is_that_of_its_numbers():
     relation = STATEMENT._replace(neighboring_relation="ADD_OR_REMOVE_ONE")
     assert "added or removed" in relation.in_words()
     assert "not private" in PrivacyStatement.none(2, 50).in_words()
+    assert "together" not in STATEMENT.in_words()
+    assert "together" not in STATEMENT._replace(epsilon_of_ledger=1.5).in_words()
+    together = STATEMENT._replace(epsilon_of_ledger=2.0).in_words()
+    assert "ledger are together (2, 1e-06) differentially private" in together
 
 
 def test_a_comparison_shows_how_far_two_runs_are_apart():

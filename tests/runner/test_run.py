@@ -175,7 +175,9 @@ def test_ledger_is_written_first_and_shared(posterior, tmp_path, monkeypatch):
         go(posterior, num_steps=1, budget=BUDGET, ledger=path)
     assert ledgers.read(path, "REPLACE_ONE") == spent
     larger = dpjax.Budget(5.0, 1e-5)
-    go(posterior, num_steps=None, budget=larger, ledger=path)
+    statement = go(posterior, num_steps=None, budget=larger, ledger=path).statement
+    assert statement.epsilon < statement.epsilon_of_ledger == 5.0
+    assert "together: at most epsilon = 5 at delta" in str(statement)
     spent = ledgers.read(path, "REPLACE_ONE")
     assert len(spent.runs) == 2 and spent.rule.epsilon(spent.runs, 1e-5) <= 5.0
 
@@ -499,6 +501,14 @@ def test_large_delta_is_warned_about(posterior):
     with pytest.warns(UserWarning, match="1/n") as found:
         go(posterior, num_steps=1, budget=dpjax.Budget(3.0, 0.01))
     assert found[0].filename == __file__
+    with pytest.warns(UserWarning, match="1/n"):
+        dpjax.plan(
+            BARKER,
+            posterior,
+            initial_position=jnp.zeros((1, 2)),
+            num_chains=1,
+            budget=dpjax.Budget(3.0, 0.01),
+        )
 
 
 @pytest.mark.parametrize(

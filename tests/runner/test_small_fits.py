@@ -65,6 +65,26 @@ def test_simulators_of_another_law_are_refused(tmp_path):
     assert not ledger.exists()
 
 
+def test_covariates_are_warned_of():
+    """The law of x is that of simulate_fn, and not a matter of the likelihood."""
+
+    def loglikelihood(theta, record):
+        rate = jnp.exp(theta[0] + theta[1] * record["x"])
+        return record["y"] * jnp.log(rate) - rate
+
+    def simulate(key, theta):
+        first, second = jax.random.split(key)
+        x = jax.random.normal(first)
+        y = jax.random.poisson(second, jnp.exp(theta[0] + theta[1] * x))
+        return dict(x=x, y=y.astype(x.dtype))
+
+    data = {name: jax.ShapeDtypeStruct((10**5,), jnp.float32) for name in "xy"}
+    posterior = dpjax.Posterior(lambda theta: -jnp.sum(theta**2), loglikelihood, data)
+    budget = dpjax.Budget(1.0, 1e-6)
+    with pytest.warns(UserWarning, match=r"^the law of x in made-up records does not"):
+        dpjax.plan_sample(posterior, simulate, prior, budget=budget, epsilons=())
+
+
 def test_what_is_said_does_not_depend_on_records_that_a_model_holds():
     """With a large record the made-up records would not follow the likelihood."""
     for largest in (0.0, 100.0):
