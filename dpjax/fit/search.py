@@ -198,9 +198,24 @@ def correction_at(
         less = jnp.where(along < left - sds, less, 1)
         return jnp.where(along > expected + sds, along / expected, less)
 
-    # Along a single latent the noise is less than along the noisiest direction.
-    along = jnp.sqrt(factors(axes.back, kept, whole, NUM_LATENT_SDS))
-    change = axes.stretch.T @ (along[:, None] * axes.back.T)
+    # Along a single latent the noise is less than along the noisiest direction. If the
+    # values of a covariate are on another scale than expected, its products with others
+    # change by the root of the ratio. If it is zero for another number of records, as
+    # the indicator of a level is, they change by the ratio.
+    ratios = factors(axes.back, kept, whole, NUM_LATENT_SDS)
+
+    def scaled(root):
+        expected = axes.back.T @ axes.back
+        diagonal = jnp.diag(ratios * jnp.diag(expected))
+        changed = expected * jnp.outer(root, root)
+        changed += diagonal - jnp.diag(jnp.diag(changed))
+        changed = axes.stretch.T @ changed @ axes.stretch
+        changed = mapped(changed, lambda values: jnp.maximum(values, MIN_LEFT))
+        return jnp.sum((found - changed) ** 2), changed
+
+    of_scale, of_number = scaled(jnp.sqrt(ratios)), scaled(ratios)
+    change = jnp.where(of_scale[0] <= of_number[0], of_scale[1], of_number[1])
+    change = mapped(change, jnp.sqrt)
     kept, whole = (change @ matrix @ change.T for matrix in (kept, whole))
     root = mapped(kept + rest, jax.lax.rsqrt)
     _, turn = jnp.linalg.eigh(root @ found @ root)

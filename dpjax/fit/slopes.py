@@ -282,16 +282,21 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
     values = jnp.sqrt(jnp.maximum(values, least))
     # B as released: the symmetric matrix that gives the released slope with these c.
     released = outer @ (vectors * values[None]) @ vectors.T @ outer
+    # In the eigenvectors of B, noise N on B^2 is noise N_ij / (b_i + b_j) on B.
+    released = vectors.T @ released @ vectors
+    noises = jnp.sqrt(jnp.sum(vectors**2 / share, axis=0))
+    noises = jnp.outer(noises, noises) / (values[:, None] + values[None])
+    noises = known.slope_noise_sd * noises[np.tril_indices(dim)]
 
     def scales(few):
         """e^(a/2), tau / sqrt(r), and tau W / sqrt(r) as released with its noise's sds.
 
-        `few` holds a and log tau, in sds of the prior from its median.
+        `few` holds a and log tau, in sds of the prior from its median. W is in the
+        eigenvectors of B as released, which does not change its prior.
         """
         level = jnp.exp(LEVEL_SD / 2 * few[0]) * jnp.sqrt(known.level)
         spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * few[1]) / np.sqrt(dim)
-        noise = known.slope_noise_sd / (2 * level**2 * units[np.tril_indices(dim)])
-        return level, spread, packed(released / level - eye), noise
+        return level, spread, packed(released / level - eye), noises / level
 
     def slope(u):
         """The slope J at the coordinates u, and the log density of u in the prior."""
@@ -302,7 +307,8 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         level, spread, seen, noise = scales(few)
         hidden = noise**2 / (spread**2 + noise**2)
         turns = (1 - hidden) * seen / spread + jnp.sqrt(hidden) * rest
-        inner = level * (eye + spread * unpacked(turns, dim))
+        inner = eye + spread * vectors @ unpacked(turns, dim) @ vectors.T
+        inner = level * inner
         half = jnp.sqrt(c)[:, None] * (basis.T @ inner) * root[None] @ back
         alone = b * (1 - b) * jnp.sum(half**2, axis=0)
         half = half * b[None] @ stretch

@@ -182,13 +182,17 @@ class Regression:
         lines += [f"  {name} ~ {law}" for name, law in self.priors.items()]
         return "\n".join(lines)
 
-    def posterior(self, records) -> ModelPosterior:
+    def posterior(self, records, *, example=None) -> ModelPosterior:
         """The posterior given the records, for any kernel.
 
         Parameters
         ----------
         records
             As in `dpjax.records.Schema.read`.
+        example
+            Public records that are more like the data than those made up from the
+            schema, which have all levels equally often: made up, or of an earlier study
+            that was published. They are read as `records` are.
 
         Returns
         -------
@@ -205,16 +209,18 @@ class Regression:
         *Formal guarantees.* The row of a record in the design is a function of this
         record and public values alone: see `dpjax.records.Schema.read`.
         """
-        return self.of_arrays(self.read(records))
+        example = None if example is None else self.read(example)
+        return self.of_arrays(self.read(records), example)
 
     def read(self, records) -> dict[str, np.ndarray]:
         """Arrays for the model's arguments, as `dpjax.records.formula.Design.read`."""
         return self.design.read(records)
 
-    def of_arrays(self, arrays) -> ModelPosterior:
-        """The posterior given arrays in the form of `example`."""
+    def of_arrays(self, arrays, example=None) -> ModelPosterior:
+        """The posterior given arrays in the form of `Regression.example`."""
+        example = self.example if example is None else example
         return posterior(
-            self.model, arrays, plate=PLATE, public=self.public, example=self.example
+            self.model, arrays, plate=PLATE, public=self.public, example=example
         )
 
 
@@ -226,6 +232,7 @@ def glm(
     schema,
     budget: Budget,
     priors: Mapping[str, str] | None = None,
+    example=None,
     verbose: bool = True,
     **options,
 ) -> Run:
@@ -240,6 +247,9 @@ def glm(
         .csv.gz, .parquet or .npz file: see `dpjax.records.Schema.read`.
     budget
         Privacy budget of all draws together, and of all earlier runs in the ledger.
+    example
+        As in `dpjax.numpyro.Regression.posterior`. Give one if some levels are rare:
+        with that of the schema their intervals may be too short.
     verbose
         Whether to show the model with its priors, and the progress.
     options
@@ -283,9 +293,8 @@ def glm(
     regression = Regression(formula, family=family, schema=schema, priors=priors)
     if verbose:
         say(regression)
-    return sample(
-        regression.posterior(records), budget=budget, verbose=verbose, **options
-    )
+    posterior = regression.posterior(records, example=example)
+    return sample(posterior, budget=budget, verbose=verbose, **options)
 
 
 class _InUnits(constraints.Constraint):

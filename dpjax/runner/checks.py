@@ -34,6 +34,10 @@ MAX_SHARE = 0.5
 """The largest share of the draws' variance that may come from noise, or from the prior,
 without a warning."""
 
+LOST_FACTOR = 10.0
+"""If so many times as many records would resolve the slope, the reason may be that the
+records were not read."""
+
 MAX_CLIPPED = 0.9
 """The largest share of clipped records that is not warned of. Fits allow for what
 clipping loses, and clip many records on purpose."""
@@ -223,14 +227,21 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
 
 def _hidden(known: score_draws.Known) -> str:
     factor = max(2.0, MIN_RESOLUTION / known.likely_resolution)
+    lost = ""
+    if factor >= LOST_FACTOR:
+        lost = (
+            ". Or the records hold hardly any numbers: `dpjax schema FILE "
+            "--unsafe-check SCHEMA` finds rows that a schema could not read"
+        )
     return (
         "the releases do not tell how much the records say in each of the "
         f"{known.num_directions} directions that the records were asked about: the "
-        "noise of the slope is as large as the slope. The draws allow for every slope "
-        "that noise may have hidden, so they are wide, in some directions perhaps as "
-        f"wide as the prior. About {shown(factor)} times as many records or as large "
+        "noise of the slope is as large as the slope. The draws allow for slopes that "
+        "noise may have hidden, so they are wide, in some directions perhaps as wide "
+        "as the prior; but if the data are unlike example=, some may be too narrow. "
+        f"About {shown(factor)} times as many records or as large "
         "an epsilon, a more informative prior, fewer parameters, or an example= that "
-        "is more like the data would resolve the slope"
+        f"is more like the data would resolve the slope{lost}"
     )
 
 

@@ -125,7 +125,7 @@ def test_precisions_stay_above_their_floor():
         least_precision=3.0,
     )
     _, precision = found.infos.parameters[:, 0].T
-    assert np.min(precision) == 3.0
+    assert np.min(precision) == pytest.approx(3.0, rel=1e-14)
     assert np.max(precision) > 3.0
 
 

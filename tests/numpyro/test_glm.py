@@ -101,6 +101,15 @@ FORMULAS = {
 }
 
 
+def test_an_example_may_be_given():
+    regression = Regression(FORMULAS["poisson"], family="poisson", schema=SCHEMA)
+    made_up = regression.posterior(people(40)).model.example
+    found = regression.posterior(people(40), example=people(30)).model.example
+    assert made_up.keys() == found.keys()
+    assert {len(leaf) for leaf in found.values()} == {30}
+    assert {len(leaf) for leaf in made_up.values()}.isdisjoint({30, 40})
+
+
 OF_ORDINAL = {"shares", "cutpoints"}
 
 

@@ -97,3 +97,10 @@ def test_a_misfit_says_which_way_the_widths_are_off():
         known = KNOWN._replace(fit_check=FitCheck(ratio, 0.02))
         (check,) = (each for each in of_fit(known) if not each.is_fine)
         assert f"intervals are {direction}" in check.advice
+
+
+def test_hardly_any_resolution_may_be_that_of_rows_that_were_not_read():
+    for likely, is_named in ((0.2, False), (0.02, True)):
+        known = KNOWN._replace(resolution=0.1, likely_resolution=likely)
+        (check,) = (each for each in of_fit(known) if not each.is_fine)
+        assert ("dpjax schema FILE" in check.advice) == is_named
