@@ -53,7 +53,15 @@ FILE = NUM_RECORDS | {
         None,
     ),
 }
-FORMULA_FILE = without(FILE, "arrays")
+FORMULA_FILE = without(FILE, "arrays") | {
+    "example": Key(
+        TEXT,
+        "A file of the same form, of made-up records or of an earlier study that was "
+        "published, which is more like the data than records made up from the schema. "
+        "Give one if some levels are rare.",
+        None,
+    ),
+}
 FUNCTION = NUM_RECORDS | {
     "function": Key(
         TEXT,
@@ -204,8 +212,11 @@ def _of_formula(model, source, folder: Path):
     check_keys(source, "[data] (of a formula)", FORMULA_FILE)
     regression = Regression(**model, schema=_schema(source, folder))
     outline = _outline(regression.example, source["num_records"])
-    path = folder / source["file"]
-    return regression.of_arrays(outline), outline, lambda: regression.read(path)
+    path, example = folder / source["file"], None
+    if "example" in source:
+        example = regression.read(folder / source["example"])
+    made_up = regression.of_arrays(outline, example)
+    return made_up, outline, lambda: regression.read(path)
 
 
 def _schema(source, folder: Path) -> Schema:

@@ -184,6 +184,7 @@ def test_regressions_that_are_none_are_refused(change, message):
 
 def test_a_formula_in_a_configuration(tmp_path):
     people(50).to_csv(tmp_path / "people.csv", index=False)
+    people(30).to_csv(tmp_path / "earlier.csv", index=False)
     columns = "\n".join(
         f"{name} = {{ {', '.join(f'{k} = {v!r}' for k, v in column.items())} }}"
         for name, column in SCHEMA.items()
@@ -195,6 +196,7 @@ family = "gaussian"
 priors = {{ age = "Normal(0, 1)" }}
 [data]
 file = "people.csv"
+example = "earlier.csv"
 num_records = 50
 [data.schema]
 {columns}
@@ -207,6 +209,7 @@ num_chains = 2
     job = config.load(tmp_path / "job.toml")
     posterior, _, _ = job.load()
     assert posterior.num_records == 50
+    assert len(posterior.model.example["y"]) == 30
     assert jax.tree.structure(posterior) == jax.tree.structure(job.outline)
     assert job.run["ledger"] == tmp_path.resolve() / "people.csv.ledger.jsonl"
 
