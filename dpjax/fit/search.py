@@ -205,16 +205,18 @@ def correction_at(
     ratios = factors(axes.back, kept, whole, NUM_LATENT_SDS)
 
     def scaled(root):
+        """The expected matrix after such a change, and how far the released one is."""
         expected = axes.back.T @ axes.back
         diagonal = jnp.diag(ratios * jnp.diag(expected))
         changed = expected * jnp.outer(root, root)
         changed += diagonal - jnp.diag(jnp.diag(changed))
         changed = axes.stretch.T @ changed @ axes.stretch
         changed = mapped(changed, lambda values: jnp.maximum(values, MIN_LEFT))
-        return jnp.sum((found - changed) ** 2), changed
+        return changed, jnp.sum((found - changed) ** 2)
 
-    of_scale, of_number = scaled(jnp.sqrt(ratios)), scaled(ratios)
-    change = jnp.where(of_scale[0] <= of_number[0], of_scale[1], of_number[1])
+    by_scale, misfit = scaled(jnp.sqrt(ratios))
+    by_number, other_misfit = scaled(ratios)
+    change = jnp.where(other_misfit < misfit, by_number, by_scale)
     change = mapped(change, jnp.sqrt)
     kept, whole = (change @ matrix @ change.T for matrix in (kept, whole))
     root = mapped(kept + rest, jax.lax.rsqrt)

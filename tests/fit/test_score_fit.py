@@ -262,6 +262,70 @@ def test_the_frame_is_corrected_along_a_latent_where_noise_hides_eigenvalues():
     np.testing.assert_allclose(np.median(shares[1:]), 1, atol=0.2)
 
 
+def expected_of(covariates):
+    """`ScoreModel.expected` over public covariates, ``(m, d)``."""
+
+    def expected(function, has_pairs=False):
+        def of_one(x, columns):
+            record = dict(x=x, y=jnp.zeros_like(x[0]))
+            found = scores({"slope": jnp.zeros_like(x)}, record, None)
+            columns = columns.astype(x.dtype)
+            return function(found._replace(directions=found.directions @ columns))
+
+        def mean(position, columns):
+            found = jax.vmap(of_one, (0, None))(covariates, columns)
+            return [jnp.mean(leaf, axis=0) for leaf in found]
+
+        return mean
+
+    return expected
+
+
+@pytest.mark.thorough
+def test_products_of_a_rare_level_are_smaller_by_its_number_of_records():
+    """Six levels of 2 % of the records, where 12 % of the public ones are of each.
+
+    The correlation of an intercept and a level of share p is sqrt(p): .14 in the data,
+    and .35 in public. Scales of the levels do not change it.
+    """
+    dim, num_records = 7, 20_000
+    rng, like = np.random.default_rng(0), regression(10)
+    dtype = like.data["y"].dtype
+
+    def covariates(share, count):
+        chances = [1 - 6 * share, *6 * [share]]
+        x = np.eye(dim)[rng.choice(dim, count, p=chances)]
+        x[:, 0] = 1.0
+        return jnp.asarray(x, dtype)
+
+    public, x = covariates(0.12, 2000), covariates(0.02, num_records)
+    y = x @ np.linspace(0, 1, dim) + rng.normal(size=num_records)
+    information = np.asarray(public.T @ public, float) * num_records / len(public)
+    model = ScoreModel(
+        scores,
+        scores,
+        expected_of(public),
+        lambda position: jnp.asarray(information),
+        np.zeros(dim),
+        np.eye(dim) / 100,
+    )
+    found = dpjax.run(
+        functools.partial(score_fit, model=model, noise_multiplier=20.0),
+        dpjax.Posterior(like.logprior_fn, like.loglikelihood_fn, dict(x=x, y=y)),
+        1,
+        initial_position={"slope": jnp.zeros((1, dim))},
+        num_chains=1,
+        budget=None,
+        warmup_fraction=0.0,
+        verbose=False,
+        unsafe_key=jax.random.key(0),
+    ).infos
+    back = np.linalg.inv(found.stretch[0, 0])
+    whole = back.T @ back
+    correlations = whole[0, 1:] / np.sqrt(whole[0, 0] * np.diag(whole)[1:])
+    assert np.max(np.abs(correlations - np.sqrt(0.02))) < 0.08
+
+
 @pytest.mark.thorough
 def test_long_scores_that_noise_hides_are_expected_by_public_covariates():
     """One of 100 records has covariates ten times as long, which noise hides.
@@ -274,18 +338,7 @@ def test_long_scores_that_noise_hides_are_expected_by_public_covariates():
     posterior = regression(num_records, sds=rare)
     covariates = posterior.data["x"]
 
-    def expected(function, has_pairs=False):
-        def of_one(x, columns):
-            found = scores(START, dict(x=x, y=jnp.zeros_like(x[0])), None)
-            columns = columns.astype(x.dtype)
-            return function(found._replace(directions=found.directions @ columns))
-
-        def mean(position, columns):
-            found = jax.vmap(of_one, (0, None))(covariates, columns)
-            return [jnp.mean(leaf, axis=0) for leaf in found]
-
-        return mean
-
+    expected = expected_of(covariates)
     information = np.asarray(covariates.T @ covariates, float)
     noise = noises.Noises.of(2, num_records, 2.0)
     histogram = GaussianSum(1.0, None, diameter=2**0.5)
