@@ -125,7 +125,7 @@ class Acceptance:
             raise ValueError("noise_sd belongs to the penalty family only")
         if self.family == "penalty" and not 0 < self.noise_sd <= MAX_NOISE_SD:
             raise ValueError(
-                f"noise_sd, the noise of the accept test, must be in (0, "
+                "noise_sd, the noise of the accept test, must be in (0, "
                 f"{MAX_NOISE_SD}] nats, got {self.noise_sd}; with more noise hardly "
                 "any move is accepted: lower test_noise_multiplier, clip_bound or "
                 "step_size"

@@ -192,7 +192,9 @@ class Regression:
         example
             Public records that are more like the data than those made up from the
             schema, which have all levels equally often: made up, or of an earlier study
-            that was published. They are read as `records` are.
+            that was published. They are read as `records` are. They must not be rows
+            of the data, on which what is released would then depend: only copies of
+            numbers with many digits are noticed, and refused by a fit.
 
         Returns
         -------
@@ -217,7 +219,10 @@ class Regression:
         return self.design.read(records)
 
     def of_arrays(self, arrays, example=None) -> ModelPosterior:
-        """The posterior given arrays in the form of `Regression.example`."""
+        """The posterior given arrays in the form of `Regression.example`.
+
+        `example` is in that form as well; None stands for `Regression.example` itself.
+        """
         example = self.example if example is None else example
         return posterior(
             self.model, arrays, plate=PLATE, public=self.public, example=example

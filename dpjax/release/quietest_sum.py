@@ -44,12 +44,7 @@ def quietest_sum(l2_clip_norm: float, size: int, others, budget: Budget) -> Nois
     """
 
     def of(kind: type[NoisySum]) -> NoisySum:
-        return _spending(
-            lambda value: kind(l2_clip_norm, value),
-            size,
-            others,
-            budget,
-        )
+        return _spending(lambda value: kind(l2_clip_norm, value), size, others, budget)
 
     gaussian = of(GaussianSum)
     if size <= MAX_K_NORM_DIM:

@@ -18,7 +18,7 @@ from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
 from dpjax.runner.check import check_arguments, made, warn_of_large_delta
 from dpjax.runner.run import cost_of
-from dpjax.runner.statement import listed
+from dpjax.runner.statement import counted_chains, listed
 from dpjax.runner.trial import trial
 
 __all__ = ["EPSILONS", "Plan", "budgets", "plan", "shown_time"]
@@ -215,8 +215,7 @@ def _cost(algorithm, num_steps, num_chains, budget) -> str:
     events = cost_of(algorithm, num_chains, budget, num_steps)
     found = privacy.epsilon(events, budget.delta)
     fits = "within" if found <= budget.epsilon else "more than"
-    chains = "one chain" if num_chains == 1 else f"{num_chains} chains"
     return (
-        f"{num_steps} steps of {chains} release {listed(events)}: epsilon = "
-        f"{found:.4g}, {fits} the budget"
+        f"{num_steps} steps of {counted_chains(num_chains)} release {listed(events)}: "
+        f"epsilon = {found:.4g}, {fits} the budget"
     )

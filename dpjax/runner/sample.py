@@ -37,9 +37,9 @@ NUM_CHECKED = 4000
 of normal scores then exceeds `MAX_MEAN` with a chance below 1e-9."""
 
 NUM_GROUPS, MAX_COLUMNS, LEAST_SIGN = 4, 16, 6.0
-"""Made-up records are put into so many groups by the values of an array, for so many of
-its components. The law of the array depends on the parameters if a group has a mean
-score of more than `LEAST_SIGN` standard errors."""
+"""Made-up records are put into so many groups by the values of an array: of each of so
+many of its components, and of their running sums. The law of the array depends on the
+parameters if a group has a mean score of more than `LEAST_SIGN` standard errors."""
 
 
 @one_call
@@ -223,6 +223,8 @@ def _check_simulated_scores(
         def sign(array):
             """The largest mean score of a group, in standard errors."""
             columns = array.reshape(NUM_CHECKED, -1)[:, :MAX_COLUMNS]
+            # The law of sums also depends on how components vary together.
+            columns = jnp.concatenate([columns, jnp.cumsum(columns, axis=1)], axis=1)
             order = jnp.argsort(columns, axis=0)
             groups = scores[order].reshape(NUM_GROUPS, -1, *order.shape[1:], len(size))
             found = jnp.max(jnp.abs(jnp.mean(groups, axis=1)), axis=(0, 1))
@@ -257,8 +259,8 @@ def _check_simulated_scores(
             f"the law of {', '.join(names)} in made-up records does not depend on the "
             "parameters, as that of covariates does not. The fit takes it for the law "
             "in the data: if that is another one, draws are wrong, and no check of the "
-            "fit need say so. For observations given covariates there is "
-            "dpjax.numpyro.sample"
+            "fit need say so. For observations given covariates, give "
+            "dpjax.numpyro.sample a model that takes these as arguments"
         )
 
 

@@ -154,8 +154,7 @@ class PrivacyStatement(NamedTuple):
     def _length(self) -> str:
         if self.num_chains * self.num_steps == 1:
             return "one step"
-        chains = "one chain" if self.num_chains == 1 else f"{self.num_chains} chains"
-        return f"{chains} x {self.num_steps} steps"
+        return f"{counted_chains(self.num_chains)} x {self.num_steps} steps"
 
 
 def spent(epsilon: float, delta: float, neighboring_relation: str) -> str:
@@ -163,6 +162,11 @@ def spent(epsilon: float, delta: float, neighboring_relation: str) -> str:
     most = "more than 500" if epsilon == math.inf else rounded_up(epsilon)
     relation = RELATIONS[neighboring_relation]
     return f"epsilon = {most} at delta = {rounded_up(delta, 3)} ({relation})"
+
+
+def counted_chains(number: int) -> str:
+    """The number of chains as text."""
+    return "one chain" if number == 1 else f"{number} chains"
 
 
 def listed(events) -> str:

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpyro.distributions as dist
 import pytest
 
 import dpjax
@@ -83,6 +84,32 @@ def test_covariates_are_warned_of():
     budget = dpjax.Budget(1.0, 1e-6)
     with pytest.warns(UserWarning, match=r"^the law of x in made-up records does not"):
         dpjax.plan_sample(posterior, simulate, prior, budget=budget, epsilons=())
+
+
+def test_a_correlation_alone_is_not_taken_for_covariates():
+    """Neither component has a law that depends on it."""
+
+    def root(theta):
+        correlation = jnp.tanh(theta[0])
+        return jnp.array([[1.0, 0.0], [correlation, jnp.sqrt(1 - correlation**2)]])
+
+    def loglikelihood(theta, record):
+        zero = jnp.zeros(2)
+        law = dist.MultivariateNormal(zero, scale_tril=root(theta))
+        return law.log_prob(record)
+
+    posterior = dpjax.Posterior(
+        lambda theta: -jnp.sum(theta**2),
+        loglikelihood,
+        jax.ShapeDtypeStruct((10**5, 2), jnp.float32),
+    )
+    dpjax.plan_sample(
+        posterior,
+        lambda key, theta: root(theta) @ jax.random.normal(key, (2,)),
+        lambda key: 0.5 * jax.random.normal(key, (1,)),
+        budget=dpjax.Budget(1.0, 1e-6),
+        epsilons=(),
+    )
 
 
 def test_what_is_said_does_not_depend_on_records_that_a_model_holds():
