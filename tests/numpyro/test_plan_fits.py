@@ -70,9 +70,10 @@ def test_more_epsilon_means_less_noise_at_the_price_of_a_fit():
     (line,) = re.findall(r"^ +1 .*$", repr(found), re.M)
     assert line.endswith("<- budget") and f"{np.median(noise[1]):.2g}" in line
     # A record takes 16 bytes.
+    many = planned(2_000_000, dpjax.Budget(1.0, 1e-7))
     few, many = (
         float(re.findall("memory: about (.*) MB", repr(each))[0])
-        for each in (found, planned(2_000_000))
+        for each in (found, many)
     )
     assert few < 30 < 32 <= many < 60
 
