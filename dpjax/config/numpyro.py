@@ -58,8 +58,7 @@ FORMULA_FILE = without(FILE, "arrays") | {
         TEXT,
         "A file of the same form, of made-up records or of an earlier study that was "
         "published, which is more like the data than records made up from the schema. "
-        "Give one if some levels are rare, but never rows of the data: copies of whole "
-        "numbers are not noticed.",
+        "Give one if some levels are rare, but never rows of the data.",
         None,
     ),
 }

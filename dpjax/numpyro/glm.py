@@ -193,8 +193,8 @@ class Regression:
             Public records that are more like the data than those made up from the
             schema, which have all levels equally often: made up, or of an earlier study
             that was published. They are read as `records` are. They must not be rows
-            of the data, on which what is released would then depend: only copies of
-            numbers with many digits are noticed, and refused by a fit.
+            of the data, on which what is released would then depend. A fit refuses an
+            example of nothing but such rows, but does not notice some among others.
 
         Returns
         -------

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from scipy.stats import binom
 
 from dpjax.posterior import Posterior
 from dpjax.release import taint
@@ -337,22 +338,30 @@ def check_example(posterior: Posterior) -> None:
     """Refuse made-up records, `Posterior.example`, that were copied from the data.
 
     An array counts as copied if its entries follow each other in the data
-    (`Records.holds_in_order`). Made-up records may share single numbers with the data,
-    such as an age.
+    (`Records.holds_in_order`), and the example as a whole if all its records are in the
+    data, in any order, and not by chance. Made-up records may share single numbers with
+    the data, such as an age. If the data are spread over processes, whole records are
+    not looked for.
 
     Raises
     ------
     ValueError
-        If an array of `example` is a run of entries of the data.
+        If an array of `example` is a run of entries of the data, or if the records of
+        `example` are records of the data.
     """
-    records = Records(posterior)
-    for name, value in posterior.example.items():
-        if records.holds_in_order(value):
-            raise ValueError(
-                f"example[{name!r}] holds entries of the data in their order, and what "
-                "is released depends on it: make these records up, as the example of a "
-                "dpjax.records.Schema does"
-            )
+    records, example = Records(posterior), posterior.example
+    found = [
+        f"example[{name!r}] holds entries of the data in their order"
+        for name, value in example.items()
+        if records.holds_in_order(value)
+    ]
+    if _are_records(example, posterior.data):
+        found.append("all records of the example are records of the data")
+    if found:
+        raise ValueError(
+            f"{found[0]}, and what is released depends on it: make these records up, "
+            "as the example of a dpjax.records.Schema does"
+        )
 
 
 def _check(
@@ -591,6 +600,45 @@ def _is_long_run(array: np.ndarray) -> bool:
     with np.errstate(invalid="ignore", over="ignore"):
         turns = np.diff(array.ravel() + 0.0, 2)
     return bool(np.count_nonzero(turns) >= turns.size / 2)
+
+
+def _are_records(example: Mapping[str, Any], data) -> bool:
+    """Whether all records of an example are in the data, and not by chance.
+
+    Records of few values, such as two indicators, are in any data. What tells are those
+    that are in the data exactly once. If n records are drawn from any law, one that was
+    made up without them is among them exactly once with at most the probability
+    (1 - 1/n)^(n - 1), which is near 1/e.
+    """
+    if not example or not set(data) <= set(example):
+        return False
+    leaves = [data[name] for name in sorted(data)]
+    if any(map(_is_spread, leaves)):
+        return False
+    everything, counts = np.unique(_hashes(leaves), return_counts=True)
+    sought = np.unique(_hashes([example[name] for name in sorted(data)]))
+    where = np.searchsorted(everything, sought).clip(max=len(everything) - 1)
+    num_once = np.count_nonzero(counts[where] == 1)
+    n = np.sum(counts)
+    chance = binom.sf(num_once - 1, len(sought), (1 - 1 / n) ** (n - 1))
+    return bool(np.all(everything[where] == sought) and chance < MAX_CHANCE)
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def _hashes(leaves: Iterable) -> np.ndarray:
+    """A hash of each record, ``(n,)`` uint64, of its numbers in float32."""
+    rng, total = np.random.default_rng(0), np.uint64(0)
+    for leaf in leaves:
+        array = _numbers(leaf)
+        size = math.prod(array.shape[1:])
+        odd = 2 * rng.integers(2**63, size=size, dtype=np.uint64) + 1
+        # Adding zero makes -0 the same as 0.
+        blocks = (
+            (rows.astype(np.float32).reshape(-1, size) + 0).view(np.uint32)
+            for rows in np.array_split(array, 1 + array.size // 2**20)
+        )
+        total += np.concatenate([rows.astype(np.uint64) @ odd for rows in blocks])
+    return np.asarray(total)
 
 
 def _are_found(numbers: np.ndarray, blocks: Iterable[np.ndarray]) -> np.ndarray:

@@ -372,6 +372,38 @@ def test_examples_that_are_records_are_refused():
         check(target(X[10:20]))
 
 
+@pytest.mark.parametrize("num_rows", [30, 1000])
+def test_examples_of_whole_numbers_that_are_records_are_refused(num_rows):
+    """Whoever takes rows of the data as an example may have shuffled them."""
+    rng = np.random.default_rng(5)
+
+    def records(num_records):
+        x = rng.integers([20, 40, 0], [90, 130, 2], size=(num_records, 3))
+        return dict(x=x.astype(float), label=rng.integers(2, size=num_records))
+
+    def check_of(data, example):
+        check_example(
+            dpjax.numpyro.posterior(
+                numpyro_model, data, plate="people", example=example
+            )
+        )
+
+    data = records(3000)
+    rows = rng.choice(3000, size=num_rows)
+    for float_type in np.float32, np.float64:
+        copied = dict(x=data["x"][rows].astype(float_type), label=data["label"][rows])
+        with pytest.raises(
+            ValueError, match=r"^all records of the example are records"
+        ):
+            check_of(data, copied)
+    check_of(data, records(num_rows))
+    # Of indicators, any data hold all combinations.
+    few = {k: v % 2 for k, v in data.items()}
+    check_of(few, {k: v[rows] for k, v in few.items()})
+    # A public design, with outcomes that were made up.
+    check_of(data, copied | dict(label=rng.integers(2, size=num_rows)))
+
+
 def test_a_run_is_refused_before_it_is_charged(tmp_path):
     ledger = tmp_path / "ledger.jsonl"
     with pytest.raises(ValueError, match="loglikelihood_fn holds 'held'"):
