@@ -1,9 +1,11 @@
 """Regressions from a formula, for users who do not write a NumPyro model."""
 
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -21,6 +23,7 @@ from dpjax.numpyro.complete import complete_cases
 from dpjax.numpyro.sample import sample
 from dpjax.privacy.budget import Budget, check_budget
 from dpjax.records.formula import Design
+from dpjax.records.schema import COMPLETE
 from dpjax.runner.messages import say
 from dpjax.runner.results import Run
 
@@ -217,6 +220,51 @@ class Regression:
     def read(self, records) -> dict[str, np.ndarray]:
         """Arrays for the model's arguments, as `dpjax.records.formula.Design.read`."""
         return self.design.read(records)
+
+    def predict(
+        self,
+        run: Run,
+        records,
+        *,
+        num_draws: int | None = None,
+        rng_key: jax.Array | None = None,
+    ) -> np.ndarray:
+        """Responses of new records, whose own responses need not be known.
+
+        Parameters
+        ----------
+        run
+            A run of the `posterior` of this regression, as `dpjax.glm` returns it.
+        records
+            As in `dpjax.records.Schema.read`; a column of responses is not read.
+        num_draws, rng_key
+            As in `dpjax.runner.Run.predict`.
+
+        Returns
+        -------
+        Responses ``(num_draws, n)``: numbers, counts, or codes of levels.
+
+        Raises
+        ------
+        FileNotFoundError, RuntimeError, ValueError
+            As `dpjax.records.Schema.read` and `dpjax.runner.Run.predict` do; or if a
+            record lacks a term of the formula, or the formula has no terms.
+
+        Notes
+        -----
+        *Formal guarantees.* As for `dpjax.runner.Run.predict`: predictions show what
+        the new records are, and are as private as the draws in all else.
+        """
+        inputs = self.design.predictors(records)
+        if lacking := np.flatnonzero(~inputs[COMPLETE]).tolist():
+            raise ValueError(
+                f"the records {reprlib.repr(lacking)} to predict, counted from 0, lack "
+                "a term of the formula, or it is not finite for them: leave them out"
+            )
+        found = run.predict(
+            self.of_arrays(self.example), inputs, num_draws=num_draws, rng_key=rng_key
+        )
+        return found["y"]
 
     def of_arrays(self, arrays, example=None) -> ModelPosterior:
         """The posterior given arrays in the form of `Regression.example`.

@@ -163,11 +163,30 @@ class Design:
         -----
         *Formal guarantees.* As for `Schema.read`.
         """
-        values = self.schema.read(records, self._arrays)
+        return self._read(records, self._arrays)
+
+    def predictors(self, records) -> dict[str, np.ndarray]:
+        """Records without a response, as arrays: those of `read`, without ``y``.
+
+        Raises
+        ------
+        FileNotFoundError, RuntimeError, ValueError
+            As `Schema.read` does; or if the formula has no terms.
+        """
+        arrays = {k: v for k, v in self._arrays.items() if k != self.response}
+        if not arrays:
+            raise ValueError(
+                f"the formula {self.formula!r} reads nothing of new records: predict "
+                "with dpjax.runner.Run.predict(..., num_records=1)"
+            )
+        return self._read(records, arrays)
+
+    def _read(self, records, arrays: dict[str, str]) -> dict[str, np.ndarray]:
+        values = self.schema.read(records, arrays)
         return readable("the design matrix", lambda: self._coded(values))
 
     def _coded(self, values: dict) -> dict[str, np.ndarray]:
-        count, found = len(values[self.response]), {}
+        count, found = len(next(iter(values.values()))), {}
         complete = values.get(COMPLETE, np.ones(count, bool))
         parts = {}
         if self._kept:
@@ -181,7 +200,9 @@ class Design:
             found[name] = np.where(is_finite, part, 0.0)
             complete = complete & is_finite.reshape(count, -1).all(axis=1)
         found |= {group: values[group] for group in self.groups}
-        return found | {"y": values[self.response], COMPLETE: complete}
+        if self.response in values:
+            found["y"] = values[self.response]
+        return found | {COMPLETE: complete}
 
     def _matrix(self, specification, values: dict) -> Any:
         import pandas
