@@ -72,7 +72,8 @@ class Job:
         Function that plans a call of `sample_fn`, as `dpjax.numpyro.plan`; None if
         there is no `sample_fn`.
     tables
-        The tables of the file, without the seed, which would undo the privacy.
+        The tables of the file, with all priors of a formula, and without the seed,
+        which would undo the privacy.
     """
 
     name: str
@@ -152,7 +153,10 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         raise ConfigError(str(error)) from error
     options = {**run.options, "ledger": ledger or model.ledger}
     outline, load = model.outline, model.load
-    said = tables | {"run": without(tables["run"], "unsafe_seed")}
+    said = tables | {
+        "model": tables["model"] | (model.stated or {}),
+        "run": without(tables["run"], "unsafe_seed"),
+    }
     return Job(
         name,
         algorithm_fn,

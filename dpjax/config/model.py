@@ -63,6 +63,9 @@ class Model(NamedTuple):
     ledger
         The ledger that all runs on the user's own file share by default. None for other
         data.
+    stated
+        Values of keys of ``[model]`` with the defaults that the model chose, such as
+        priors; None if it chose none.
     """
 
     outline: Posterior
@@ -74,6 +77,7 @@ class Model(NamedTuple):
     sample_fn: Callable | None = None
     plan_fn: Callable | None = None
     ledger: Path | None = None
+    stated: dict[str, Any] | None = None
 
 
 def read(model, source) -> Model:

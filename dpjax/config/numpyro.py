@@ -134,7 +134,7 @@ def read(model, source, folder: Path) -> Model:
     from dpjax.numpyro import fisher_information, initial_position, plan, sample
 
     of_tables = _of_formula if "formula" in model else _of_function
-    made_up, outline, read_records = of_tables(model, source, folder)
+    made_up, outline, read_records, stated = of_tables(model, source, folder)
     shapes = {name: np.shape(values) for name, values in outline.items()}
 
     @functools.cache
@@ -165,6 +165,7 @@ def read(model, source, folder: Path) -> Model:
         sample_fn=sample,
         plan_fn=plan,
         ledger=beside(folder / source["file"]) if "file" in source else None,
+        stated=stated,
     )
 
 
@@ -179,6 +180,8 @@ def _of_function(model, source, folder: Path):
         These records, a dict of arrays of the shapes of the data.
     read_records
         ``() -> records``: reads the data, a dict of arrays.
+    stated
+        As in `dpjax.config.model.Model`.
     """
     from dpjax.numpyro import complete_cases, posterior
 
@@ -201,7 +204,7 @@ def _of_function(model, source, folder: Path):
             if name in model
         },
     )
-    return made_up, outline, read_records
+    return made_up, outline, read_records, None
 
 
 def _of_formula(model, source, folder: Path):
@@ -216,7 +219,8 @@ def _of_formula(model, source, folder: Path):
     if "example" in source:
         example = regression.read(folder / source["example"])
     made_up = regression.of_arrays(outline, example)
-    return made_up, outline, lambda: regression.read(path)
+    stated = {"priors": regression.priors}
+    return made_up, outline, lambda: regression.read(path), stated
 
 
 def _schema(source, folder: Path) -> Schema:

@@ -237,6 +237,8 @@ num_chains = 2
     assert posterior.num_records == 50
     assert len(posterior.model.example["y"]) == 30
     assert jax.tree.structure(posterior) == jax.tree.structure(job.outline)
+    priors = job.tables["model"]["priors"]
+    assert priors["age"] == "Normal(0, 1)" and priors["sigma"] == "Exponential(0.1)"
     assert job.run["ledger"] == tmp_path.resolve() / "people.csv.ledger.jsonl"
 
 
