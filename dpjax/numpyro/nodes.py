@@ -368,6 +368,10 @@ def generated(model: Model) -> frozenset[str]:
 
     def draw(**inputs):
         position = inputs.pop("")
+        if model.score_nodes is not None:
+            # A node that is drawn depends on the latents through the weights, with all
+            # of its arrays.
+            return model.given_nodes(position, inputs)[0]
         return model.observe_anew(jax.random.key(0), position, inputs)
 
     record = jax.tree.map(lambda leaf: leaf[0], model.example)

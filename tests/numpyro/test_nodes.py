@@ -16,7 +16,7 @@ from dpjax.compiled import evaluated
 from dpjax.fit.scores import NUM_REDRAWS
 from dpjax.numpyro import fisher_information, posterior
 from dpjax.numpyro.fisher import prior_mean
-from dpjax.numpyro.nodes import conditional_scores, kept_information
+from dpjax.numpyro.nodes import conditional_scores, generated, kept_information
 from dpjax.numpyro.score_model import score_model
 from dpjax.release import taint
 from dpjax.release.gaussian_sum import GaussianSum
@@ -357,6 +357,12 @@ SITES = {
     ),
 }
 DEFAULT = ["hurdle"]
+
+
+@pytest.mark.parametrize("name", ["censored", "censored nodes"])
+def test_covariates_that_a_function_returns_are_not_generated(name):
+    """A model that generates all arrays takes their law from the example."""
+    assert generated(adapted(name).model) == {"time", "event"}
 
 
 @functools.cache
