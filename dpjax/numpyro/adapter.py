@@ -13,7 +13,7 @@ from dpjax import caller
 from dpjax.compiled import evaluated
 from dpjax.numpyro import refusals
 from dpjax.numpyro.model import Model
-from dpjax.numpyro.nodes import conditional_scores
+from dpjax.numpyro.nodes import conditional_scores, informative
 from dpjax.posterior import Posterior, check_numbers
 from dpjax.release import on_disk
 from dpjax.release.captured import check_functions
@@ -168,6 +168,12 @@ def posterior(
     observed = _observed(adapted, position, reads)
     kept = tuple(site for site, names in reads["deterministics"].items() if not names)
     adapted = dataclasses.replace(adapted, observed=observed, deterministics=kept)
+    adapted = dataclasses.replace(adapted, observed=informative(adapted))
+    if not adapted.observed:
+        raise ValueError(
+            f"no site inside plate {plate!r} has a law that reads a latent, so the "
+            "records say nothing about the latents"
+        )
     posterior = ModelPosterior(
         adapted.logprior,
         adapted.loglikelihood,

@@ -107,8 +107,9 @@ class Model:
     unspecified
         Names of the arrays of the data for which the user gave no example.
     observed
-        ``{site: array}`` for the sites inside the plate: the name of the array of the
-        data that the site observes, or None if it observes a function of the data.
+        ``{site: array}`` for the sites inside the plate whose law reads a latent: the
+        name of the array of the data that the site observes, or None if it observes a
+        function of the data.
     deterministics
         Names of the deterministic sites that read no data.
     """

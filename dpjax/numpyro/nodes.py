@@ -361,6 +361,16 @@ def check_drawable(model: Model) -> None:
         missing.remove(name)
 
 
+def informative(model: Model) -> dict[str, str | None]:
+    """`Model.observed`, without the sites whose law reads no latent.
+
+    They say nothing about the latents, whatever law the data have. So what they observe
+    counts as covariates, and is not drawn anew.
+    """
+    reads = _reads(model)
+    return {k: v for k, v in model.observed.items() if "" in _names(reads[k])}
+
+
 def generated(model: Model) -> frozenset[str]:
     """Names of the data that the model generates; the others are covariates."""
     if model.simulate_fn is None and model.score_nodes is None:

@@ -34,7 +34,13 @@ def predict(
         arguments = _filled(adapted, arguments, num_records)
         if adapted.simulate_fn is not None:
             return _simulated(adapted.simulate_fn, latents, arguments, rng_key)
-        model = adapted.function
+        # Sites whose law reads no latent keep what they observe.
+        model = handlers.block(
+            adapted.function,
+            lambda site: (
+                site.get("is_observed") and site["name"] not in adapted.observed
+            ),
+        )
         arguments |= adapted.public
     # What is passed for an observed site gives its shape; the site is drawn anew.
     sampler = Predictive(handlers.uncondition(model), latents)

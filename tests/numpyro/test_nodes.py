@@ -365,6 +365,31 @@ def test_covariates_that_a_function_returns_are_not_generated(name):
     assert generated(adapted(name).model) == {"time", "event"}
 
 
+def regression_of_known_law(x, w, y):
+    """The law of x is no latent's, and may be another one in the data."""
+    b = numpyro.sample("b", dist.Normal(0, 1).expand([2]).to_event(1))
+    with numpyro.plate("data", len(x)):
+        numpyro.sample("x", dist.Normal(0, 1), obs=x)
+        numpyro.factor("constant", -(w**2))
+        numpyro.sample("y", dist.Normal(b[0] + b[1] * x, 0.1), obs=y)
+
+
+def test_observations_that_no_latent_explains_are_covariates():
+    data = dict(x=np.linspace(2, 3, 50), w=np.ones(50), y=np.zeros(50))
+    found = posterior(regression_of_known_law, data, plate="data")
+    assert found.model.observed == {"y": "y"} and generated(found.model) == {"y"}
+
+
+def test_records_that_no_latent_explains_are_refused():
+    def model(x):
+        numpyro.sample("b", dist.Normal(0, 1))
+        with numpyro.plate("data", len(x)):
+            numpyro.sample("x", dist.Normal(0, 1), obs=x)
+
+    with pytest.raises(ValueError, match="say nothing about the latents"):
+        posterior(model, dict(x=np.zeros(9)), plate="data")
+
+
 @functools.cache
 def adapted(name):
     model, data, options = SITES[name][0]
