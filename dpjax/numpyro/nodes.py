@@ -88,9 +88,10 @@ def conditional_scores(
     Raises
     ------
     ValueError
-        If observations cannot be drawn from the model (`check_drawable`); or if, at
-        made-up positions and covariates, the weights of the nodes do not sum to one or
-        the scores do not have mean zero.
+        If observations cannot be drawn from the model (`check_drawable`); if
+        `simulate_fn` returns other covariates; or if, at made-up positions and
+        covariates, the weights of the nodes do not sum to one or the scores do not have
+        mean zero.
 
     Notes
     -----
@@ -125,6 +126,8 @@ def kept_information(model: Model) -> float:
 def _checked_scores(model: Model) -> tuple[Callable, bool]:
     """The checked function of `conditional_scores`, and the answer of `are_redrawn`."""
     scores_fn, is_exchangeable = _scores_fn(model)
+    if model.simulate_fn is not None:
+        _check_covariates(model)
     _check_centred(model, scores_fn, is_exchangeable)
     return scores_fn, is_exchangeable
 
@@ -375,6 +378,16 @@ def generated(model: Model) -> frozenset[str]:
     """Names of the data that the model generates; the others are covariates."""
     if model.simulate_fn is None and model.score_nodes is None:
         return frozenset(name for name in model.observed.values() if name is not None)
+    return frozenset(
+        k for k, names in _reads_of_function(model).items() if names != {k}
+    )
+
+
+def _reads_of_function(model: Model) -> dict[str, frozenset[str]]:
+    """Names of the data that each array of a `simulate_fn` or `score_nodes` reads.
+
+    The name of the latents is "".
+    """
 
     def draw(**inputs):
         position = inputs.pop("")
@@ -385,8 +398,28 @@ def generated(model: Model) -> frozenset[str]:
         return model.observe_anew(jax.random.key(0), position, inputs)
 
     record = jax.tree.map(lambda leaf: leaf[0], model.example)
-    reads = eval_provenance(draw, **{"": _origin(model), **record})
-    return frozenset(name for name, names in reads.items() if names != {name})
+    return eval_provenance(draw, **{"": _origin(model), **record})
+
+
+def _check_covariates(model: Model) -> None:
+    """Refuse a `simulate_fn` that returns other covariates than those of the record.
+
+    Fits would take the law of these covariates for their law in the data.
+    """
+    rows = len(jax.tree.leaves(model.example)[0])
+
+    def draw(position, records):
+        keys = jax.random.split(jax.random.key(3), rows)
+        return jax.vmap(model.observe_anew, (0, None, 0))(keys, position, records)
+
+    found = evaluated(draw, _origin(model), model.example)
+    for name, names in _reads_of_function(model).items():
+        is_same = np.array_equal(found[name], model.example[name], equal_nan=True)
+        if "" not in names and not is_same:
+            raise ValueError(
+                f"simulate_fn changes {name!r}, which no latent explains: return the "
+                "values of the record, which are then its covariates"
+            )
 
 
 def _check_centred(model: Model, scores_fn, is_exchangeable: bool) -> None:

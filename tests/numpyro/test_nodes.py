@@ -613,6 +613,12 @@ def no_event(rng_key, latents, record):
     return {"time": draw_censored(rng_key, latents, record)["time"]}
 
 
+def other_covariates(rng_key, latents, record):
+    """A record that follows the model, but with a covariate from a public law."""
+    x = jax.random.normal(jax.random.fold_in(rng_key, 1))
+    return draw_censored(rng_key, latents, {**record, "x": x})
+
+
 def light_nodes(latents, record):
     records, weights = censored_nodes(latents, record)
     return records, 0.9 * weights
@@ -624,6 +630,7 @@ def light_nodes(latents, record):
         ({}, "'obs' observes a function of the data, or is a factor.*simulate_fn="),
         (dict(simulate_fn=wrong_draws), "drawn by simulate_fn do not follow"),
         (dict(simulate_fn=no_event), "simulate_fn must return the record"),
+        (dict(simulate_fn=other_covariates), "changes 'x', which no latent explains"),
         (dict(score_nodes=light_nodes), "weights of score_nodes do not sum to one"),
         (
             dict(score_nodes=censored_nodes, simulate_fn=draw_censored),
