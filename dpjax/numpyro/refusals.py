@@ -10,6 +10,8 @@ on a value of the data. There are three kinds of evidence:
   prior that depends on the number of records. Neither is seen in a trace.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -268,7 +270,17 @@ def check_numbers(model: Model, position) -> None:
                 f"{prior:.6g} for one: it depends on their number through the shape of "
                 "the data. Pass that number as public, or leave it out"
             )
-    if not (np.all(np.isfinite(each)) and np.isfinite(prior)):
+    if not np.isfinite(prior):
+        of_sites = functools.partial(model.log_probs, inside=False)
+        sites = evaluated(of_sites, position, records)[0]
+        names = [k for k, value in sites.items() if not np.all(np.isfinite(value))]
+        raise ValueError(
+            f"the density of {listed(names or sites)} is not finite where it should "
+            "be, near zero in unconstrained space. A TransformedDistribution whose "
+            "last transform is an AffineTransform needs domain=, such as "
+            "constraints.positive, to have the right support"
+        )
+    if not np.all(np.isfinite(each)):
         raise ValueError(
             "the density of made-up records is not finite. Give example=, a few "
             "made-up records in the form of data that the model could have produced. "
@@ -288,11 +300,14 @@ def warn_of_captured(function) -> None:
 
 
 def _is_obvious(value) -> bool:
-    """Whether a captured value is one to three booleans or integers from -2 to 2."""
-    if not isinstance(value, int | np.ndarray) or np.size(value) > 3:
+    """Whether a captured value is one to three booleans or halves from -2 to 2."""
+    if not isinstance(value, int | float | np.ndarray) or np.size(value) > 3:
         return False
     numbers = np.asarray(value)
-    return numbers.dtype.kind in "bi" and bool(np.all(np.abs(numbers) <= 2))
+    if numbers.dtype.kind not in "bif":
+        return False
+    halves = 2.0 * numbers
+    return bool(np.all((np.abs(halves) <= 4) & (halves == np.rint(halves))))
 
 
 def listed(names) -> str:

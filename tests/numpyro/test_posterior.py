@@ -369,6 +369,14 @@ def leaves_jax(x):
         normal(x, mean=m + np.asarray(x))
 
 
+def shifted_scale(x):
+    transforms = dist.transforms.ExpTransform(), dist.transforms.AffineTransform(1, 2)
+    law = dist.TransformedDistribution(dist.Normal(0, 1), [*transforms])
+    sd = numpyro.sample("sd", law)
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("obs", dist.Normal(0, sd), obs=x)
+
+
 def no_latent(x):
     with numpyro.plate("data", x.shape[0]):
         normal(x)
@@ -410,6 +418,7 @@ REFUSED = {
     improper: (dict(x=VECTOR), "nothing can be drawn.*prior that has draws"),
     leaves_jax: (dict(x=VECTOR), "takes out of JAX.*jax.numpy instead"),
     no_latent: (dict(x=VECTOR), "nothing to sample"),
+    shifted_scale: (dict(x=VECTOR), "density of 'sd' is not finite.*needs domain="),
     empty_plate: (dict(x=VECTOR), "no site is inside plate.*move the observations"),
     other_argument: (dict(x=VECTOR), "cannot be called on one record"),
 }
@@ -456,7 +465,7 @@ class Held:
 
 
 def test_defaults_and_attributes_of_a_model_are_named():
-    model = Held(1.5)
+    model = Held(1.7)
     for function in (model, model.__call__, functools.partial(Held.__call__, model)):
         with pytest.warns(UserWarning, match="'classes', 'sd', 'spread' from outside"):
             posterior(function, dict(x=VECTOR), plate="data")
