@@ -63,6 +63,7 @@ TRUTH = {
     "poisson": {"intercept": 0.5, "slopes": SLOPES},
     "poisson_offset": {"intercept": 0.5, "slopes": SLOPES},
     "student_t": {"slopes": np.linspace(-0.5, 0.5, 10), "sigma": 0.8},
+    "survival": WEIBULL,
     "zero_inflated": {"gate": 0.25, "intercept": 1.0, "slopes": SLOPES[:2]},
 }
 """Parameters that the generators fix; group effects and their law are drawn once."""
