@@ -39,7 +39,8 @@ IN_TURN: dict[str, Any] = {}
 """Options of XLA for all programs. On a CPU, JAX 0.10 runs operations at the same time.
 Two calls of LAPACK with many matrices, such as triangular solves for the log densities
 of normal vectors, then each wait for threads that the other holds: on two cores for
-ever. With these options there is one operation at a time, on all cores."""
+ever. With these options operations take turns, on all cores. Gradients of 32 log
+densities of forty dimensions under `jax.vmap` have waited for ever all the same."""
 
 if jax.__version_info__[:2] == (0, 10):
     # XLA raises an error for an option that it does not know.

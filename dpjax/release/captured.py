@@ -634,7 +634,7 @@ def _hashes(leaves: Iterable) -> np.ndarray:
         odd = 2 * rng.integers(2**63, size=size, dtype=np.uint64) + 1
         # Adding zero makes -0 the same as 0.
         blocks = (
-            (rows.astype(np.float32).reshape(-1, size) + 0).view(np.uint32)
+            (rows.astype(np.float32).reshape(len(rows), size) + 0).view(np.uint32)
             for rows in np.array_split(array, 1 + array.size // 2**20)
         )
         total += np.concatenate([rows.astype(np.uint64) @ odd for rows in blocks])
