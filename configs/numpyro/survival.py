@@ -12,8 +12,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-SHORTEST, LONGEST = 0.5, 2.0
-
 
 def law(latents, x):
     scale = jnp.exp(latents["intercept"] + x @ latents["slopes"])
@@ -36,8 +34,8 @@ def model(x, time, event):
 def draw(rng_key, latents, record):
     """The record with another time to the event, watched for as long as it was."""
     of_watch, of_event = jax.random.split(rng_key)
-    least = jnp.maximum(record["time"], SHORTEST)
-    watched = jax.random.uniform(of_watch, minval=least, maxval=LONGEST)
+    least = jnp.maximum(record["time"], 0.5)
+    watched = jax.random.uniform(of_watch, minval=least, maxval=2.0)
     watched = jnp.where(record["event"] == 1, watched, record["time"])
     time = law(latents, record["x"]).sample(of_event)
     event = (time <= watched).astype(record["event"].dtype)
@@ -48,7 +46,7 @@ def records(num_records, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.uniform(-1.0, 1.0, (num_records, 2))
     time = np.exp(0.2 + x @ [0.5, -0.3]) * rng.weibull(1.5, num_records)
-    watched = rng.uniform(SHORTEST, LONGEST, num_records)
+    watched = rng.uniform(0.5, 2.0, num_records)
     event = (time <= watched).astype(int)
     return {"x": x, "time": np.minimum(time, watched), "event": event}
 

@@ -345,9 +345,10 @@ def _chains(rng_key, logdensity, size, per_chain):
 
     Neighbouring draws are of different chains. The law that `logdensity` describes
     should be close to N(0, I). The chains begin with draws of the latter, chosen with
-    the probabilities by which importance sampling weights them: few steps do not lead
-    out of a mode that has little of the law. The warm-up estimates the variances of the
-    law, and chooses the size of the leapfrog steps.
+    probabilities that are proportional to their importance weights. Otherwise a chain
+    could begin near a mode of little probability, which it would not leave in the few
+    steps that it makes. The warm-up estimates the variances of the law, and chooses the
+    size of the leapfrog steps.
 
     Chains move in turn. Under `jax.vmap`, with JAX 0.10 on two cores, calls of LAPACK
     for all chains waited for each other for ever if there were forty directions.

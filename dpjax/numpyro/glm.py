@@ -252,8 +252,9 @@ class Regression:
 
         Notes
         -----
-        *Formal guarantees.* As for `dpjax.runner.Run.predict`: predictions show what
-        the new records are, and are as private as the draws in all else.
+        *Formal guarantees.* As for `dpjax.runner.Run.predict`. Predictions, and the
+        error about records that lack a term, tell of the new records: do not publish
+        them if these records are secret.
         """
         inputs = self.design.predictors(records)
         if lacking := np.flatnonzero(~inputs[COMPLETE]).tolist():

@@ -300,14 +300,11 @@ def warn_of_captured(function) -> None:
 
 
 def _is_obvious(value) -> bool:
-    """Whether a captured value is one to three booleans or halves from -2 to 2."""
-    if not isinstance(value, int | float | np.ndarray) or np.size(value) > 3:
+    """Whether a captured value is one to three booleans or integers from -2 to 2."""
+    if not isinstance(value, int | np.ndarray) or np.size(value) > 3:
         return False
     numbers = np.asarray(value)
-    if numbers.dtype.kind not in "bif":
-        return False
-    halves = 2.0 * numbers
-    return bool(np.all((np.abs(halves) <= 4) & (halves == np.rint(halves))))
+    return numbers.dtype.kind in "bi" and bool(np.all(np.abs(numbers) <= 2))
 
 
 def listed(names) -> str:

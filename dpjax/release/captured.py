@@ -608,7 +608,8 @@ def _are_records(example: Mapping[str, Any], data) -> bool:
     Records of few values, such as two indicators, are in any data. What tells are those
     that are in the data exactly once. If n records are drawn from any law, one that was
     made up without them is among them exactly once with at most the probability
-    (1 - 1/n)^(n - 1), which is near 1/e.
+    (1 - 1/n)^(n - 1), which is near 1/e. So an example with many such records, and none
+    that the data lack, was copied.
     """
     if not example or not set(data) <= set(example):
         return False

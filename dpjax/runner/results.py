@@ -227,9 +227,10 @@ class Run:
             `dpjax.numpyro.posterior`, or the function itself.
         inputs
             Arguments of the model by name, with the records to predict along the
-            leading axis. Given a posterior, what the model observes may be left out,
-            and `public` arguments are known. A function gets all of its arguments here;
-            of those that it observes only the shape is used.
+            leading axis. Given a posterior, what the model observes may be left out
+            if a latent decides its law, and `public` arguments are known. A function
+            gets all of its arguments here; of those that it observes only the shape is
+            used.
         num_records
             How many records to predict, where no input says it.
         num_draws

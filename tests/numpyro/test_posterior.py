@@ -465,7 +465,7 @@ class Held:
 
 
 def test_defaults_and_attributes_of_a_model_are_named():
-    model = Held(1.7)
+    model = Held(1.5)
     for function in (model, model.__call__, functools.partial(Held.__call__, model)):
         with pytest.warns(UserWarning, match="'classes', 'sd', 'spread' from outside"):
             posterior(function, dict(x=VECTOR), plate="data")
