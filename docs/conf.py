@@ -33,6 +33,8 @@ os.environ["PYTHONPATH"] = str(Path(__file__).parents[1])
 os.environ.pop("JAX_ENABLE_X64", None)
 # Progress bars are text here, and commands run in a process that uses JAX no further.
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found,ignore:os.fork"
+# JAX 0.9 logs errors, which are none, for programs that it reads from a folder.
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 nb_execution_mode = "cache"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True

@@ -151,6 +151,9 @@ def _keep_programs() -> None:
     This is not done if JAX has a folder for compiled programs already, or if the cache
     cannot be created.
     """
+    if jax.__version_info__[:2] == (0, 9):
+        # It logs errors, which are none, for all programs that it reads from a folder.
+        jax.config.update("jax_logging_level", "CRITICAL")
     if jax.config.values["jax_compilation_cache_dir"] is not None:
         return
     folder = user_cache() / "programs"

@@ -18,35 +18,26 @@ from typing import Any, TypeVar, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.linalg  # noqa: F401  JAX's LAPACK, which `_libraries` must find.
+import threadpoolctl
 from jax.extend.core import ClosedJaxpr
 
 from dpjax.release.captured import constants
 from dpjax.release.traced import equations
 
 __all__ = [
-    "IN_TURN",
     "QUICKLY",
     "compiled",
     "constants_hash",
     "evaluated",
+    "lapack_in_one_thread",
     "one_call",
     "options_for",
     "shared",
     "traced",
 ]
 
-IN_TURN: dict[str, Any] = {}
-"""Options of XLA for all programs. On a CPU, JAX 0.10 runs operations at the same time.
-Two calls of LAPACK with many matrices, such as triangular solves for the log densities
-of normal vectors, then each wait for threads that the other holds: on two cores for
-ever. With these options operations take turns, on all cores. Gradients of 32 log
-densities of forty dimensions under `jax.vmap` have waited for ever all the same."""
-
-if jax.__version_info__[:2] == (0, 10):
-    # XLA raises an error for an option that it does not know.
-    IN_TURN["xla_cpu_scheduler_type"] = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
-
-QUICKLY: dict[str, Any] = IN_TURN | {"xla_backend_optimization_level": 1}
+QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 1}
 """Options of XLA for programs that run once or seldom. On a CPU, compilation takes less
 time with them, and the programs are about as fast. XLA's older generator of loops
 (``xla_cpu_use_fusion_emitters`` off) would take a third less time and half the memory,
@@ -123,7 +114,7 @@ def shared(program, arguments, options: dict[str, Any] | None = None) -> Callabl
     if "callback" in text:
         # The text only names an object of this process. Another one may have the same
         # name later.
-        return lowered.compile(options)
+        return _compile(lowered, text, options)
     # The text leaves out arguments that are not used. If JAX is set to simplify
     # constants, it leaves these out as well.
     text = f"{options}{lowered.args_info}{lowered.out_tree}{text}"
@@ -134,11 +125,46 @@ def shared(program, arguments, options: dict[str, Any] | None = None) -> Callabl
     config: Any = jax.config  # Its attributes are not annotated.
     key = name, config.jax_default_device, tuple(places)
     if key not in _programs:
-        _programs[key] = lowered.compile(options)
+        _programs[key] = _compile(lowered, text, options)
     _programs.move_to_end(key)
     if len(_programs) > MAX_PROGRAMS:
         _programs.popitem(last=False)
     return _programs[key]
+
+
+def _compile(lowered, text: str, options: dict[str, Any]) -> Callable:
+    program = lowered.compile(options)
+    return _InOneThread(program) if "lapack_" in text else program
+
+
+class _InOneThread:
+    """A compiled program that runs in the context of `lapack_in_one_thread`."""
+
+    def __init__(self, program):
+        self._program = program
+
+    def __call__(self, *arguments):
+        with lapack_in_one_thread():
+            return jax.block_until_ready(self._program(*arguments))
+
+    def __getattr__(self, name):
+        return getattr(self._program, name)
+
+
+def lapack_in_one_thread():
+    """A context in which calls of LAPACK take one thread each.
+
+    On a CPU, JAX calls SciPy's LAPACK, also from several threads at once. For a matrix
+    of more than 32 rows, or for many right sides, every call starts threads of its own.
+    These spin while they wait for each other, and if there are more of them than cores,
+    programs have taken 2 to 90 times as long. Results must be ready when it ends.
+    """
+    return _libraries().limit(limits=1, user_api="blas")
+
+
+@functools.cache
+def _libraries() -> threadpoolctl.ThreadpoolController:
+    return threadpoolctl.ThreadpoolController()
 
 
 def options_for(program, options: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -146,7 +172,7 @@ def options_for(program, options: dict[str, Any] | None = None) -> dict[str, Any
 
     The arguments are those of `shared`.
     """
-    options = IN_TURN | (options or {})
+    options = options or {}
     if _has_many_short_sums(program.jaxpr):
         options |= _without_library()
     return options

@@ -264,7 +264,7 @@ def _momenta(metric, theta, velocity):
     return momentum - force / 2, momentum + force / 2
 
 
-def _walk(metric, theta, root, momentum):
+def _walk(metric, theta, root, momentum) -> tuple[jax.Array, jax.Array]:
     """Position and momentum after one midpoint step over unit time.
 
     Newton's method finds the velocity whose momentum at theta is `momentum`. `root` is

@@ -131,7 +131,7 @@ def _guided_walk(words, position, walk, step_size):
     flat, unravel = ravel_pytree(position)
     chosen = jnp.arange(flat.size) == words[0] % flat.size
     length = jnp.abs(_scales(step_size, position) * normal(words[1], flat.dtype))
-    jump = jnp.where(chosen, walk * length, 0)
+    jump = walk * jnp.where(chosen, length, 0)
     turned = jnp.where(chosen, -walk, walk)
     return Move(unravel(flat + jump), jnp.linalg.norm(jump), walk, turned)
 

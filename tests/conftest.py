@@ -93,9 +93,7 @@ def pytest_configure(config):
     subprocesses inherit the environment of the process that starts them. Programs of a
     single operation are kept too: every file needs the same ones.
     """
-    # XLA reads its flags once, and stops at one that it does not know.
-    is_faster = X64 or config.option.markexpr == "not thorough"
-    if is_faster and jax.__version_info__[:2] == (0, 10):
+    if X64 or config.option.markexpr == "not thorough":
         os.environ["XLA_FLAGS"] = IN_ONE_PIECE + os.environ.get("XLA_FLAGS", "")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="dpjax-programs-")

@@ -10,7 +10,7 @@ import blackjax
 import jax
 import numpy as np
 
-from dpjax.compiled import IN_TURN
+from dpjax.compiled import lapack_in_one_thread
 from dpjax.posterior import Posterior
 from dpjax.runner.results import Run
 from dpjax.runner.statement import PrivacyStatement
@@ -111,7 +111,7 @@ def _run(rng_key, posterior, num_steps, initial_position, start) -> Run:
 
     # The posterior is an argument, so that its data are not compiled into the program
     # as constants.
-    @functools.partial(jax.jit, compiler_options=IN_TURN)
+    @jax.jit
     @functools.partial(jax.vmap, in_axes=(None, 0, 0))
     def sample(posterior, position, rng_key):
         start_key, step_key = jax.random.split(rng_key)
@@ -125,6 +125,8 @@ def _run(rng_key, posterior, num_steps, initial_position, start) -> Run:
 
     num_chains = jax.tree.leaves(initial_position)[0].shape[0]
     keys = jax.random.split(rng_key, num_chains)
-    positions, rates = sample(posterior, initial_position, keys)
+    with lapack_in_one_thread():
+        found = jax.block_until_ready(sample(posterior, initial_position, keys))
+    positions, rates = found
     statement = PrivacyStatement.none(num_chains, num_steps)
     return Run(posterior.constrain(positions), np.asarray(rates), statement)

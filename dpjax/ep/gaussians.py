@@ -187,7 +187,7 @@ class Diagonal(Family):
     def smallest_precision(self, natural) -> float:
         return float(np.min(self.unpack(natural)[1]))
 
-    def inverse(self, matrix) -> jax.Array:
+    def inverse(self, matrix: jax.Array) -> jax.Array:
         return jnp.where(matrix > 0, 1 / matrix, jnp.nan)
 
     def product(self, matrix, vector) -> jax.Array:

@@ -96,7 +96,7 @@ def clip_choice(inquiry: Inquiry, release, noises: Noises, z, axes: Frame) -> Ch
     noise = choices * unit * noises.pooled_scores
     noise = inquiry.tempering * noise**2 / jnp.maximum(total, 0.3)
     loss = ((variance + noise) / efficiency**2).astype(jnp.float32)
-    # JAX 0.10 cannot compile an argmin of float64 if x64 is off by default.
+    # JAX cannot compile an argmin of float64 if x64 is off by default.
     best = jax.lax.argmin(loss, 0, jnp.int32)
     kept, variance = efficiency[best], (variance / efficiency)[best]
     clip_norm = jnp.asarray(choices)[best]

@@ -198,7 +198,7 @@ class Law(NamedTuple):
         residual = solve_triangular(self.root, residual, lower=True)
         slope = solve_triangular(self.root, self.num_records * slope, lower=True)
         logprior, force = jax.value_and_grad(self.prior.logprior_fn)(t)
-        value = residual @ residual / 2 - logprior - jnp.sum(t * push)
+        value: jax.Array = residual @ residual / 2 - logprior - jnp.sum(t * push)
         value = jnp.where(jnp.isfinite(value), value, jnp.inf)
         force = slope.T @ residual + force + push
         curvature = slope.T @ slope + self.prior.root @ self.prior.root.T

@@ -84,9 +84,8 @@ def frame(information: jax.Array, prior: jax.Array, correction: jax.Array) -> Fr
     inverse = solve_triangular(root, jnp.eye(len(root)), lower=True)
     rest, turn = jnp.linalg.eigh(inverse @ prior @ inverse.T)
     is_told = 1 - rest > MIN_DATA_SHARE
-    correction = jnp.where(
-        jnp.outer(is_told, is_told), turn.T @ correction @ turn, jnp.eye(len(root))
-    )
+    turned: jax.Array = turn.T @ correction @ turn
+    correction = jnp.where(jnp.outer(is_told, is_told), turned, jnp.eye(len(root)))
     of_correction = jnp.linalg.cholesky(correction)
     inverse = solve_triangular(of_correction, turn.T @ inverse, lower=True)
     of_correction = turn @ of_correction

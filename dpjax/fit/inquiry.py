@@ -197,7 +197,7 @@ class Inquiry:
         """Root mean square length of one record's score in this frame."""
         return jnp.sqrt(axes.effective_dim / self.effective)
 
-    def columns(self, axes: Frame, unit) -> jax.Array:
+    def columns(self, axes: Frame, unit: jax.Array | float) -> jax.Array:
         """Directions in which scores are released, in units of `unit`, ``(d, d)``.
 
         The columns of T that are not measured are set to zero, and the matrix is then

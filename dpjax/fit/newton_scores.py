@@ -116,8 +116,9 @@ def newton_scores(
             rng_key=record_key(key),
             norm=last.norm,
         )
-        released = axes.turn @ with_noise(index, exact, noise).astype(inquiry.dtype)
-        released = jnp.where(axes.is_measured, inquiry.tempering * unit * released, 0)
+        found = axes.turn @ with_noise(index, exact, noise).astype(inquiry.dtype)
+        released: jax.Array = inquiry.tempering * unit * found
+        released = jnp.where(axes.is_measured, released, 0)
         weight = noise**-2.0
         total += weight
         score += weight * released
@@ -131,7 +132,8 @@ def newton_scores(
         # Noise on the first scores could otherwise lead farther from the mode than the
         # search ended.
         so_far = back @ (z - first)
-        square = jnp.sum(jnp.where(axes.is_measured, whole @ (so_far + step), 0) ** 2)
+        led: jax.Array = whole @ (so_far + step)
+        square = jnp.sum(jnp.where(axes.is_measured, led, 0) ** 2)
         by_noise = jnp.sum(axes.is_measured) * (inquiry.tempering * unit) ** 2 / total
         news = jnp.maximum(0, 1 - by_noise / jnp.maximum(square, 1e-30))
         moved, size = inquiry.moved(z, axes, news * (so_far + step) - so_far)

@@ -1,6 +1,6 @@
 """Calls of the user's functions in their own precision, from code that uses float64.
 
-A model may read NumPy arrays of float64. If x64 is off, JAX 0.10 makes them float32
+A model may read NumPy arrays of float64. If x64 is off, JAX makes them float32
 when it first traces the model, and keeps that form. If the model were traced again
 under ``jax.enable_x64(True)``, it would mix both types. JAX could not draw random
 float64 there either. So functions of the user are called with the x64 setting that the

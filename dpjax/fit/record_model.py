@@ -272,5 +272,5 @@ def _whitening(fisher: jax.Array) -> jax.Array:
     scale = 1 / jnp.sqrt(jnp.maximum(jnp.diag(fisher), TINY))
     values, vectors = jnp.linalg.eigh(fisher * jnp.outer(scale, scale))
     is_measured = values > RANK_TOLERANCE * values[-1]
-    inverse = jnp.where(is_measured, values, jnp.inf) ** -0.5
-    return scale[:, None] * vectors * inverse[None, :]
+    inverse: jax.Array = values**-0.5
+    return scale[:, None] * vectors * jnp.where(is_measured, inverse, 0)[None, :]

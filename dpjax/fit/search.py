@@ -172,14 +172,14 @@ def correction_at(
         return contrast.packed(found) / clip_norm
 
     found = inquiry.matrix(release, words, noise, contribution, axes)
-    unit = inquiry.tempering * clip_norm * inquiry.unit(axes) ** 2
+    unit: jax.Array = inquiry.tempering * clip_norm * inquiry.unit(axes) ** 2
     measured = jnp.outer(axes.is_measured, axes.is_measured)
     whole = jnp.diag(axes.data_share)
     rest = jnp.eye(dim) - whole
     found = jnp.where(measured, unit * found, 0) + rest
     kept = _kept_curvature(inquiry, z, axes, reach, clip_norm)
 
-    def factors(directions, kept, whole, num_sds):
+    def factors(directions: jax.Array, kept, whole, num_sds):
         """The released over the expected information along each of the columns.
 
         It is one where clipping, or noise of `num_sds` standard deviations, explains

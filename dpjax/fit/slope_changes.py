@@ -70,7 +70,7 @@ class Change(NamedTuple):
         multiplied by M^-1 P.
         """
 
-        def mean(changes):
+        def mean(changes: jax.Array) -> jax.Array:
             safe = jnp.where(changes == 0, 1.0, changes)
             return jnp.where(changes == 0, 1.0, jnp.expm1(safe) / safe)
 

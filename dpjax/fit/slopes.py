@@ -58,7 +58,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.compiled import QUICKLY
+from dpjax.compiled import QUICKLY, lapack_in_one_thread
 from dpjax.fit.contrast import packed, unpacked
 
 __all__ = ["Evidence", "expected_slope", "largest_noise", "regular", "slopes"]
@@ -217,7 +217,7 @@ def regular(matrix: jax.Array, noise_sd, is_measured: jax.Array) -> jax.Array:
     kept = jnp.maximum(0.0, 1 - noise / jnp.maximum(jnp.sum(apart**2), 1e-30))
     values, vectors = jnp.linalg.eigh(mean * jnp.eye(len(matrix)) + kept * apart)
     least = MIN_EIGENVALUE * jnp.maximum(mean, MIN_EIGENVALUE)
-    found = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
+    found: jax.Array = (vectors * jnp.maximum(values, least)[None]) @ vectors.T
     return jnp.where(block, found, 0.0)
 
 
@@ -240,10 +240,10 @@ def slopes(evidence: Evidence, mean, rng_key: jax.Array, num_draws: int) -> np.n
     Positive definite matrices, ``(num_draws, r, r)``, float64.
     """
     per_chain = -(-num_draws // NUM_CHAINS)
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), lapack_in_one_thread():
         given = jax.tree.map(jnp.asarray, (evidence, evidence.pooled, mean))
-        found = _draw(*given, rng_key, per_chain)
-    return np.asarray(found)[:num_draws]
+        found = np.asarray(_draw(*given, rng_key, per_chain))
+    return found[:num_draws]
 
 
 @jax.jit(static_argnames="per_chain", compiler_options=QUICKLY)
@@ -349,9 +349,6 @@ def _chains(rng_key, logdensity, size, per_chain):
     could begin near a mode of little probability, which it would not leave in the few
     steps that it makes. The warm-up estimates the variances of the law, and chooses the
     size of the leapfrog steps.
-
-    Chains move in turn. Under `jax.vmap`, with JAX 0.10 on two cores, calls of LAPACK
-    for all chains waited for each other for ever if there were forty directions.
     """
 
     def window(carry, given):
@@ -367,9 +364,7 @@ def _chains(rng_key, logdensity, size, per_chain):
                 logdensity, share * step_size, variances, NUM_INTEGRATION_STEPS
             )
             keys = jax.random.split(second, NUM_CHAINS)
-            states, infos = jax.lax.map(
-                lambda given: kernel.step(*given), (keys, states)
-            )
+            states, infos = jax.vmap(kernel.step)(keys, states)
             excess = jnp.mean(infos.acceptance_rate) - ACCEPTANCE
             step_size *= jnp.exp(jnp.where(is_warm, 0, excess))
             return (states, step_size), states.position
@@ -381,9 +376,10 @@ def _chains(rng_key, logdensity, size, per_chain):
 
     first, second, third = jax.random.split(rng_key, 3)
     starts = jax.random.normal(first, (NUM_STARTS, size))
-    log_weights = jax.lax.map(logdensity, starts) + jnp.sum(starts**2, axis=1) / 2
+    log_densities = jax.lax.map(logdensity, starts, batch_size=NUM_CHAINS)
+    log_weights = log_densities + jnp.sum(starts**2, axis=1) / 2
     x = starts[jax.random.categorical(second, log_weights, shape=(NUM_CHAINS,))]
-    states = jax.lax.map(lambda x: blackjax.mcmc.hmc.init(x, logdensity), x)
+    states = jax.vmap(lambda x: blackjax.mcmc.hmc.init(x, logdensity))(x)
     carry = states, jnp.ones(size), jnp.asarray(FIRST_STEP_SIZE)
     num_windows = NUM_WINDOWS - (-per_chain // WINDOW)
     keys = jax.random.split(third, num_windows), jnp.arange(num_windows) >= NUM_WINDOWS

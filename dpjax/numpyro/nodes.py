@@ -168,7 +168,13 @@ def _given(model, position, record, rng_key) -> Scores:
 
 
 def _by_chain_rule(
-    model, varied, nodes_fn, position, record, rng_key, num_redraws=NUM_REDRAWS
+    model,
+    varied,
+    nodes_fn: Callable[..., tuple[dict, jax.Array]],
+    position,
+    record,
+    rng_key,
+    num_redraws=NUM_REDRAWS,
 ) -> Scores:
     """The scores of a record, by the chain rule through the parameters of its laws.
 
@@ -205,7 +211,8 @@ def _by_chain_rule(
         return _log_prob(jax.tree.unflatten(treedef, replaced), values)
 
     values, weights = nodes_fn(laws, rng_key, num_redraws)
-    scores = jax.vmap(jax.grad(log_prob), (None, 0))(phi, _after_observed(laws, values))
+    all_values = _after_observed(laws, values)
+    scores: jax.Array = jax.vmap(jax.grad(log_prob), (None, 0))(phi, all_values)
     # The score at a node of probability zero may not be finite.
     usable = jnp.all(jnp.isfinite(scores), axis=1)
     scores = jnp.where(usable[:, None], scores, 0.0)

@@ -86,7 +86,7 @@ def support(law) -> np.ndarray | None:
         return None
 
 
-def spread(law: Any, shift):
+def spread(law: Any, shift) -> tuple[jax.Array, jax.Array]:
     """Nodes of a scalar law and their weights, each ``(K, *batch_shape)``.
 
     `shift` is U, in [0, 1).
@@ -115,9 +115,8 @@ def spread(law: Any, shift):
         return values, jnp.concatenate([gate, (1 - gate) * weights])
     if isinstance(law, dist.TransformedDistribution):
         values, weights = spread(law.base_dist, shift)
-        for transform in law.transforms:
-            values = transform(values)
-        return values, weights
+        transform: Any = dist.transforms.ComposeTransform(law.transforms)
+        return transform(values), weights
     if law.support.is_discrete:
         return _spread_counts(law, shift)
     return _spread_reals(law, shift)

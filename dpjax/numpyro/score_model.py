@@ -9,7 +9,7 @@ information is computed, as a mean over simulated records.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -137,7 +137,7 @@ def _mean_over_rows(
             directions = found.directions @ columns.astype(found.directions.dtype)
             return function(found._replace(directions=directions))
 
-        found = jax.vmap(one)(records)
+        found: Sequence[jax.Array] = jax.vmap(one)(records)
         # A record whose numbers overflow adds nothing to a release, so it is left out
         # of the mean, too.
         with jax.enable_x64(True):

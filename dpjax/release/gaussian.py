@@ -99,7 +99,7 @@ def on_lattice(integers: jax.Array, noise: jax.Array, unit: float, noise_multipl
         floor, log2 = (jnp.floor, jnp.log2) if is_array else (np.floor, np.log2)
         places = jnp.maximum(floor(log2(noise_multiplier * VECTOR_GRID / 16)), 0)
         places = places.astype(jnp.int64)
-        spacing = jnp.int64(1) << places
+        spacing: jax.Array = jnp.int64(1) << places
         noisy = integers + jnp.floor(noise + 0.5).astype(jnp.int64)
         is_noisy = (noise_multiplier > 0) & (noise_multiplier < jnp.inf)
         noisy = jnp.where(is_noisy, noisy + (spacing >> 1), 0)

@@ -218,7 +218,7 @@ def _check_simulated_scores(
         keys = jax.random.split(jax.random.key(seed), NUM_CHECKED)
         records, scores = jax.vmap(one)(keys)
         size = jnp.sqrt(jnp.mean(scores**2, axis=0))
-        sd = size * np.sqrt(NUM_GROUPS / NUM_CHECKED)
+        sd: jax.Array = size * np.sqrt(NUM_GROUPS / NUM_CHECKED)
 
         def sign(array):
             """The largest mean score of a group, in standard errors."""
