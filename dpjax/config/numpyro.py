@@ -220,6 +220,8 @@ def _of_formula(model, source, folder: Path):
         example = regression.read(folder / source["example"])
     made_up = regression.of_arrays(outline, example)
     stated = {"priors": regression.priors}
+    if regression.reference_levels:
+        stated["reference_levels"] = regression.reference_levels
     return made_up, outline, lambda: regression.read(path), stated
 
 

@@ -67,6 +67,10 @@ class Regression:
     ----------
     priors
         All priors, by parameter. ``print`` of the regression shows them.
+    reference_levels
+        ``{category: level}``: coefficients of a category are differences from its
+        reference level. If the response has two levels, the model is of the probability
+        of the other one.
     model, public, example
         Arguments of `dpjax.numpyro.posterior`. The plate is ``"records"``.
 
@@ -140,6 +144,11 @@ class Regression:
                 f"{sorted(stated)}"
             )
         self.priors = stated | dict(priors or {})
+        self.reference_levels = dict(self.design.reference_levels)
+        response = self.design.response
+        levels = self.design.schema[response].levels
+        if family == "bernoulli" and levels:
+            self.reference_levels[response] = str(levels[0])
         laws = {name: _parsed(name, text) for name, text in self.priors.items()}
         kinds = {name: kind for name, (kind, _) in laws.items()}
         self.public: dict[str, Any] = {
@@ -151,7 +160,6 @@ class Regression:
         if names:
             self.public["centre"] = x.mean(axis=0) * is_centred
         if family == "ordinal":
-            levels = self.design.schema[self.design.response].levels
             self.public["ones"] = np.ones(len(levels))
         self.model = complete_cases(_model(family, tuple(names), kinds), PLATE)
 
@@ -180,9 +188,10 @@ class Regression:
             )
 
     def __repr__(self) -> str:
-        """The formula and all priors."""
+        """The formula, all priors and the reference levels."""
         lines = [f"{self.design.formula} ({self.family})"]
         lines += [f"  {name} ~ {law}" for name, law in self.priors.items()]
+        lines += [f"  {k}: reference {v}" for k, v in self.reference_levels.items()]
         return "\n".join(lines)
 
     def posterior(self, records, *, example=None) -> ModelPosterior:

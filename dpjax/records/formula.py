@@ -52,6 +52,9 @@ class Design:
         Whether the formula has an intercept.
     groups
         ``{column: number of levels}`` of the columns with an intercept for every level.
+    reference_levels
+        ``{factor: level}`` of the categories in which coefficients are differences from
+        this level, which has none.
     example
         Made-up records in the form of `read`.
 
@@ -126,6 +129,7 @@ class Design:
         # a slash for a folder.
         tidy = [name.replace("[T.", "[").replace("/", "|") for name in names]
         self.names = [tidy[i] for i in self._kept]
+        self.reference_levels = self._reference_levels()
         with np.errstate(all="ignore"):
             self.example = _public(terms, lambda: self._coded(values))
         if not self.example.get(COMPLETE, np.ones(1)).all():
@@ -218,6 +222,18 @@ class Design:
         return specification.get_model_matrix(
             pandas.DataFrame(frame), context={}, na_action="ignore", output="numpy"
         )
+
+    def _reference_levels(self) -> dict[str, str]:
+        from formulaic.transforms.contrasts import TreatmentContrasts
+
+        found = {}
+        for factor, state in self._spec.factor_contrasts.items():
+            if isinstance(state.contrasts, TreatmentContrasts):
+                chosen, first = state.contrasts.base, state.levels[0]
+                level = chosen if chosen in state.levels else first
+                if f"{factor}[{level}]" not in self.names:
+                    found[str(factor)] = str(level)
+        return found
 
     def _num_levels(self, group: str) -> int:
         column = self.schema.get(group)

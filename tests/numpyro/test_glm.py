@@ -169,6 +169,7 @@ def test_priors_are_stated_and_changed():
     lines = str(default).splitlines()
     assert lines[0] == f"{formula} (poisson)"
     assert "  age ~ Normal(0, 0.144)" in lines and "  sex[m] ~ Normal(0, 5)" in lines
+    assert lines[-1] == "  sex: reference f"
     changed = Regression(formula, **options, priors={"age": "StudentT(3, 0, 0.5)"})
     assert "  age ~ StudentT(3, 0, 0.5)" in str(changed).splitlines()
     with numpyro.handlers.seed(rng_seed=0):
@@ -182,6 +183,12 @@ def test_priors_are_stated_and_changed():
     shift = sites["age"]["value"] * 50 + sites["sex[m]"]["value"] * 0.5
     centred = sites["Intercept_centred"]["value"] - sites["Intercept"]["value"]
     np.testing.assert_allclose(centred, shift, rtol=1e-5)
+
+
+def test_the_probability_is_that_of_the_second_level():
+    options = dict(family="bernoulli", schema=SCHEMA)
+    assert Regression("sex ~ age", **options).reference_levels == {"sex": "f"}
+    assert Regression("ill ~ age", **options).reference_levels == {}
 
 
 @pytest.mark.parametrize(
@@ -239,6 +246,7 @@ num_chains = 2
     assert jax.tree.structure(posterior) == jax.tree.structure(job.outline)
     priors = job.tables["model"]["priors"]
     assert priors["age"] == "Normal(0, 1)" and priors["sigma"] == "Exponential(0.1)"
+    assert job.tables["model"]["reference_levels"] == {"sex": "f"}
     assert job.run["ledger"] == tmp_path.resolve() / "people.csv.ledger.jsonl"
 
 

@@ -40,6 +40,7 @@ def test_a_matrix_is_coded_by_the_schema():
         "C(sex)[missing]:smoker",
     ]
     assert design.has_intercept and design.groups == {"site": 4}
+    assert design.reference_levels == {"C(sex)": "f"}
     found = design.read(RECORDS)
     expected = [
         [50, 1, 0, 1, 4, 0, 1, 0],
@@ -55,6 +56,20 @@ def test_a_matrix_is_coded_by_the_schema():
     shapes = {name: (v.shape[1:], v.dtype) for name, v in found.items()}
     example = design.example
     assert {name: (v.shape[1:], v.dtype) for name, v in example.items()} == shapes
+
+
+@pytest.mark.parametrize(
+    ("terms", "reference_levels"),
+    [
+        ("age", {}),
+        ("sex * site", {"sex": "f", "site": "a"}),
+        ("0 + sex + site", {"site": "a"}),
+        ("C(site, contr.treatment('c'))", {"C(site, contr.treatment('c'))": "c"}),
+        ("C(site, contr.sum)", {}),
+    ],
+)
+def test_reference_levels_are_those_without_a_coefficient(terms, reference_levels):
+    assert Design(f"visits ~ {terms}", SCHEMA).reference_levels == reference_levels
 
 
 def test_levels_that_no_record_has_keep_their_columns():
