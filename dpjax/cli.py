@@ -429,8 +429,8 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
         else:
             alone = privacy.epsilon([(privacy.GaussianRelease(noise), 1)], delta)
             left += (
-                f"one Gaussian release with noise multiplier {noise:.3g}, which alone "
-                f"would have epsilon = {alone:.3g}"
+                f"about as much as a fit of epsilon = {alone:.3g} spends, or one Gaussian "
+                f"release with noise multiplier {noise:.3g}"
             )
         lines.append(left)
     return "\n".join(lines)

@@ -267,7 +267,11 @@ def test_ledger_show_says_what_is_spent_and_left(tmp_path, capsys):
     assert spent == f"spent so far: epsilon = {epsilon:.4g} at delta = 1e-05"
     assert note.startswith("if a run was chosen in view of those before it")
     # That release just fits.
-    multiplier = float(left.split("noise multiplier ")[1].split(",")[0])
+    multiplier = float(left.split("noise multiplier ")[1])
+    alone = privacy.epsilon([(privacy.GaussianRelease(multiplier), 1)], 1e-5)
+    assert float(left.split("a fit of epsilon = ")[1].split(",")[0]) == pytest.approx(
+        alone, rel=0.02
+    )
     for factor, fits in ((1.02, True), (0.98, False)):
         more = [(privacy.GaussianRelease(factor * multiplier), 1)]
         assert (rule.delta([*2 * [[(noise, 1)]], more], 2.0) < 1e-5) == fits
