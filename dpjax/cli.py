@@ -429,8 +429,9 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
         else:
             alone = privacy.epsilon([(privacy.GaussianRelease(noise), 1)], delta)
             left += (
-                f"about as much as a fit of epsilon = {alone:.3g} spends, or one Gaussian "
-                f"release with noise multiplier {noise:.3g}"
+                f"about what a fit at epsilon = {alone:.3g} spends if it is alone (the "
+                f"budget to give it here is that of all runs, epsilon = {epsilon:g}), "
+                f"or one Gaussian release with noise multiplier {noise:.3g}"
             )
         lines.append(left)
     return "\n".join(lines)

@@ -269,9 +269,8 @@ def test_ledger_show_says_what_is_spent_and_left(tmp_path, capsys):
     # That release just fits.
     multiplier = float(left.split("noise multiplier ")[1])
     alone = privacy.epsilon([(privacy.GaussianRelease(multiplier), 1)], 1e-5)
-    assert float(left.split("a fit of epsilon = ")[1].split(",")[0]) == pytest.approx(
-        alone, rel=0.02
-    )
+    said = float(left.split("a fit at epsilon = ")[1].split()[0])
+    assert said == pytest.approx(alone, rel=0.02)
     for factor, fits in ((1.02, True), (0.98, False)):
         more = [(privacy.GaussianRelease(factor * multiplier), 1)]
         assert (rule.delta([*2 * [[(noise, 1)]], more], 2.0) < 1e-5) == fits
