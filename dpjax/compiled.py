@@ -172,7 +172,7 @@ def options_for(program, options: dict[str, Any] | None = None) -> dict[str, Any
 
     The arguments are those of `shared`.
     """
-    options = options or {}
+    options = dict(options or {})
     if _has_many_short_sums(program.jaxpr):
         options |= _without_library()
     return options

@@ -68,8 +68,10 @@ def test_short_sums_are_not_made_by_a_library(length, has_library):
     def loglikelihoods(rows):
         return jax.vmap(lambda row: -0.5 * jnp.sum((row - 1) ** 2))(rows)
 
-    options = module.options_for(traced(loglikelihoods, jnp.ones((1000, length))))
+    program, given = traced(loglikelihoods, jnp.ones((1000, length))), {"level": 1}
+    options = module.options_for(program, given)
     assert ("xla_cpu_experimental_ynn_fusion_type" in options) != has_library
+    assert given == {"level": 1}
 
 
 def test_programs_that_call_python_are_not_mixed_up():
