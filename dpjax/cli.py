@@ -146,9 +146,9 @@ def _shorten_warnings() -> None:
 
 
 def _keep_programs() -> None:
-    """Have JAX keep compiled programs in the user's cache.
+    """Have JAX keep compiled programs in the user's cache, and log nothing of it.
 
-    This is not done if JAX has a folder for compiled programs already, or if the cache
+    They are not kept if JAX has a folder for compiled programs already, or if the cache
     cannot be created.
     """
     if jax.__version_info__[:2] == (0, 9):

@@ -156,8 +156,8 @@ def lapack_in_one_thread():
 
     On a CPU, JAX calls SciPy's LAPACK, also from several threads at once. For a matrix
     of more than 32 rows, or for many right sides, every call starts threads of its own.
-    These spin while they wait for each other, and if there are more of them than cores,
-    programs have taken 2 to 90 times as long. Results must be ready when it ends.
+    These spin while they wait for each other, and on busy cores programs have taken 2
+    to 68 times as long. Results must be ready when the context ends.
     """
     return _libraries().limit(limits=1, user_api="blas")
 

@@ -12,6 +12,10 @@ import os
 import tempfile
 from pathlib import Path
 
+# Read when JAX is imported. JAX 0.9 logs two long lines for every program that it reads
+# from a folder, with which processes would fill pipes that a test does not read.
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+
 import jax
 import pytest
 
