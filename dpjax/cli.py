@@ -333,6 +333,10 @@ def write_plan(
     """
     found = planned(job, epsilons)
     print(found)
+    if job.file is not None and not job.file.exists():
+        print(
+            f"there is no file {job.file} yet, from which dpjax run reads the records"
+        )
     ledger = job.run["ledger"]
     if ledger is not None and Path(ledger).exists():
         print(

@@ -21,6 +21,7 @@ from dpjax.config import run as runs
 from dpjax.config.keys import TABLE, ConfigError, Key, check_keys, without
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
+from dpjax.runner.ledger import beside
 
 __all__ = ["TABLES", "Job", "load", "read"]
 
@@ -71,6 +72,8 @@ class Job:
     plan_fn
         Function that plans a call of `sample_fn`, as `dpjax.numpyro.plan`; None if
         there is no `sample_fn`.
+    file
+        The user's own file of records. None for other data.
     tables
         The tables of the file, with all priors of a formula, and without the seed,
         which would undo the privacy.
@@ -84,6 +87,7 @@ class Job:
     load: Callable[[], tuple[Posterior, list[str] | None, Any]]
     sample_fn: Callable | None = None
     plan_fn: Callable | None = None
+    file: Path | None = None
     tables: dict[str, Any] = field(default_factory=dict)
 
 
@@ -151,7 +155,9 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         raise
     except (TypeError, ValueError) as error:
         raise ConfigError(str(error)) from error
-    options = {**run.options, "ledger": ledger or model.ledger}
+    if ledger is None and model.file is not None:
+        ledger = beside(model.file)
+    options = {**run.options, "ledger": ledger}
     outline, load = model.outline, model.load
     said = tables | {
         "model": tables["model"] | (model.stated or {}),
@@ -166,7 +172,8 @@ def read(tables, name: str, folder: Path = Path()) -> Job:
         load,
         sample_fn,
         plan_fn,
-        tables=said,
+        model.file,
+        said,
     )
 
 

@@ -60,9 +60,8 @@ class Model(NamedTuple):
         None.
     plan_fn
         Function that plans a call of `sample_fn`, as `dpjax.numpyro.plan`, or None.
-    ledger
-        The ledger that all runs on the user's own file share by default. None for other
-        data.
+    file
+        The user's own file of records. None for other data.
     stated
         Values of keys of ``[model]`` with the defaults that the model chose, such as
         priors; None if it chose none.
@@ -76,7 +75,7 @@ class Model(NamedTuple):
     initial_position_fn: Callable | None = None
     sample_fn: Callable | None = None
     plan_fn: Callable | None = None
-    ledger: Path | None = None
+    file: Path | None = None
     stated: dict[str, Any] | None = None
 
 

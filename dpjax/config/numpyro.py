@@ -30,7 +30,6 @@ from dpjax.datasets import files
 from dpjax.posterior import check_numbers
 from dpjax.records.schema import COMPLETE, Schema
 from dpjax.release import on_disk
-from dpjax.runner.ledger import beside
 
 __all__ = ["FILE", "FORMULA_FILE", "FUNCTION", "formula_keys", "keys", "read"]
 
@@ -164,7 +163,7 @@ def read(model, source, folder: Path) -> Model:
         initial_position_fn=lambda chains: initial_position(made_up, chains),
         sample_fn=sample,
         plan_fn=plan,
-        ledger=beside(folder / source["file"]) if "file" in source else None,
+        file=folder / source["file"] if "file" in source else None,
         stated=stated,
     )
 

@@ -234,7 +234,9 @@ def test_planning_reads_no_file(folder, capsys, metric):
     (folder / "people.csv").unlink()
     (folder / "job.toml").write_text(TOML + ALGORITHM + metric)
     assert cli.main(["plan", str(folder / "job.toml"), "--epsilons"]) == 0
-    assert "barker accept bit" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "barker accept bit" in said
+    assert f"there is no file {folder / 'people.csv'} yet" in said
     assert cli.main(["run", str(folder / "job.toml"), "--out", str(folder)]) == 1
     assert "no data file" in capsys.readouterr().err
 
