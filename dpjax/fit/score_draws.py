@@ -99,6 +99,9 @@ class Known(NamedTuple):
         of noise and clipping is largest, as in ``"slopes[0, 1]"``, and this share. The
         name is empty if latents are drawn given their effects
         (`dpjax.fit.pinned_draws`).
+    vaguest, most_prior
+        The same for the share of the prior, also of latents about which no record was
+        asked.
     r_hat
         The largest R-hat of the chains that make the draws; None if no chains do.
     """
@@ -116,29 +119,37 @@ class Known(NamedTuple):
     is_robust: bool
     noisiest: str = ""
     most_noise: float = 0.0
+    vaguest: str = ""
+    most_prior: float = 0.0
     r_hat: float | None = None
 
     @property
-    def most(self) -> str:
-        """The noisiest component and its share of noise, as text.
+    def where_noise(self) -> str:
+        """The largest share of noise and its component, as text in brackets.
 
-        It is empty if that share is not above the mean share `noise`.
+        It is empty if the mean share `noise` is as large in per cent.
         """
-        if self.most_noise <= self.noise:
-            return ""
-        return f"{self.most_noise:.0%} in {self.noisiest}"
+        return _where(self.most_noise, self.noise, self.noisiest)
+
+    @property
+    def where_prior(self) -> str:
+        """As `where_noise`, for the share of the prior."""
+        return _where(self.most_prior, self.prior, self.vaguest)
 
     def __str__(self):
         says = "the records show" if self.is_robust else "the model says"
-        most = f", and for {self.most}" * bool(self.most)
         return (
             f"the records were asked about {self.num_directions} directions of the "
             "latents; noise and clipping move the centre by "
             f"{self.position_error:.2g} posterior sds; of the variance the records "
-            f"account for {self.records:.0%}, the prior for {self.prior:.0%}, noise "
-            f"and clipping for {self.noise:.0%}{most}; {self.fit_check}; widths are "
-            f"what {says}"
+            f"account for {self.records:.0%}, the prior for {self.prior:.0%}"
+            f"{self.where_prior}, noise and clipping for {self.noise:.0%}"
+            f"{self.where_noise}; {self.fit_check}; widths are what {says}"
         )
+
+
+def _where(most: float, share: float, name: str) -> str:
+    return f" ({most:.0%} in {name})" if round(most, 2) > round(share, 2) else ""
 
 
 def draws(
@@ -368,8 +379,9 @@ def _known(
     covariance, of_slope = whole[asked], of_slope[asked]
     error = (moves @ np.swapaxes(moves, 1, 2)).mean(0) + of_slope
     stretch = np.asarray(released.stretch, np.float64)
-    variances = np.einsum("ij,kjl,il->ki", stretch, np.stack([exact, whole]), stretch)
-    shares = 1 - variances[0] / variances[1]
+    laws_of_y = np.stack([exact, whole, np.linalg.inv(prior.precision)])
+    exact, whole, vague = np.einsum("ij,kjl,il->ki", stretch, laws_of_y, stretch)
+    of_noise, of_prior = 1 - exact / whole, exact / whole * exact / vague
     known = known_of(
         evidence,
         found,
@@ -381,8 +393,13 @@ def _known(
         released,
         lost,
     )
-    noisiest = names_of(like)[np.argmax(shares)]
-    return known._replace(noisiest=noisiest, most_noise=float(np.max(shares)))
+    names = names_of(like)
+    return known._replace(
+        noisiest=names[np.argmax(of_noise)],
+        most_noise=float(np.max(of_noise)),
+        vaguest=names[np.argmax(of_prior)],
+        most_prior=float(np.max(of_prior)),
+    )
 
 
 def known_of(

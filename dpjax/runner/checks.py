@@ -156,17 +156,16 @@ def of_fit(known: score_draws.Known | simulated_draws.Known) -> list[Check]:
         )
     ]
     if isinstance(known, score_draws.Known):
-        most = f" ({known.most})" * bool(known.most)
         found += [
             Check(
                 "width due to noise",
-                f"{known.noise:.0%} of the variance{most}",
+                f"{known.noise:.0%} of the variance{known.where_noise}",
                 known.noise <= MAX_SHARE,
                 f"the draws say more of the noise than of the records; {more}",
             ),
             Check(
                 "width due to the prior",
-                f"{known.prior:.0%} of the variance",
+                f"{known.prior:.0%} of the variance{known.where_prior}",
                 known.prior <= MAX_SHARE,
                 "the draws say mostly what the prior says; more records say more",
             ),

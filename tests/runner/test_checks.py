@@ -40,12 +40,20 @@ def test_chains_that_have_not_mixed_are_warned_of():
     assert failing(still) == ["acceptance rate"]
 
 
-def test_what_draws_know_names_the_noisiest_component():
-    uneven = KNOWN._replace(noisiest="b[2]", most_noise=0.9)
-    assert "and for 90% in b[2];" in str(uneven)
-    (check,) = (each for each in of_fit(uneven) if each.name == "width due to noise")
-    assert check.value == "5% of the variance (90% in b[2])"
-    assert "b[2]" not in str(uneven._replace(most_noise=0.04))
+@pytest.mark.parametrize(
+    ("what", "name", "check"),
+    [
+        ("noise", "noisiest", "width due to noise"),
+        ("prior", "vaguest", "width due to the prior"),
+    ],
+)
+def test_what_draws_know_names_the_component_with_the_largest_share(what, name, check):
+    uneven = KNOWN._replace(**{name: "b[2]", f"most_{what}": 0.9})
+    mean = f"{getattr(KNOWN, what):.0%}"
+    assert f"for {mean} (90% in b[2])" in str(uneven)
+    (found,) = (each for each in of_fit(uneven) if each.name == check)
+    assert found.value == f"{mean} of the variance (90% in b[2])"
+    assert "b[2]" not in str(uneven._replace(**{f"most_{what}": getattr(KNOWN, what)}))
 
 
 def test_fits_that_differ_are_no_chains_that_have_not_mixed():
