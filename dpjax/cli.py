@@ -117,7 +117,7 @@ def main(arguments=None) -> int:
                 if processes.is_first():
                     print(f"a run that is stopped goes on with: {_again(options, out)}")
                 write_run(job, out)
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RuntimeError, UserWarning) as error:
         print(f"dpjax: {error}", file=sys.stderr)
         return processes.leave(1, error)
     except Stopped as stop:

@@ -753,3 +753,10 @@ def test_warnings_name_no_line_of_the_command(toml, tmp_path):
     assert found.returncode == 0, found.stderr
     assert re.search("^dpjax: warning: delta = 0.001 is not", found.stderr, re.M)
     assert "UserWarning" not in found.stderr
+    strict = os.environ | {"PYTHONWARNINGS": "error:delta ="}
+    found = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=strict
+    )
+    assert found.returncode == 1
+    assert re.search("^dpjax: delta = 0.001 is not", found.stderr, re.M), found.stderr
+    assert "Traceback" not in found.stderr

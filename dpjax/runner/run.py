@@ -664,7 +664,10 @@ def approve(
         before = again = ""
         if spent.runs:
             before = f"earlier runs in {ledger} and "
-            again = f"; `dpjax ledger show {ledger}` lists what was spent"
+            again = (
+                f"; `dpjax ledger show {ledger} --delta {budget.delta:g}` lists what "
+                "was spent"
+            )
         shown = "more than 500" if total == math.inf else f"{total:.4g}"
         most = _max_steps(cost_fn, budget, spent)
         raise privacy.BudgetError(
