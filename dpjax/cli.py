@@ -81,7 +81,7 @@ def main(arguments=None) -> int:
     if arguments is None:
         _keep_programs()
         _shorten_warnings()
-    out = None
+    out, started = None, time.time()
     try:
         with raised():
             if options.command == "compare":
@@ -124,7 +124,7 @@ def main(arguments=None) -> int:
         (number,) = stop.args
         print(f"dpjax: stopped by {signal.Signals(number).name}", file=sys.stderr)
         if out is not None and processes.is_first():
-            print(_left(out, _again(options, out)), file=sys.stderr)
+            print(_left(out, _again(options, out), started), file=sys.stderr)
         return processes.leave(128 + number, stop)
     return 0
 
@@ -287,13 +287,16 @@ def _again(options, out: Path) -> str:
     return again + " --processes ..., as before" * (options.processes is not None)
 
 
-def _left(out: Path, again: str) -> str:
-    """The message on what a stopped run leaves behind.
+def _left(out: Path, again: str, started: float) -> str:
+    """The message on what a run leaves behind that `started` then and was stopped.
 
-    A charged run has a checkpoint until its end, so a folder without a checkpoint
-    belongs to a run that was not charged.
+    A charged run has a checkpoint until its end, when its report has been written. So a
+    folder without a checkpoint and a new report belongs to a run that was not charged.
     """
     if not any(out.glob("checkpoint.npz*")):
+        report_file = out / "report.html"
+        if report_file.exists() and report_file.stat().st_mtime >= started:
+            return f"the run is complete and was charged: its files are in {out}"
         return "the run had not begun: nothing was charged"
     return (
         f"the charge stays in the ledger, and what was sampled is saved in {out}; to "
@@ -412,7 +415,10 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
     if len(paths) > 1:
         relations = sorted({entries[0].relation for _, _, entries in read})
         if len(relations) > 1:
-            raise ValueError(f"costs for {' and '.join(relations)} do not add up")
+            raise ValueError(
+                "costs of ledgers with different neighbouring relations, here "
+                f"{' and '.join(relations)}, do not add up: show them one by one"
+            )
         found = rounded_up(oldest._replace(runs=runs).epsilon(delta))
         lines.append(
             "spent in all of these ledgers, if they are about the same people: "

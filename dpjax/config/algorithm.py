@@ -107,7 +107,7 @@ def read(table, model: Model, run: Run, budget: Budget) -> tuple[Sampler, dict]:
         raise ConfigError("[algorithm] needs clip_bound or clip_per_distance, not both")
     options = without(table, "metric", "clip_per_distance")
     if isinstance(table.get("clip_bound"), str):
-        options["clip_bound"] = _public_bound(name, table, model.bounds)
+        options["clip_bound"] = _public_bound(table, model.bounds)
     if "clip_per_distance" in table:
         options["clip_bound"] = Lipschitz(table["clip_per_distance"])
     if "proposal" in table:
@@ -125,7 +125,7 @@ def read(table, model: Model, run: Run, budget: Budget) -> tuple[Sampler, dict]:
     return sampler, options
 
 
-def _public_bound(name, table, bounds):
+def _public_bound(table, bounds):
     """The bound of `dpjax.bounds` that the text in ``clip_bound`` names."""
     kinds = ["lipschitz"]
     if "expected_batch_size" in table:

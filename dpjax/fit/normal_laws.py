@@ -32,8 +32,13 @@ stands for the prior everywhere. It is needed because the Hessian of a prior tha
 log-concave may be indefinite."""
 
 
+TAILS = 0.01, 0.99
+"""Quantiles of each component at which draws are clipped before a normal law is fitted
+to them."""
+
+
 class PriorLaw(NamedTuple):
-    """A normal law that stands for the prior of y.
+    """A normal law that stands for the prior of y, or of a flattened position.
 
     mean, precision
         Its mean ``(d,)`` and its precision ``(d, d)``.
@@ -41,6 +46,18 @@ class PriorLaw(NamedTuple):
 
     mean: np.ndarray
     precision: np.ndarray
+
+    @classmethod
+    def of(cls, draws) -> "PriorLaw":
+        """The law that fits draws of the prior, ``(count, d)``.
+
+        Each component is first clipped at the quantiles `TAILS`, so that the moments
+        exist for laws with heavy tails, too.
+        """
+        flat = np.asarray(draws, np.float64)
+        flat = np.clip(flat, *np.quantile(flat, TAILS, axis=0))
+        covariance = np.atleast_2d(np.cov(flat.T))
+        return cls(flat.mean(axis=0), np.linalg.inv(covariance))
 
 
 class Laws(NamedTuple):

@@ -14,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from dpjax.numpyro.adapter import model_of
+from dpjax.numpyro.fisher import check_simulable
 from dpjax.posterior import Posterior
 
 __all__ = ["clip_per_step", "l2_clip_norm"]
@@ -38,6 +39,11 @@ def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
     inverse_mass_matrix
         Metric in which step lengths are measured, ``(d, d)``, such as the covariance of
         the posterior.
+
+    Raises
+    ------
+    ValueError
+        If the model does not generate its records, and there is no ``example``.
 
     Notes
     -----
@@ -66,6 +72,11 @@ def l2_clip_norm(posterior: Posterior, position) -> float:
         As in `clip_per_step`. If gradients are larger far from this position, a chain
         that starts there clips more of them on its way.
 
+    Raises
+    ------
+    ValueError
+        As in `clip_per_step`.
+
     Notes
     -----
     *Formal guarantees.* No data are read: the records are simulated.
@@ -80,6 +91,7 @@ def _quantile(posterior: Posterior, position, size_of: Callable) -> float:
     log-likelihood there. Its size is ``|size_of(rng_key, score)|``.
     """
     model = model_of(posterior)
+    check_simulable(model)
     flat, unravel = ravel_pytree(position)
 
     @jax.jit

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import fisher
 from dpjax.compiled import evaluated
+from dpjax.fit.normal_laws import PriorLaw
 from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import check_drawable, generated
@@ -24,14 +25,9 @@ __all__ = [
     "check_simulable",
     "fisher_information",
     "initial_position",
-    "law_of",
     "prior_law",
     "prior_mean",
 ]
-
-TAILS = 0.01, 0.99
-"""Quantiles of each component at which draws are clipped before a normal law is fitted
-to them."""
 
 DRAWS_PER_START = 100
 """Number of draws from the prior whose mean is one start."""
@@ -106,26 +102,11 @@ def fisher_information(
     return lambda at: of_records(at) + precision.astype(jnp.result_type(float))
 
 
-def prior_law(model: Model) -> tuple[np.ndarray, np.ndarray]:
-    """Mean ``(d,)`` and precision ``(d, d)`` of the normal law that fits the prior.
-
-    It is the law of the flattened unconstrained position. See `law_of`.
-    """
+def prior_law(model: Model) -> PriorLaw:
+    """The normal law that fits the prior of the flattened unconstrained position."""
     draws = jax.tree.leaves(model.prior_draws)
     flat = [np.asarray(leaf, np.float64).reshape(len(leaf), -1) for leaf in draws]
-    return law_of(np.concatenate(flat, axis=1))
-
-
-def law_of(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean ``(d,)`` and precision ``(d, d)`` of the normal law that fits draws.
-
-    The draws are ``(count, d)``. Each component is first clipped at the quantiles
-    `TAILS`, so that the moments exist for laws with heavy tails, too.
-    """
-    flat = np.asarray(draws, np.float64)
-    flat = np.clip(flat, *np.quantile(flat, TAILS, axis=0))
-    covariance = np.atleast_2d(np.cov(flat.T))
-    return flat.mean(axis=0), np.linalg.inv(covariance)
+    return PriorLaw.of(np.concatenate(flat, axis=1))
 
 
 def prior_mean(model: Model) -> dict[str, jax.Array]:

@@ -23,11 +23,12 @@ from dpjax.fit import pinned_draws, score_draws
 from dpjax.fit.foretold import made_up
 from dpjax.fit.inquiry import ScoreModel
 from dpjax.fit.names import names_of
+from dpjax.fit.normal_laws import PriorLaw
 from dpjax.fit.pinned import Pinned
 from dpjax.fit.released import Released
 from dpjax.fit.score_fit import score_fit
 from dpjax.numpyro.adapter import model_of
-from dpjax.numpyro.fisher import law_of, prior_law, prior_mean
+from dpjax.numpyro.fisher import prior_law, prior_mean
 from dpjax.numpyro.nodes import kept_information
 from dpjax.numpyro.score_model import score_model, score_norm
 from dpjax.posterior import Posterior
@@ -191,7 +192,7 @@ class PinnedFit(LatentFit):
     @classmethod
     def of(cls, posterior: Posterior, pinned: Pinned) -> "PinnedFit":
         draws = _zetas(pinned, model_of(posterior).prior_draws)
-        return cls(posterior, pinned, *law_of(np.asarray(draws)))
+        return cls(posterior, pinned, *PriorLaw.of(draws))
 
     @property
     def start(self) -> jax.Array:

@@ -333,7 +333,7 @@ def glm(
         As `dpjax.numpyro.Regression` does, before the records are read.
     FileNotFoundError, RuntimeError
         As `dpjax.records.Schema.read` does.
-    TypeError, BudgetError
+    TypeError, BudgetError, LedgerError, CheckpointError
         As `dpjax.numpyro.sample` does.
 
     Notes
@@ -419,12 +419,13 @@ def _parsed(name: str, text: str) -> tuple[type, list[np.ndarray]]:
     match = re.fullmatch(r"\s*(\w+)\(([^()]*)\)\s*", str(text))
     kind = getattr(dist, match[1], None) if match else None
     try:
-        assert match is not None and isinstance(kind, type)
+        if match is None or not isinstance(kind, type):
+            raise ValueError
         numbers = [np.asarray(float(number)) for number in match[2].split(",")]
-        law = kind(*numbers)
-        assert isinstance(law, dist.Distribution)
-        on_line = law.support is constraints.real
-        assert on_line or (law.support is constraints.positive and name != INTERCEPT)
+        law: Any = kind(*numbers)
+        is_positive = law.support is constraints.positive and name != INTERCEPT
+        if not (law.support is constraints.real or is_positive):
+            raise ValueError
     except Exception:
         raise ValueError(
             f"the prior of {name!r} must be a class of numpyro.distributions and its "

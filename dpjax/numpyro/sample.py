@@ -157,7 +157,7 @@ def sample(
         (`dpjax.release.captured.check_example`).
     TypeError
         If `budget` is not a `dpjax.Budget`, or `unsafe_key` is not a key of JAX.
-    BudgetError, CheckpointError
+    BudgetError, LedgerError, CheckpointError
         As in `dpjax.run`; and, before anything is spent, if the budget is too small for
         any fit. For a model that generates whole records, as in `dpjax.sample`.
 

@@ -176,7 +176,8 @@ class AdaptiveRule:
             found = accountant.delta(events, epsilon, method)
             return min(1.0, found / self.alike_share)
         error = accountant.numerical_error(events)
-        return error.delta(partial(self._renyi_delta, events), epsilon)
+        found = error.delta(partial(self._renyi_delta, events), epsilon)
+        return min(1.0, found / (1 - self.alike_share))
 
     def epsilon(self, runs, delta: float) -> float:
         """Epsilon at which all runs together are (epsilon, delta)-DP, nats.
@@ -210,20 +211,19 @@ class AdaptiveRule:
         steps_fn: Callable = step_events
         if not callable(step_events):
             steps_fn = partial(repeat, check_events(step_events))
-        before = list(_joined(runs))
         if method := self._method_if_alike([*runs, steps_fn(1)]):
             most = accountant.max_steps(
                 step_events,
                 epsilon=budget.epsilon,
                 delta=self.alike_share * budget.delta,
                 method=method,
-                spent=before,
+                spent=list(_joined(runs)),
             )
             if most == 0 or self._method_if_alike([*runs, steps_fn(most)]):
                 return most
 
         def fits(steps: int) -> bool:
-            return self.delta([before, steps_fn(steps)], budget.epsilon) < budget.delta
+            return self.delta([*runs, steps_fn(steps)], budget.epsilon) < budget.delta
 
         return accountant.largest(fits)
 
@@ -266,7 +266,7 @@ class AdaptiveRule:
         orders = np.array([self.order])
         of_bounded = conversions.rdp_delta(np.array([cost]), epsilon, orders)
         lost = total_variation.compose(events)
-        return (lost + of_bounded) / (1 - self.alike_share)
+        return lost + of_bounded
 
 
 def _gains_if_alike(events, budget: Budget) -> bool:

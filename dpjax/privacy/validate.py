@@ -14,6 +14,7 @@ import numpy as np
 from dp_accounting import NeighboringRelation
 
 __all__ = [
+    "MAX_EPSILON",
     "check_count",
     "check_delta",
     "check_epsilon",
@@ -23,6 +24,10 @@ __all__ = [
     "check_relation",
     "check_replaced",
 ]
+
+
+MAX_EPSILON = 500.0
+"""The largest epsilon of a budget."""
 
 
 def check_real(name: str, value, *, low: float, high: float) -> float:
@@ -49,8 +54,8 @@ def check_real(name: str, value, *, low: float, high: float) -> float:
 
 
 def check_epsilon(value) -> float:
-    """Return a target epsilon, a float in [1e-9, 500]."""
-    return check_real("epsilon", value, low=1e-9, high=500.0)
+    """Return a target epsilon, a float in [1e-9, `MAX_EPSILON`]."""
+    return check_real("epsilon", value, low=1e-9, high=MAX_EPSILON)
 
 
 def check_delta(value) -> float:

@@ -134,7 +134,7 @@ def _left_out(figure, names: list[str], num_shown: int) -> None:
         figure.supxlabel(text, fontsize=8, color=GREY)
 
 
-def _grid(names: list[str], panel: Callable, most: int, height: float = 1.7):
+def _grid(names: list[str], panel: Callable, most: int):
     """A figure with one panel for each component, of at most `most` components.
 
     ``panel(axes, index)`` draws the panel of a component.
@@ -142,7 +142,7 @@ def _grid(names: list[str], panel: Callable, most: int, height: float = 1.7):
     count = min(len(names), most)
     num_columns = min(count, 3)
     num_rows = math.ceil(count / num_columns)
-    figure, axes = _figure(num_rows, num_columns, 2.9, height)
+    figure, axes = _figure(num_rows, num_columns, 2.9, 1.7)
     for index, each in enumerate(axes.flat):
         if index < count:
             panel(each, index)
@@ -161,11 +161,11 @@ def _interval(values) -> np.ndarray:
     return np.quantile(values, [tail, 1 - tail])
 
 
-def _edges(values, num_bins: int = NUM_BINS):
+def _edges(values):
     """Edges of bins over the bulk of the values; a few outliers may lie outside."""
     low, high = np.quantile(values, [0.001, 0.999])
     pad = 0.05 * (high - low) or 0.5
-    return np.linspace(low - pad, high + pad, num_bins + 1)
+    return np.linspace(low - pad, high + pad, NUM_BINS + 1)
 
 
 def _densities(names, draws, has_lines: bool):

@@ -35,11 +35,16 @@ def replacing(path):
     with contextlib.suppress(FileNotFoundError):
         os.remove(partial)
     descriptor = open_own(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    with os.fdopen(descriptor, "wb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(partial)
+        raise
     sync(os.path.dirname(os.path.abspath(path)))
 
 

@@ -66,7 +66,7 @@ def fit(
 
     Raises
     ------
-    ValueError, TypeError, BudgetError, CheckpointError
+    ValueError, TypeError, BudgetError, LedgerError, CheckpointError
         As in `dpjax.run`; or if there are too many draws, before the fit is made.
 
     Warns

@@ -412,10 +412,16 @@ def _spent(lines: list[_Line], path, relation: str) -> Spent:
             )
     if not lines:
         return Spent(None, [], Counter())
-    first, *rest = lines
-    left = _counted(_events(first)) if first.is_plan else Counter()
-    spent = Spent(AdaptiveRule(**first.rule), [_events(first)], left)
-    for events in map(_events, rest):
+    try:
+        rule = AdaptiveRule(**lines[0].rule)
+        first, *rest = map(_events, lines)
+    except (TypeError, ValueError) as error:
+        raise LedgerError(
+            f"{path} holds what this version of dpjax does not know ({error}): use the "
+            "version that wrote it"
+        ) from error
+    spent = Spent(rule, [first], _counted(first) if lines[0].is_plan else Counter())
+    for events in rest:
         spent = Spent(spent.rule, spent.after(events), spent.left - _counted(events))
     return spent
 

@@ -14,7 +14,7 @@ from dpjax import privacy
 from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
-from dpjax.privacy.shown import shown
+from dpjax.privacy.shown import epsilon_up, shown
 from dpjax.privacy.validate import check_count
 from dpjax.runner.check import check_arguments, made, warn_of_large_delta
 from dpjax.runner.run import cost_of
@@ -217,5 +217,5 @@ def _cost(algorithm, num_steps, num_chains, budget) -> str:
     fits = "within" if found <= budget.epsilon else "more than"
     return (
         f"{num_steps} steps of {counted_chains(num_chains)} release {listed(events)}: "
-        f"epsilon = {found:.4g}, {fits} the budget"
+        f"epsilon = {epsilon_up(found)}, {fits} the budget"
     )

@@ -14,6 +14,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax import privacy
 from dpjax.fit.foretold import MadeUp, Noise, made_up
 from dpjax.fit.names import names_of
+from dpjax.fit.normal_laws import PriorLaw
 from dpjax.fit.simulated import (
     MIN_RESOLUTION,
     SHARES,
@@ -30,7 +31,7 @@ from dpjax.release.quietest_sum import relative_noise
 from dpjax.runner.check import warn_of_large_delta
 from dpjax.runner.fit import spending
 from dpjax.runner.plan import EPSILONS, Plan, budgets, shown_time
-from dpjax.runner.sample import checked_prior_draws
+from dpjax.runner.sample import checked_prior_draws, prior_draws
 
 __all__ = [
     "NUM_POSITIONS",
@@ -49,6 +50,10 @@ of the parameters is at most as much."""
 
 MAX_SHOWN = 20
 """Parameters that the print of a plan shows."""
+
+MIN_PRIOR_DRAWS, PER_PARAMETER = 1000, 4
+"""Draws from the prior to which a normal law is fitted: at least so many, and so many
+for each parameter."""
 
 NUM_POSITIONS = 5
 """Public positions at which records are made up: the prior's centre and draws."""
@@ -325,8 +330,9 @@ def plan_sample(
     check_budget(budget)
     warn_of_large_delta(budget, posterior)
     draws = checked_prior_draws(posterior, simulate_fn, prior_sample_fn)
-    flat = np.asarray(jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws), float)
-    precision = np.linalg.inv(np.atleast_2d(np.cov(flat.T)))
+    size = sum(leaf[0].size for leaf in jax.tree.leaves(draws))
+    many = prior_draws(prior_sample_fn, max(MIN_PRIOR_DRAWS, PER_PARAMETER * size))
+    _, precision = PriorLaw.of(jax.vmap(lambda draw: ravel_pytree(draw)[0])(many))
     if guess is None:
         positions = jax.tree.map(
             lambda leaf: jnp.concatenate(

@@ -42,6 +42,11 @@ def predict(
             ),
         )
         arguments |= adapted.public
+    elif num_records is not None:
+        raise ValueError(
+            "num_records is for a posterior of dpjax.numpyro.posterior: a function "
+            "predicts as many records as its inputs have"
+        )
     # What is passed for an observed site gives its shape; the site is drawn anew.
     sampler = Predictive(handlers.uncondition(model), latents)
     found = sampler(rng_key, **arguments)

@@ -11,6 +11,7 @@ from dpjax.algorithm import Algorithm
 from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
 from dpjax.privacy.events import check_events
+from dpjax.privacy.shown import epsilon_up
 from dpjax.privacy.validate import check_count
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import processes
@@ -117,7 +118,7 @@ def reserve(
         total = total_epsilon(spent, events, budget.delta)
         if total > budget.epsilon:
             raise privacy.BudgetError(
-                f"the planned runs would spend epsilon = {total:.4g} of "
+                f"the planned runs would spend epsilon = {epsilon_up(total)} of "
                 f"{budget.epsilon} at delta = {budget.delta} together: plan fewer "
                 "steps or chains, or a larger budget"
             )

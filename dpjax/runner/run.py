@@ -27,6 +27,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.accountant import largest
 from dpjax.privacy.budget import check_budget
 from dpjax.privacy.events import repeat
+from dpjax.privacy.shown import epsilon_up
 from dpjax.privacy.validate import check_count
 from dpjax.random import chacha
 from dpjax.runner import checkpoint as checkpoints
@@ -552,13 +553,22 @@ def affordable(cost_fn, num_chains: int, budget, ledger) -> int:
         spent = ledgers.read(ledger, budget.neighboring_relation.name)
     num_steps = _max_steps(cost_fn, budget, spent)
     if num_steps == 0:
+        before = again = ""
+        if spent.runs:
+            before = f" beside what earlier runs in {ledger} spent"
+            again = _listing(ledger, budget)
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for "
-            f"one more step of {num_chains} chains: lower the clip bound or the step "
-            "size, run fewer chains, or spend less before; dpjax.plan says what "
-            "several budgets pay for"
+            f"one more step of {num_chains} chains{before}: lower the clip bound or "
+            "the step size, run fewer chains, or spend less before; dpjax.plan says "
+            f"what several budgets pay for{again}"
         )
     return num_steps
+
+
+def _listing(ledger, budget) -> str:
+    command = f"dpjax ledger show {ledger} --delta {budget.delta:g}"
+    return f"; `{command}` lists what was spent"
 
 
 def _max_steps(cost_fn, budget, spent: ledgers.Spent) -> int:
@@ -664,14 +674,11 @@ def approve(
         before = again = ""
         if spent.runs:
             before = f"earlier runs in {ledger} and "
-            again = (
-                f"; `dpjax ledger show {ledger} --delta {budget.delta:g}` lists what "
-                "was spent"
-            )
-        shown = "more than 500" if total == math.inf else f"{total:.4g}"
+            again = _listing(ledger, budget)
         most = _max_steps(cost_fn, budget, spent)
         raise privacy.BudgetError(
-            f"{before}this run would spend epsilon = {shown} of {budget.epsilon} "
+            f"{before}this run would spend epsilon = {epsilon_up(total)} of "
+            f"{budget.epsilon} "
             f"at delta = {budget.delta}, which pays for {most} steps of as many "
             f"chains: take no more steps, or a larger budget{again}"
         )

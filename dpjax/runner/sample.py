@@ -27,7 +27,7 @@ from dpjax.release.nominal import nominal_size
 from dpjax.runner.fit import fit, spending, too_little
 from dpjax.runner.results import Fit
 
-__all__ = ["checked_prior_draws", "sample"]
+__all__ = ["checked_prior_draws", "prior_draws", "sample"]
 
 NUM_PRIOR_DRAWS = 100
 """Draws from the prior, at whose mean the search begins."""
@@ -174,7 +174,7 @@ def checked_prior_draws(
         that of covariates does not. A fit takes it for the law of the data.
     """
     check_simulation(posterior, simulate_fn, prior_sample_fn)
-    of_prior = _prior_draws(prior_sample_fn)
+    of_prior = prior_draws(prior_sample_fn, NUM_PRIOR_DRAWS)
     # What the next check says must not depend on records that a function holds.
     check_functions(posterior, jax.tree.map(lambda leaf: leaf[:1], of_prior))
     _check_simulated_scores(posterior, simulate_fn, of_prior)
@@ -275,11 +275,11 @@ def _check_resolution(dim, num_records, noise_multiplier, budget) -> None:
         )
 
 
-def _prior_draws(prior_sample_fn: Callable[[jax.Array], Any]) -> Any:
-    """Public draws from the prior, leaves ``(NUM_PRIOR_DRAWS, ...)``."""
+def prior_draws(prior_sample_fn: Callable[[jax.Array], Any], count: int) -> Any:
+    """Public draws from the prior, leaves ``(count, ...)``."""
 
     def draws(seed):
-        keys = jax.random.split(jax.random.key(seed), NUM_PRIOR_DRAWS)
+        keys = jax.random.split(jax.random.key(seed), count)
         return jax.vmap(prior_sample_fn)(keys)
 
     return evaluated(draws, np.uint32(0))

@@ -59,10 +59,12 @@ def check() -> None:
 def deferred():
     """Let signals wait until the block has ended."""
     waiting = []
-    with _handled(lambda number, frame: waiting.append(number)):
-        yield
-    for number in waiting:
-        signal.raise_signal(number)
+    try:
+        with _handled(lambda number, frame: waiting.append(number)):
+            yield
+    finally:
+        for number in waiting:
+            signal.raise_signal(number)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ import math
 from typing import NamedTuple
 
 from dpjax import privacy
-from dpjax.privacy.shown import rounded_up
+from dpjax.privacy.shown import epsilon_up, rounded_up
 
 __all__ = ["PrivacyStatement", "listed", "spent"]
 
@@ -111,7 +111,7 @@ class PrivacyStatement(NamedTuple):
         if self.epsilon == math.inf:
             return "These draws are not private: they were made without a budget."
         odds = math.exp(min(self.epsilon, 500.0))
-        guess = (odds + self.delta) / (1 + odds)
+        guess = math.ceil(1000 * (odds + self.delta) / (1 + odds) - 1e-9) / 1000
         how, which = CHANGES[self.neighboring_relation]
         epsilon, delta = rounded_up(self.epsilon), rounded_up(self.delta, 3)
         factor = rounded_up(odds, 3) if odds < 1e4 else f"exp({epsilon})"
@@ -159,8 +159,7 @@ class PrivacyStatement(NamedTuple):
 
 def spent(epsilon: float, delta: float, neighboring_relation: str) -> str:
     """A cost as text: epsilon and delta, rounded up, and the relation in words."""
-    most = "more than 500" if epsilon == math.inf else rounded_up(epsilon)
-    relation = RELATIONS[neighboring_relation]
+    most, relation = epsilon_up(epsilon), RELATIONS[neighboring_relation]
     return f"epsilon = {most} at delta = {rounded_up(delta, 3)} ({relation})"
 
 

@@ -23,6 +23,18 @@ def target():
     return posterior(normal, dict(x=np.full(NUM_RECORDS, np.nan)), plate="data")
 
 
+@pytest.mark.parametrize("bound", [l2_clip_norm, lambda *a: clip_per_step(*a, [[1.0]])])
+def test_covariates_are_not_made_up(bound):
+    def regression(x, y):
+        mean = numpyro.sample("mean", dist.Normal(0, 10))
+        with numpyro.plate("data", x.shape[0]):
+            numpyro.sample("obs", dist.Normal(mean * x, 1), obs=y)
+
+    data = dict(x=np.ones(9), y=np.ones(9))
+    with pytest.raises(ValueError, match=r"does not generate \['x'\].*example="):
+        bound(posterior(regression, data, plate="data"), POSITION)
+
+
 # The .999 quantile of |normal| is 3.29. That of 20,000 has a standard error of 0.07.
 
 

@@ -246,9 +246,30 @@ def test_only_runs_that_are_alike_have_the_large_share(accept, sensitivity):
     for other in gaussian(50.0), [(replace(bits[0][0], sensitivity=0.01), 3)]:
         for runs in [bits, other], [bits, bits, other]:
             by_order = privacy.AdaptiveRule(rule.order, 0.0).delta(runs, 1.0)
-            # Less than 1 / (1 - share) times, as the numerical error is not shared out.
             ratio = rule.delta(runs, 1.0) / by_order
-            assert 0.7 < ratio * (1 - share) < 1 + 1e-9
+            assert ratio == pytest.approx(1 / (1 - share), rel=1e-9)
+
+
+def test_the_numerical_error_is_charged_to_the_share_of_delta_that_bears_it():
+    """A share of delta that all but releases that fail fill is not enough."""
+    bits = [(privacy.AcceptBit(acceptance.barker(0.1), 1e-6), 200_000)]
+    rule = privacy.AdaptiveRule.of(gaussian(50.0), TOTAL)
+    share, runs = rule.alike_share, [gaussian(50.0), bits]
+    failures = sum(count * event.failure_prob for run in runs for event, count in run)
+    assert failures > 1e-10
+    assert rule.delta(runs, 50.0) >= failures / (1 - share)
+
+
+def test_as_many_steps_are_paid_for_as_are_then_accepted():
+    """Also if the earlier runs together are of one kind, and not each of them."""
+    bits = [(privacy.AcceptBit(acceptance.penalty(2.0), 0.01), 50)]
+    rule = privacy.AdaptiveRule.of(bits, TOTAL)
+    runs = [bits, gaussian(50.0)]
+    most = rule.max_steps(bits, runs, TOTAL)
+    assert most > 0
+    for steps, fits in ((most, True), (most + 1, False)):
+        found = rule.delta([*runs, privacy.events.repeat(bits, steps)], TOTAL.epsilon)
+        assert (found < TOTAL.delta) == fits
 
 
 def test_metropolis_bits_add_their_total_variation():

@@ -189,6 +189,14 @@ def set_behind(path):
         file.write(json.dumps(ledger._entry(lines)).encode())
 
 
+def test_a_file_that_was_not_written_whole_is_removed(tmp_path):
+    """A checkpoint holds the randomness of its run."""
+    with pytest.raises(OSError), ledger.replacing(tmp_path / "file") as file:
+        file.write(b"secret")
+        raise OSError
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("state", ["new", "settled", "head behind"])
 def test_a_crash_leaves_a_ledger_that_works(path, monkeypatch, state):
     """Killed before any call that changes the disk: nothing paid is lost."""

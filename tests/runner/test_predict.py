@@ -135,6 +135,8 @@ def test_what_cannot_be_predicted_is_refused(posterior):
         RUN.predict(posterior, {"x": np.ones(2)}, num_records=3)
     with pytest.raises(ValueError, match="num_draws must be 1 to 80, got 81"):
         RUN.predict(posterior, {"x": np.ones(2)}, num_draws=81)
+    with pytest.raises(ValueError, match="a function predicts as many records"):
+        RUN.predict(model, {"x": np.ones(2), "offset": 5.0}, num_records=3)
     with pytest.raises(ValueError, match="draws no observation"):
         RUN.predict(by_factor, {"x": np.ones(2), "y": np.ones(2)})
     with pytest.raises(ValueError, match="have no names"):

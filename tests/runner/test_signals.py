@@ -24,6 +24,12 @@ def test_a_deferred_signal_waits(number):
     assert done == ["block"] and stopped.value.args == (number,)
 
 
+def test_a_deferred_signal_comes_also_if_the_block_fails():
+    with pytest.raises(signals.Stopped), signals.raised(), signals.deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError
+
+
 def test_a_signal_whose_exception_was_dropped_is_found_again():
     with pytest.raises(signals.Stopped), signals.raised():
         try:

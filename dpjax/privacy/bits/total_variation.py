@@ -42,22 +42,28 @@ def variation(event: Event) -> float | None:
 
     Returns
     -------
-    A number in [0, 1] that includes the failure probability of the bit, or None. A
-    fixed batch of B of n records has B/n of the total variation of its event, because a
-    record that the batch leaves out changes nothing.
+    A number in [0, 1] that includes the failure probability of the bit, or None. If no
+    release fails, a fixed batch of B of n records has B/n of the total variation of its
+    event, because a record that the batch leaves out changes nothing.
     """
+    ideal = _ideal(event)
+    return None if ideal is None else min(1.0, ideal + event.failure_prob)
+
+
+def _ideal(event: Event) -> float | None:
+    """As `variation`, of a bit that never fails."""
     match event:
         case FixedBatch():
-            whole = variation(event.event)
+            whole = _ideal(event.event)
             share = event.batch_size / event.num_records
             return None if whole is None else share * whole
         case AcceptBit() if event.acceptance.family == "metropolis":
-            ideal = -math.expm1(-event.sensitivity)
+            found = -math.expm1(-event.sensitivity)
         case PoissonAcceptBit() if event.acceptance.family != "barker":
-            ideal = -math.expm1(-event.bound) - math.expm1(-largest_fall(event))
+            found = -math.expm1(-event.bound) - math.expm1(-largest_fall(event))
         case _:
             return None
-    return min(1.0, event.acceptance.laziness * ideal + event.failure_prob)
+    return min(1.0, event.acceptance.laziness * found)
 
 
 def compose(events: Iterable[tuple[Event, int]]) -> float:

@@ -11,6 +11,8 @@ from dp_accounting import GaussianDpEvent
 from dp_accounting.rdp import RdpAccountant, rdp_privacy_accountant
 from scipy import optimize, special
 
+from dpjax.privacy.validate import MAX_EPSILON
+
 __all__ = [
     "ORDERS",
     "find_root",
@@ -139,16 +141,15 @@ def invert_delta(profile: Callable[[float], float], delta: float) -> float:
     """Smallest epsilon >= 0 with profile(epsilon) <= delta, for a falling `profile`.
 
     It is found by bisection and rounded up, by 1e-13 of itself at most. The result is
-    infinite if an epsilon of 262.144, the last power of two times 1e-3 below 500, is
-    not enough.
+    infinite if an epsilon of 500 is not enough.
     """
     if profile(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1e-3
     while profile(high) > delta:
-        low, high = high, 2 * high
-        if high > 500:
+        if high == MAX_EPSILON:
             return math.inf
+        low, high = high, min(2 * high, MAX_EPSILON)
     while high - low > 1e-13 * high:
         middle = (low + high) / 2
         if not low < middle < high:
