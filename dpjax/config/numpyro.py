@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import jax
 import numpy as np
@@ -297,13 +299,27 @@ def _function(text, folder: Path, where: str) -> Callable:
             f'{where} must be "file.py:function" with a file beside the configuration, '
             f"got {text!r}"
         )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    loader, module = spec.loader, importlib.util.module_from_spec(spec)
-    files.readable(path, lambda: loader.exec_module(module))
+    module = _module(path.resolve(), path.stat().st_mtime_ns)
     if not callable(getattr(module, name, None)):
         raise ConfigError(f"{where}: {path} has no function {name!r}")
     return getattr(module, name)
+
+
+@functools.cache
+def _module(path: Path, modified: int) -> ModuleType:
+    """The module of a file that was last modified then; the file is executed once."""
+    name = f"{path.stem}_of_dpjax_{len(sys.modules)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    loader, module = spec.loader, importlib.util.module_from_spec(spec)
+    # Classes look their module up here, as those of `dataclasses` do.
+    sys.modules[name] = module
+    try:
+        files.readable(path, lambda: loader.exec_module(module))
+    except RuntimeError as error:
+        del sys.modules[name]
+        raise ConfigError(f"{error}; `python {path}` shows it") from error
+    return module
 
 
 def _array(value):

@@ -135,8 +135,9 @@ def sample(
     nominal_num_records
         As in `dpjax.sgld`. A walk refuses it.
     ledger, checkpoint, verbose, unsafe_key
-        As in `dpjax.run`. A walk keeps two files, whose names begin with that of
-        `checkpoint`.
+        As in `dpjax.run`. The checkpoint of a walk is two files, and without a `ledger`
+        it has a ledger of its own, of which later walks with this checkpoint hear. The
+        names of all of these files begin with that of `checkpoint`.
 
     Returns
     -------

@@ -122,6 +122,11 @@ class PrivacyStatement(NamedTuple):
                 f"({rounded_up(self.epsilon_of_ledger)}, {delta}) differentially "
                 "private."
             )
+        if self.randomness != self._field_defaults["randomness"]:
+            together += (
+                " Nothing of this holds towards somebody who knows the key that the "
+                "randomness came from."
+            )
         return (
             f"What this run released is ({epsilon}, {delta}) differentially private: "
             f"the chances of all of it change by a factor of at most {factor}, but for "

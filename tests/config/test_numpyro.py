@@ -133,6 +133,22 @@ def test_jobs_on_one_file_share_a_ledger(folder, capsys):
     assert "nothing is released: there is no folder" in said and "ledger=" in said
 
 
+def test_the_file_of_a_model_is_a_module_that_is_executed_once(folder):
+    path, job = folder / "model.py", folder / "job.toml"
+    own = "from __future__ import annotations\nimport dataclasses\n"
+    own += "@dataclasses.dataclass\nclass Size:\n    x: int\n"
+    count = f"with open({str(folder / 'count')!r}, 'a') as file: file.write('1')\n"
+    path.write_text(own + count + path.read_text())
+    source = TOML[TOML.index("file =") : TOML.index("[privacy]")]
+    functions = 'function = "model.py:records"\nexample = "model.py:example"\n'
+    job.write_text(TOML.replace(source, functions))
+    config.load(job)
+    assert (folder / "count").read_text() == "1"
+    path.write_text("def model(:\n")
+    with pytest.raises(ValueError, match=f"SyntaxError.*`python {path.resolve()}`"):
+        config.load(job)
+
+
 def test_functions_stand_in_for_a_file(folder):
     source = TOML[TOML.index("file =") : TOML.index("[privacy]")]
     functions = 'function = "model.py:records"\nexample = "model.py:example"\n'

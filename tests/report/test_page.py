@@ -10,6 +10,7 @@ from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.score_draws import Known
 from dpjax.report.pictures import pictures
 from dpjax.runner.results import Fit, Run
+from dpjax.runner.run import SEEDED
 from dpjax.runner.statement import PrivacyStatement
 
 STATEMENT = PrivacyStatement(1.5, 1e-6, 0.5, "REPLACE_ONE", 2, 50, "bits", "rdp")
@@ -78,6 +79,9 @@ def test_the_statement_in_words_is_that_of_its_numbers():
     assert "added or removed" in relation.in_words()
     assert "not private" in PrivacyStatement.none(2, 50).in_words()
     assert "together" not in STATEMENT.in_words()
+    assert "the key" not in STATEMENT.in_words()
+    seeded = STATEMENT._replace(randomness=SEEDED).in_words()
+    assert "towards somebody who knows the key" in seeded
     assert "together" not in STATEMENT._replace(epsilon_of_ledger=1.5).in_words()
     together = STATEMENT._replace(epsilon_of_ledger=2.0).in_words()
     assert "ledger are together (2, 1e-06) differentially private" in together
