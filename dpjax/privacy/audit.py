@@ -189,9 +189,11 @@ def _tests(counts, other_counts, significance):
     significance = check_real("significance", significance, low=1e-15, high=0.5)
     counts, other_counts = _check(counts), _check(other_counts)
     thresholds = np.arange(1, max(counts.max(), other_counts.max()) + 1)
-    # Each threshold has two bounds on each of two probabilities.
-    share = significance / (4 * max(1, thresholds.size))
-    p, q = (_interval(found, thresholds, share) for found in (counts, other_counts))
+    # Each threshold has two bounds on each of two probabilities. How many thresholds
+    # there are depends on the counts, so the share of threshold k is that of k in the
+    # sum of 1 / (k (k + 1)) over all k, which is one.
+    shares = significance / (4 * thresholds * (thresholds + 1))
+    p, q = (_interval(found, thresholds, shares) for found in (counts, other_counts))
     least = [p[0], 1 - p[1], q[0], 1 - q[1]]
     most = [q[1], 1 - q[0], p[1], 1 - p[0]]
     return np.concatenate(least), np.concatenate(most)
@@ -206,13 +208,14 @@ def _check(counts) -> np.ndarray:
     return counts
 
 
-def _interval(counts, thresholds, share: float):
+def _interval(counts, thresholds, shares):
     """Bound the probability that a count is at least each threshold, from both sides.
 
-    The bounds are those of Clopper and Pearson, each wrong with probability `share`.
+    The bounds are those of Clopper and Pearson. Each is wrong with the probability in
+    `shares` for its threshold.
     """
     size = counts.size
     hits = size - np.searchsorted(np.sort(counts), thresholds)
-    low = stats.beta.ppf(share, hits, size - hits + 1)
-    high = stats.beta.isf(share, hits + 1, size - hits)
+    low = stats.beta.ppf(shares, hits, size - hits + 1)
+    high = stats.beta.isf(shares, hits + 1, size - hits)
     return np.where(hits == 0, 0.0, low), np.where(hits == size, 1.0, high)
