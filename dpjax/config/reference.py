@@ -27,6 +27,11 @@ A job is a TOML file, which `dpjax run FILE.toml` and `dpjax plan FILE.toml` rea
 An unknown key is an error, and so is a value of another kind than the one below. Files
 that a configuration names lie beside it. This page is printed by
 `python -m dpjax.config.reference`.
+
+`configs/numpyro/own_csv.toml` and `configs/numpyro/own_formula.toml` are whole jobs on
+a table of your own, to copy. Such a job has the tables `[model]`, `[data]`, `[privacy]`
+and `[run]`, which may be empty but must be there. Sections on `[algorithm]` and
+`[adaptation]` are for chains.
 """
 
 
