@@ -33,7 +33,7 @@ MAX_NUMBERS = 2**31
 """Most numbers in memory while draws are made: each draw needs a d x d matrix."""
 
 NUM_MULTIPLIERS = 2**14
-"""Noise multipliers that are tried if a part is spent: they grow by .1 %."""
+"""Noise multipliers that are tried if a part is spent: they grow by .08 %."""
 
 
 @in_full_precision
