@@ -290,8 +290,8 @@ def _again(options, out: Path) -> str:
 def _left(out: Path, again: str, started: float) -> str:
     """The message on what a run leaves behind that `started` then and was stopped.
 
-    A charged run has a checkpoint until its end, when its report has been written. So a
-    folder without a checkpoint and a new report belongs to a run that was not charged.
+    A charged run has a checkpoint until its report has been written. So a run was not
+    charged if the folder has neither a checkpoint nor a report of its time.
     """
     if not any(out.glob("checkpoint.npz*")):
         report_file = out / "report.html"
@@ -344,7 +344,7 @@ def write_plan(
     if ledger is not None and Path(ledger).exists():
         print(
             "all of this is for the first run on these records; what earlier ones "
-            f"spent: dpjax ledger show {shlex.quote(str(ledger))}"
+            f"spent: {ledgers.listing(ledger, job.budget.delta)}"
         )
     if out is not None:
         folder = Path(out)

@@ -760,3 +760,16 @@ def test_warnings_name_no_line_of_the_command(toml, tmp_path):
     assert found.returncode == 1
     assert re.search("^dpjax: delta = 0.001 is not", found.stderr, re.M), found.stderr
     assert "Traceback" not in found.stderr
+
+
+def test_a_stopped_run_says_whether_it_was_charged(tmp_path):
+    """A report of an earlier run in the folder says nothing of this one."""
+    for name, started, said in (
+        (None, 0.0, "nothing was charged"),
+        ("report.html", 0.0, "is complete and was charged"),
+        ("report.html", time.time() + 60, "nothing was charged"),
+        ("checkpoint.npz", 0.0, "the charge stays in the ledger"),
+    ):
+        if name is not None:
+            (tmp_path / name).touch()
+        assert said in cli._left(tmp_path, "dpjax run job.toml", started)

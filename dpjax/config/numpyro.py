@@ -188,8 +188,10 @@ def _of_function(model, source, folder: Path):
 
     known = keys()
     check_keys(model, "[model]", known)
-    function = _function(model["numpyro"], folder, "[model] numpyro")
-    read_records, outline, example = _source(source, folder)
+    # Executed once for a job, and anew for the next one, also in the same process.
+    module_fn = functools.cache(_module)
+    function = _function(model["numpyro"], folder, "[model] numpyro", module_fn)
+    read_records, outline, example = _source(source, folder, module_fn)
     if COMPLETE in outline:
         function = complete_cases(function, model["plate"])
     made_up = posterior(
@@ -200,7 +202,7 @@ def _of_function(model, source, folder: Path):
         tempering=model.get("tempering", known["tempering"].default),
         example=example,
         **{
-            name: _function(model[name], folder, f"[model] {name}")
+            name: _function(model[name], folder, f"[model] {name}", module_fn)
             for name in MAKERS
             if name in model
         },
@@ -231,7 +233,7 @@ def _schema(source, folder: Path) -> Schema:
     return Schema(folder / schema if isinstance(schema, str) else schema)
 
 
-def _source(source, folder: Path):
+def _source(source, folder: Path, module_fn: Callable):
     """The records that ``[data]`` describes, before they are read.
 
     Returns
@@ -255,8 +257,8 @@ def _source(source, folder: Path):
             _outline(example, num_records),
             example,
         )
-    load = _function(source["function"], folder, "[data] function")
-    made_up = _function(source["example"], folder, "[data] example")
+    load = _function(source["function"], folder, "[data] function", module_fn)
+    made_up = _function(source["example"], folder, "[data] example", module_fn)
     example = files.readable(
         "[data] example", lambda: {k: np.asarray(v)[:] for k, v in made_up().items()}
     )
@@ -284,8 +286,8 @@ def _outline(example: dict, num_records: int) -> dict:
     }
 
 
-def _function(text, folder: Path, where: str) -> Callable:
-    """The function that ``"file.py:name"`` names; the file in `folder` is executed.
+def _function(text, folder: Path, where: str, module_fn: Callable) -> Callable:
+    """The function that ``"file.py:name"`` names, of the file's ``module_fn(path)``.
 
     Raises
     ------
@@ -299,20 +301,20 @@ def _function(text, folder: Path, where: str) -> Callable:
             f'{where} must be "file.py:function" with a file beside the configuration, '
             f"got {text!r}"
         )
-    module = _module(path.resolve(), path.stat().st_mtime_ns)
+    module = module_fn(path.resolve())
     if not callable(getattr(module, name, None)):
         raise ConfigError(f"{where}: {path} has no function {name!r}")
     return getattr(module, name)
 
 
-@functools.cache
-def _module(path: Path, modified: int) -> ModuleType:
-    """The module of a file that was last modified then; the file is executed once."""
-    name = f"{path.stem}_of_dpjax_{len(sys.modules)}"
+def _module(path: Path) -> ModuleType:
+    """The module that the file at `path` makes when it is executed."""
+    name = f"{path.stem}_{hash(path):x}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     loader, module = spec.loader, importlib.util.module_from_spec(spec)
-    # Classes look their module up here, as those of `dataclasses` do.
+    # Classes look their module up here, as those of `dataclasses` do. The name is that
+    # of the path alone, so that a file executed again takes the place of the first.
     sys.modules[name] = module
     try:
         files.readable(path, lambda: loader.exec_module(module))

@@ -127,7 +127,7 @@ class Known(NamedTuple):
     def where_noise(self) -> str:
         """The largest share of noise and its component, as text in brackets.
 
-        It is empty if the mean share `noise` is as large in per cent.
+        It is empty if that share, in whole per cents, is that of all components.
         """
         return _where(self.most_noise, self.noise, self.noisiest)
 
@@ -379,8 +379,9 @@ def _known(
     covariance, of_slope = whole[asked], of_slope[asked]
     error = (moves @ np.swapaxes(moves, 1, 2)).mean(0) + of_slope
     stretch = np.asarray(released.stretch, np.float64)
-    laws_of_y = np.stack([exact, whole, np.linalg.inv(prior.precision)])
-    exact, whole, vague = np.einsum("ij,kjl,il->ki", stretch, laws_of_y, stretch)
+    covariances = np.stack([exact, whole, np.linalg.inv(prior.precision)])
+    # Of each latent: without noise, as drawn, and in the prior.
+    exact, whole, vague = np.einsum("ij,kjl,il->ki", stretch, covariances, stretch)
     of_noise, of_prior = 1 - exact / whole, exact / whole * exact / vague
     known = known_of(
         evidence,

@@ -422,7 +422,9 @@ def _parsed(name: str, text: str) -> tuple[type, list[np.ndarray]]:
         if match is None or not isinstance(kind, type):
             raise ValueError
         numbers = [np.asarray(float(number)) for number in match[2].split(",")]
-        law: Any = kind(*numbers)
+        law = kind(*numbers)
+        if not isinstance(law, dist.Distribution):
+            raise ValueError
         is_positive = law.support is constraints.positive and name != INTERCEPT
         if not (law.support is constraints.real or is_positive):
             raise ValueError

@@ -46,7 +46,12 @@ from typing import NamedTuple
 from dpjax.privacy import composition
 from dpjax.privacy.bits import total_variation
 from dpjax.privacy.events import Event, check_events, repeat
-from dpjax.privacy.validate import check_delta, check_epsilon, check_real
+from dpjax.privacy.validate import (
+    MAX_EPSILON,
+    check_delta,
+    check_epsilon,
+    check_real,
+)
 
 __all__ = [
     "NumericalError",
@@ -120,7 +125,7 @@ def delta(events, epsilon: float, method: str = "best") -> float:
     ValueError
         If an argument is invalid or the method does not apply to the events.
     """
-    epsilon = check_real("epsilon", epsilon, low=0.0, high=500.0)
+    epsilon = check_real("epsilon", epsilon, low=0.0, high=MAX_EPSILON)
     return least_delta(check_events(events), epsilon, method, composition.METHODS)
 
 

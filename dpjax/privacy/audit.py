@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 from scipy import stats
 
-from dpjax.privacy.validate import check_count, check_real
+from dpjax.privacy.validate import MAX_EPSILON, check_count, check_real
 
 __all__ = ["accept_counts", "delta_lower_bound", "epsilon_lower_bound", "scores"]
 
@@ -171,7 +171,7 @@ def delta_lower_bound(
     ValueError
         If an argument is invalid.
     """
-    epsilon = check_real("epsilon", epsilon, low=0.0, high=500.0)
+    epsilon = check_real("epsilon", epsilon, low=0.0, high=MAX_EPSILON)
     least, most = _tests(counts, other_counts, significance)
     return float(np.max(least - np.exp(epsilon) * most, initial=0.0))
 

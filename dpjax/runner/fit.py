@@ -264,8 +264,8 @@ def least_noise(
                 f"earlier runs in {ledger} leave too little of epsilon = "
                 f"{budget.epsilon:g} at delta = {budget.delta:g} for a fit. The budget "
                 "is that of all runs on these records together: raise it, if that can "
-                f"be answered for. `dpjax ledger show {ledger} --delta "
-                f"{budget.delta:g}` lists what was spent"
+                f"be answered for. `{ledgers.listing(ledger, budget.delta)}` lists "
+                "what was spent"
             )
         return noise_multipliers[index]
     least = privacy.epsilon(cost(most), budget.delta)

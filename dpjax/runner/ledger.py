@@ -34,6 +34,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -156,6 +157,11 @@ def beside(data_file) -> Path:
     It lies in the folder of the file itself, also if `data_file` is a link to it.
     """
     return Path(os.path.realpath(data_file) + BESIDE)
+
+
+def listing(path, delta: float) -> str:
+    """The command that lists what was spent in a ledger, at the delta of a budget."""
+    return f"dpjax ledger show {shlex.quote(str(path))} --delta {delta:g}"
 
 
 def check_writable(path) -> None:

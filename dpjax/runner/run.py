@@ -556,7 +556,8 @@ def affordable(cost_fn, num_chains: int, budget, ledger) -> int:
         before = again = ""
         if spent.runs:
             before = f" beside what earlier runs in {ledger} spent"
-            again = _listing(ledger, budget)
+            listing = ledgers.listing(ledger, budget.delta)
+            again = f"; `{listing}` lists what was spent"
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon} at delta = {budget.delta} does not pay for "
             f"one more step of {num_chains} chains{before}: lower the clip bound or "
@@ -564,11 +565,6 @@ def affordable(cost_fn, num_chains: int, budget, ledger) -> int:
             f"what several budgets pay for{again}"
         )
     return num_steps
-
-
-def _listing(ledger, budget) -> str:
-    command = f"dpjax ledger show {ledger} --delta {budget.delta:g}"
-    return f"; `{command}` lists what was spent"
 
 
 def _max_steps(cost_fn, budget, spent: ledgers.Spent) -> int:
@@ -674,13 +670,13 @@ def approve(
         before = again = ""
         if spent.runs:
             before = f"earlier runs in {ledger} and "
-            again = _listing(ledger, budget)
+            listing = ledgers.listing(ledger, budget.delta)
+            again = f"; `{listing}` lists what was spent"
         most = _max_steps(cost_fn, budget, spent)
         raise privacy.BudgetError(
             f"{before}this run would spend epsilon = {epsilon_up(total)} of "
-            f"{budget.epsilon} "
-            f"at delta = {budget.delta}, which pays for {most} steps of as many "
-            f"chains: take no more steps, or a larger budget{again}"
+            f"{budget.epsilon} at delta = {budget.delta}, which pays for {most} steps "
+            f"of as many chains: take no more steps, or a larger budget{again}"
         )
 
 

@@ -1,6 +1,7 @@
 """Budgets up to epsilon 100 are accounted for, for every kernel."""
 
 import functools
+import math
 
 import jax.numpy as jnp
 import optax
@@ -11,6 +12,7 @@ from dpjax import privacy
 from dpjax.ep import Full, dp_em, dp_sep, sites
 from dpjax.posterior import Posterior
 from dpjax.privacy import accountant
+from dpjax.privacy.gaussian import conversions
 from dpjax.random import batches
 from dpjax.vi.guides import MeanField
 from tests.tiers import tiered
@@ -147,3 +149,13 @@ def test_one_release_may_spend_all_of_a_large_budget():
             bracket=(0.01, 10.0),
         )
         assert 0.05 < multiplier < 1.0
+
+
+@pytest.mark.parametrize("true", [300.0, 500.0])
+def test_an_epsilon_is_found_up_to_the_largest_of_a_budget(true):
+    least = conversions.invert_delta(lambda epsilon: float(epsilon < true), 0.5)
+    assert true <= least <= true * (1 + 1e-12)
+
+
+def test_an_epsilon_beyond_that_is_infinite():
+    assert conversions.invert_delta(lambda epsilon: 1.0, 0.5) == math.inf
