@@ -19,7 +19,6 @@ import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
-from jax.extend.core import jaxpr_as_fun
 from numpyro.infer import mcmc
 from numpyro.util import is_prng_key
 
@@ -30,6 +29,7 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
 from dpjax.privacy.events import repeat
 from dpjax.privacy.validate import check_count
+from dpjax.release.traced import function_of
 from dpjax.runner.check import check_arguments, check_start, made
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.program import arrays_of, check_algorithm
@@ -383,14 +383,7 @@ class MCMCKernel(mcmc.MCMCKernel):
 
 def _frozen(function: Callable, *arguments) -> Callable:
     """`function` as it is now, for arguments of the shapes of these."""
-    program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    result = jax.tree.structure(shapes)
-
-    def evaluate(*arguments):
-        leaves = jaxpr_as_fun(program)(*jax.tree.leaves(arguments))
-        return jax.tree.unflatten(result, leaves)
-
-    return evaluate
+    return function_of(*jax.make_jaxpr(function, return_shape=True)(*arguments))
 
 
 def _choose(is_void, num_paid, mixed, number, num_prepaid, rng_key):

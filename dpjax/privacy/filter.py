@@ -70,7 +70,7 @@ from dpjax.privacy.validate import (
     check_real,
 )
 
-__all__ = ["AdaptiveRule", "RdpFilter"]
+__all__ = ["NOISE_MULTIPLIERS", "AdaptiveRule", "RdpFilter"]
 
 
 ALIKE_SHARE = 0.9
@@ -80,9 +80,12 @@ MIN_GAIN = 0.03
 """A rule keeps that share of delta only if it then allows more events of the first kind
 than a Renyi filter, by more than this relative amount."""
 
-NOISE_MULTIPLIERS = [0.01 * 1.01**power for power in range(2000)]
-"""The noise multipliers among which `AdaptiveRule.least_noise` finds its answer. A
-release with the largest, 4e6, says nothing."""
+NOISE_MULTIPLIERS = 1e-2, 2.0**11
+"""Between these lies a noise multiplier that spends a budget. A release with the
+largest says next to nothing."""
+
+NUM_MULTIPLIERS = 2**14
+"""Noise multipliers that `AdaptiveRule.least_noise` tries: they grow by .08 %."""
 
 
 @dataclass(frozen=True)
@@ -227,28 +230,31 @@ class AdaptiveRule:
 
         return accountant.largest(fits)
 
-    def least_noise(self, runs, budget: Budget) -> float:
-        """Least noise multiplier of one more Gaussian release that the budget pays for.
-
-        This number says how much of the budget is left.
+    def least_noise(self, runs, budget: Budget, run_fn: Callable | None = None):
+        """Least noise multiplier of one more run that the budget pays for.
 
         Parameters
         ----------
         runs, budget
             As in `max_steps`.
+        run_fn
+            ``noise multiplier -> list of (event, count)``. By default the run is one
+            Gaussian release, whose noise multiplier says how much of the budget is
+            left.
 
         Returns
         -------
-        The least of `NOISE_MULTIPLIERS` that fits. They begin at 0.01 and are 1 %
-        apart. It is infinite if nothing is left.
+        float
+            It is infinite if not even the largest of `NOISE_MULTIPLIERS` is enough.
         """
+        run_fn = run_fn or (lambda multiplier: [(GaussianRelease(multiplier), 1)])
 
         def fits(noise_multiplier: float) -> bool:
-            more = [(GaussianRelease(noise_multiplier), 1)]
-            return self.delta([*runs, more], budget.epsilon) < budget.delta
+            found = self.epsilon([*runs, run_fn(noise_multiplier)], budget.delta)
+            return found <= budget.epsilon
 
-        index = bisect_left(NOISE_MULTIPLIERS, True, key=fits)
-        return NOISE_MULTIPLIERS[index] if index < len(NOISE_MULTIPLIERS) else math.inf
+        tried = np.geomspace(*NOISE_MULTIPLIERS, NUM_MULTIPLIERS).tolist()
+        return [*tried, math.inf][bisect_left(tried, True, key=fits)]
 
     def _method_if_alike(self, runs) -> str | None:
         """Name of the accountant's method for runs that are alike; None for others."""

@@ -26,11 +26,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.extend.core import Primitive
 from jax.interpreters import batching
 
 from dpjax.release.sealed import alone
-from dpjax.release.traced import equations
+from dpjax.release.traced import equations, function_of
 
 __all__ = ["program_of", "why_not"]
 
@@ -78,12 +78,7 @@ def program_of(function: Callable, kind: str, *arguments) -> tuple[Callable, Any
                 f"{name!r} of a library, in which one record could change what "
                 "others add: take it out of the model"
             )
-    run, structure = jaxpr_as_fun(program), jax.tree.structure(shapes)
-
-    def evaluate(*arguments):
-        return jax.tree.unflatten(structure, run(*jax.tree.leaves(arguments)))
-
-    return evaluate, shapes
+    return function_of(program, shapes), shapes
 
 
 @functools.cache

@@ -1,12 +1,12 @@
 """What JAX's traced programs hold, in all versions of JAX that dpjax takes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 
-__all__ = ["equations", "parts", "scan_sizes"]
+__all__ = ["equations", "function_of", "parts", "scan_sizes"]
 
 PROGRAMS = (ClosedJaxpr, Jaxpr)
 
@@ -25,6 +25,26 @@ def parts(eqn) -> list[ClosedJaxpr | Jaxpr]:
         eqn.params, is_leaf=lambda value: isinstance(value, PROGRAMS)
     )
     return [value for value in found if isinstance(value, PROGRAMS)]
+
+
+def function_of(program: ClosedJaxpr, result) -> Callable:
+    """The function that was traced, as it was then.
+
+    It reads no variable that the traced function read, which may since have changed.
+
+    Parameters
+    ----------
+    program
+        The traced program.
+    result
+        A pytree with the structure of what the function returns.
+    """
+    evaluate, structure = jaxpr_as_fun(program), jax.tree.structure(result)
+
+    def function(*arguments):
+        return jax.tree.unflatten(structure, evaluate(*jax.tree.leaves(arguments)))
+
+    return function
 
 
 def scan_sizes(params: Mapping[str, Any]) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Fits: one step that spends a budget, then as many draws as wanted, at no cost."""
 
-import bisect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from dpjax import caller, privacy
 from dpjax.algorithm import Algorithm, in_full_precision
 from dpjax.posterior import Posterior
+from dpjax.privacy.filter import NOISE_MULTIPLIERS
 from dpjax.privacy.shown import shown
 from dpjax.privacy.validate import check_count
 from dpjax.release.k_norm_sum import KNormSum
@@ -26,14 +27,8 @@ from dpjax.runner.run import run
 
 __all__ = ["fit", "least_noise", "spending", "too_little"]
 
-NOISE_MULTIPLIERS = 1e-2, 2.0**11
-"""Between these lies the noise multiplier that spends a budget."""
-
 MAX_NUMBERS = 2**31
 """Most numbers in memory while draws are made: each draw needs a d x d matrix."""
-
-NUM_MULTIPLIERS = 2**14
-"""Noise multipliers that are tried if a part is spent: they grow by .08 %."""
 
 
 @in_full_precision
@@ -247,19 +242,11 @@ def least_noise(
         algorithm = algorithm_fn(posterior, noise_multiplier=noise_multiplier)
         return algorithm.privacy(1, budget.neighboring_relation)
 
-    most = NOISE_MULTIPLIERS[1]
     spent = spent_before(budget, ledger, checkpoint)
     if spent is not None:
-        rule, runs = spent.rule, spent.runs
-        assert rule is not None
-
-        def fits(noise_multiplier):
-            all_runs = [*runs, cost(noise_multiplier)]
-            return rule.epsilon(all_runs, budget.delta) <= budget.epsilon
-
-        noise_multipliers = np.geomspace(*NOISE_MULTIPLIERS, NUM_MULTIPLIERS).tolist()
-        index = bisect.bisect_left(noise_multipliers, True, key=fits)
-        if index == NUM_MULTIPLIERS:
+        assert spent.rule is not None
+        least = spent.rule.least_noise(spent.runs, budget, cost)
+        if least == math.inf:
             raise privacy.BudgetError(
                 f"earlier runs in {ledger} leave too little of epsilon = "
                 f"{budget.epsilon:g} at delta = {budget.delta:g} for a fit. The budget "
@@ -267,12 +254,12 @@ def least_noise(
                 f"be answered for. `{ledgers.listing(ledger, budget.delta)}` lists "
                 "what was spent"
             )
-        return noise_multipliers[index]
-    least = privacy.epsilon(cost(most), budget.delta)
-    if least > budget.epsilon:
+        return least
+    needed = privacy.epsilon(cost(NOISE_MULTIPLIERS[1]), budget.delta)
+    if needed > budget.epsilon:
         raise privacy.BudgetError(
             f"epsilon = {budget.epsilon:g} at delta = {budget.delta:g} is too small "
-            f"for a fit of this posterior, which takes epsilon = {shown(least)} or "
+            f"for a fit of this posterior, which takes epsilon = {shown(needed)} or "
             "more: its releases would be noise alone. Raise the budget; "
             "dpjax.plan_sample or dpjax.numpyro.plan says what several would give"
         )

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr
 from jax.sharding import Mesh
 
 from dpjax import compiled
@@ -30,6 +30,7 @@ from dpjax.release import on_disk, taint
 from dpjax.release.exact_sums import CHAIN_AXIS
 from dpjax.release.sealed import sealing
 from dpjax.release.self_test import check_arithmetic
+from dpjax.release.traced import function_of
 from dpjax.runner.check import check_loop, check_start, made, refused_arrays
 
 __all__ = [
@@ -291,12 +292,8 @@ def trace(
     def advance(chains, words, active):
         return program()(arrays, data, _beside(data, chains), words, active)
 
-    run_traced, result = jaxpr_as_fun(traced.jaxpr), jax.tree.structure(traced.out_info)
-
-    def evaluate(*arguments):
-        leaves = jax.tree.leaves((arrays, data, *arguments))
-        return jax.tree.unflatten(result, run_traced(*leaves))
-
+    replay = function_of(traced.jaxpr, traced.out_info)
+    evaluate = functools.partial(replay, arrays, data)
     on_one = traced
     if mesh is not None:
         # On a mesh, JAX adds operations that move arrays between devices. The identity

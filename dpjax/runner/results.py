@@ -110,7 +110,8 @@ class Run:
 
         Acceptance rates, or else infos, are its `sample_stats`. The configuration and
         versions are in the attributes as well, as JSON. A slash in the name of a site,
-        which netCDF does not allow, is a dot.
+        which netCDF does not allow, is a dot. Beside a site ``a.b``, the site ``a/b``
+        is ``a.b_``.
 
         Parameters
         ----------
@@ -135,7 +136,7 @@ class Run:
             coords["component"] = self.component_names
             dims["position"] = ["component"]
         return arviz.from_dict(
-            posterior={_stored(name): leaf for name, leaf in sites.items()},
+            posterior={stored: sites[name] for name, stored in _stored(sites).items()},
             posterior_attrs=self.statement._asdict(),
             sample_stats=infos or None,
             constant_data=released or None,
@@ -394,6 +395,7 @@ def load(path) -> Run:
         if name in attributes
     }
     draws, names = arrays("posterior"), json.loads(attributes["sites"])
+    positions = {name: draws[key] for name, key in _stored(names or []).items()}
     given: dict[str, Any] = {}
     if "component" in found.posterior.coords:
         given["component_names"] = found.posterior["component"].to_numpy().tolist()
@@ -403,7 +405,7 @@ def load(path) -> Run:
         for name in ("released", "known"):
             given[name] = decoded(name, "constant_data")
     return kind(
-        draws["position"] if names is None else {k: draws[_stored(k)] for k in names},
+        draws["position"] if names is None else positions,
         arrays("sample_stats").get("acceptance_rate"),
         PrivacyStatement(**statement),
         decoded("infos", "sample_stats"),
@@ -444,13 +446,23 @@ def _encoded(value, name: str, arrays: dict):
         }
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    arrays[_stored(name)] = np.asarray(value)
-    return {"array": _stored(name), "shape": np.shape(value)}
+    stored = _stored([name], arrays)[name]
+    arrays[stored] = np.asarray(value)
+    return {"array": stored, "shape": np.shape(value)}
 
 
-def _stored(name: str) -> str:
-    """As a variable of a netCDF file is named."""
-    return name.replace("/", ".")
+def _stored(names, taken=()) -> dict[str, str]:
+    """How the variables of these names are named in a netCDF file that has `taken`.
+
+    A slash, which netCDF does not allow, is a dot. Names without one come first.
+    """
+    stored: dict[str, str] = {}
+    for name in sorted(names, key=lambda name: "/" in name):
+        free = name.replace("/", ".")
+        while free in taken or free in stored.values():
+            free += "_"
+        stored[name] = free
+    return {name: stored[name] for name in names}
 
 
 def _decoded(value, arrays: Mapping):

@@ -89,6 +89,18 @@ def test_names_are_kept_whatever_the_positions_are(tmp_path):
         assert isinstance(found.positions, dict)
 
 
+def test_sites_that_differ_by_a_slash_are_kept_apart(tmp_path):
+    """In positions and in infos, whichever comes first."""
+    one, other = RNG.normal(size=(2, 2, 50))
+    for sites in ({"a/b": one, "a.b": other}, {"a.b": other, "a/b": one}):
+        run = Run(sites, None, STATEMENT, DPEMInfo(sites))
+        assert set(run.to_arviz().posterior) == {"a.b", "a.b_"}
+        run.save(tmp_path / "draws.nc")
+        found = dpjax.load(tmp_path / "draws.nc")
+        same(found.positions, sites)
+        same(found.infos, run.infos)
+
+
 def test_a_data_frame_has_a_column_for_every_component():
     frame = Run(SITES, None, STATEMENT).to_dataframe()
     names = ["slopes[0]", "slopes[1]", "slopes[2]", "clinic/sd", "is_large"]
