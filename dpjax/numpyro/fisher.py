@@ -20,6 +20,7 @@ from dpjax.numpyro.adapter import model_of
 from dpjax.numpyro.model import Model
 from dpjax.numpyro.nodes import check_drawable, generated
 from dpjax.posterior import Posterior
+from dpjax.privacy.validate import check_count
 
 __all__ = [
     "check_simulable",
@@ -41,11 +42,26 @@ def initial_position(
     Each start is the mean of 100 unconstrained draws from the prior, so the starts
     spread by a tenth of the prior's standard deviation.
 
+    Parameters
+    ----------
+    posterior
+        From `dpjax.numpyro.posterior`.
+    num_chains
+        The number of starts.
+    seed
+        Of the draws. It need not be secret.
+
     Returns
     -------
     dict
         Arrays of shape ``(num_chains, ...)`` by latent, as `dpjax.run` takes them.
+
+    Raises
+    ------
+    ValueError
+        If the posterior is another one, or `num_chains` is no positive integer.
     """
+    num_chains = check_count("num_chains", num_chains)
     draw = model_of(posterior).draw
 
     def starts(seed):

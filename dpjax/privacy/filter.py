@@ -148,6 +148,11 @@ class AdaptiveRule:
             List of (event, count) of the first run.
         budget
             The budget of all runs together.
+
+        Raises
+        ------
+        ValueError
+            If the events are invalid.
         """
         events = check_events(events)
         if not _gains_if_alike(events, budget):
@@ -158,7 +163,8 @@ class AdaptiveRule:
     def renyi(cls, events, budget: Budget) -> "AdaptiveRule":
         """The rule of one Renyi order, with no share of delta for runs that are alike.
 
-        Parameters are those of `of`. The order is the best one for such `events`.
+        Parameters and errors are those of `of`. The order is the best one for such
+        `events`.
         """
         return cls(_typical_order(check_events(events), budget, 1.0), 0.0)
 
@@ -171,6 +177,11 @@ class AdaptiveRule:
             A list of (event, count) for every run, in order. The first may be a plan.
         epsilon
             Nats.
+
+        Raises
+        ------
+        ValueError
+            If an argument is invalid.
         """
         if len(runs) == 1:
             return accountant.delta(runs[0], epsilon)
@@ -185,8 +196,8 @@ class AdaptiveRule:
     def epsilon(self, runs, delta: float) -> float:
         """Epsilon at which all runs together are (epsilon, delta)-DP, nats.
 
-        `runs` are as in `delta`. Epsilon is infinite if `delta` cannot be reached, or
-        only with an epsilon of hundreds (see `conversions.invert_delta`).
+        `runs` and errors are as in `delta`. Epsilon is infinite if `delta` cannot be
+        reached, or only with an epsilon of hundreds (see `conversions.invert_delta`).
         """
         if len(runs) == 1:
             return accountant.epsilon(runs[0], delta)
@@ -206,6 +217,11 @@ class AdaptiveRule:
             The runs so far, as in `delta`. The list may be empty.
         budget
             The budget of all runs together.
+
+        Raises
+        ------
+        ValueError
+            If the events are invalid, or more than 10^12 steps fit.
         """
         if not runs:
             return accountant.max_steps(
@@ -246,6 +262,11 @@ class AdaptiveRule:
         -------
         float
             It is infinite if not even the largest of `NOISE_MULTIPLIERS` is enough.
+
+        Raises
+        ------
+        ValueError
+            If the events are invalid.
         """
         run_fn = run_fn or (lambda multiplier: [(GaussianRelease(multiplier), 1)])
 

@@ -118,6 +118,11 @@ class Run:
         coords, dims
             As in `arviz.from_dict`: labels by the name of an axis, such as
             ``{"ward": ["A", "B"]}``, and the axes of a site, ``{"effects": ["ward"]}``.
+
+        Raises
+        ------
+        ValueError
+            If the labels do not fit the draws.
         """
         arviz = _import_arviz()
         sites, infos, released = dict(_by_site(self.positions)), {}, {}
@@ -154,6 +159,11 @@ class Run:
 
         The file is that of `to_arviz`, so that ArviZ and xarray read it too. One that
         exists is replaced.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
         """
         self.to_arviz().to_netcdf(str(path))
         sync(path)
