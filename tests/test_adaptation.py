@@ -240,6 +240,7 @@ def test_draws_of_a_chain_that_tunes_are_refused_before_they_are_paid(
     assert not path.exists()
 
 
+@pytest.mark.thorough
 def test_a_killed_adapted_run_goes_on(posterior, tmp_path, monkeypatch):
     learner = functools.partial(adaptation.adapted, num_warmup=20, **DENSE)
     options = dict(

@@ -467,7 +467,7 @@ def written(name, lines):
     return f'{SMALL}[algorithm]\nname = "{name}"\nstep_size = 0.05\n{lines}\n'
 
 
-@pytest.mark.parametrize("job", tiered(JOBS, ["hmc"]))
+@pytest.mark.parametrize("job", tiered(JOBS, ["minibatch_barker"]))
 def test_a_job_is_the_run_that_it_describes(job, tmp_path, monkeypatch, capsys):
     """Same seed, same draws, same price as the call that the file stands for."""
     lines, algorithm_fn = JOBS[job]

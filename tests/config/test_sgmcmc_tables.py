@@ -69,6 +69,7 @@ def test_bad_configurations_raise(changes, message):
         read(**changes)
 
 
+@pytest.mark.thorough
 def test_shipped_configuration_can_be_read():
     path = Path(__file__).parents[2] / "configs" / "sgmcmc" / "adult.toml"
     assert config.load(path).budget.epsilon == 1.0

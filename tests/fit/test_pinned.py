@@ -75,9 +75,8 @@ def found(loglikelihood):
     return pinned(loglikelihood, draws, units, OF_PRODUCTS, SIZES, *given)
 
 
-@pytest.mark.parametrize(
-    "loglikelihood", tiered([normal, poisson, logistic, gamma], [poisson])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("loglikelihood", [normal, poisson, logistic, gamma])
 def test_effects_are_linear_where_their_scale_is_pinned(loglikelihood):
     one = found(loglikelihood)
     assert one.kept.tolist() == [0, 1, 2, 5, 6]

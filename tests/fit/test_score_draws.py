@@ -112,6 +112,7 @@ def test_a_second_fit_compiles_nothing(compilations):
     assert not compilations
 
 
+@pytest.mark.thorough
 def test_where_nothing_is_resolved_the_draws_are_the_priors():
     found = released(SLOPE, 100.0, 1000.0, np.zeros(DIM), 0)
     y, known = drawn(found)

@@ -19,7 +19,6 @@ from dpjax.privacy import NeighboringRelation
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.k_norm_sum import KNormSum
 from dpjax.release.mixed_norm import MixedNorm
-from tests.tiers import tiered
 
 NODES = np.linspace(-5, 5, 41)
 WEIGHTS = np.exp(-(NODES**2) / 2) / np.sum(np.exp(-(NODES**2) / 2))
@@ -130,9 +129,8 @@ def test_shares_add_up_to_one_release(noise_multiplier, robust):
     assert budget == pytest.approx(one, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "last", tiered([None, KNormSum(1.0, 20.0, norm=MIXED)], [None])
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("last", [None, KNormSum(1.0, 20.0, norm=MIXED)])
 def test_records_do_not_reach_the_result_past_the_releases(last):
     """The check of every private run, with a budget."""
     found = dpjax.run(

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from dpjax.fit.slopes import Evidence, regular, slopes
-from tests.tiers import tiered
 
 
 def evidence(dim, inefficiency):
@@ -108,6 +107,7 @@ def test_few_records_of_a_latent_are_not_taken_for_none():
     np.testing.assert_allclose(along.mean(), 0.16, atol=7 * noise_sd)
 
 
+@pytest.mark.thorough
 def test_a_rare_covariate_that_clipping_hides_is_not_taken_for_none():
     """Clipping leaves a share of its slope, and of its correlations with others.
 
@@ -128,7 +128,8 @@ def test_a_rare_covariate_that_clipping_hides_is_not_taken_for_none():
     np.testing.assert_allclose(along.mean(), says[-1, -1], atol=0.03)
 
 
-@pytest.mark.parametrize("dim", tiered([1, 2], [1]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("dim", [1, 2])
 def test_noise_may_leave_the_slope_negative(dim):
     """Then the draws are as small as the prior lets them be, and positive."""
     known = evidence(dim, 1.0)._replace(

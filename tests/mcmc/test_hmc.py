@@ -17,7 +17,6 @@ from dpjax.posterior import Posterior
 from dpjax.random import batches, variates
 from dpjax.release import clip_bounds, exact_sums, gaussian
 from dpjax.release.gaussian_sum import GaussianSum
-from tests.tiers import tiered
 
 hmc = importlib.import_module("dpjax.mcmc.hmc")
 
@@ -254,7 +253,8 @@ def released(monkeypatch):
     return calls
 
 
-@pytest.mark.parametrize("sampling_prob", tiered([1.0, 0.5], [0.5]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("sampling_prob", [1.0, 0.5])
 def test_charges_the_noise_that_is_added(released, sampling_prob):
     clip_norm, multiplier = 0.75, 1.5
     data = jnp.zeros((30, 2)).at[4].set(1e9)

@@ -17,7 +17,6 @@ from dpjax import config
 from dpjax.numpyro import Regression
 from dpjax.runner.results import Run
 from dpjax.runner.statement import PrivacyStatement
-from tests.tiers import tiered
 
 SCHEMA = {
     "age": {"kind": "real", "range": [20, 80]},
@@ -139,7 +138,8 @@ def test_responses_of_new_records_are_predicted():
 OF_ORDINAL = {"shares", "cutpoints"}
 
 
-@pytest.mark.parametrize("family", tiered(FORMULAS, ["ordinal"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", FORMULAS)
 def test_a_formula_is_the_model_written_by_hand(family, x64):
     """The posterior density at two positions, whose difference has no constants."""
     table = people(40)

@@ -756,6 +756,7 @@ def test_a_narrow_prior_is_that_of_a_coefficient_of_large_units():
         assert callable(conditional_scores(target.model))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("law", [dist.Normal, dist.VonMises], ids=["nodes", "redrawn"])
 @pytest.mark.parametrize("is_wide", [False, True])
 def test_many_records_tell_nothing_of_a_direction_that_none_tells_of(law, is_wide):

@@ -16,6 +16,7 @@ import dpjax
 from dpjax.numpyro import seen
 from dpjax.numpyro.adapter import model_of, posterior
 from dpjax.numpyro.seen import _slopes, check_latents
+from tests.tiers import tiered
 
 
 def hierarchical(group, x, y):
@@ -46,6 +47,7 @@ def test_groups_of_which_no_record_tells_are_named():
         checked(group, np.ones((602, 2)))
 
 
+@pytest.mark.thorough
 def test_columns_that_are_zero_are_named():
     with pytest.warns(UserWarning, match=r"depends on slope\[1\]\. The fit"):
         checked(np.arange(30) % 9, np.ones((30, 2)) * [1, 0])
@@ -217,7 +219,7 @@ def truncated(y):
         numpyro.sample("obs", dist.TruncatedNormal(mean, 1.0, high=high), obs=y)
 
 
-@pytest.mark.parametrize("model", [uniform, truncated])
+@pytest.mark.parametrize("model", tiered([uniform, truncated], [uniform]))
 def test_densities_that_end_at_a_latent_are_refused(model):
     """Draws of the end would be off by 10,000 of their sds."""
     y = np.random.default_rng(0).uniform(size=(2, 1000))

@@ -13,7 +13,6 @@ from scipy import stats
 from dpjax.random import chacha, variates
 from dpjax.release import gaussian
 from dpjax.release.exact_sums import VECTOR_GRID
-from tests.tiers import tiered
 
 KEY = bytes(range(32))
 RFC_NONCE = bytes.fromhex("000000090000004a00000000")
@@ -216,8 +215,9 @@ NOISE_SDS = {
 }
 
 
-@pytest.mark.parametrize("name", tiered(NOISE_SDS, ["finest lattice"]))
-@pytest.mark.parametrize("offset", tiered([0.01, 0.2, 0.7], [0.2]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", NOISE_SDS)
+@pytest.mark.parametrize("offset", [0.01, 0.2, 0.7])
 def test_every_cell_of_the_lattice_has_its_chance(name, offset):
     """The two inequalities by which the accountant defines an event's errors."""
     drawn, ideal = cells(NOISE_SDS[name], offset)

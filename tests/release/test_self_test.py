@@ -13,7 +13,6 @@ import dpjax
 from dpjax.numpyro import MCMCKernel
 from dpjax.release import accept_bit, gaussian, log_ratios, self_test, vector_sums
 from tests.release.test_taint import POSITIONS, POSTERIOR, kernel
-from tests.tiers import tiered
 
 BUDGET = dpjax.Budget(1.0, 1e-6)
 
@@ -87,14 +86,9 @@ def test_broken_arithmetic_is_seen(fresh, monkeypatch, module, name, broken, par
         self_test.check_arithmetic()
 
 
-@pytest.mark.parametrize(
-    "flag",
-    tiered(
-        ["xla_cpu_enable_fast_math", "xla_enable_fast_math"],
-        ["xla_cpu_enable_fast_math"],
-    ),
-)
-@pytest.mark.parametrize("value", tiered(["", "=true", "=1", "=True"], ["=1"]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("flag", ["xla_cpu_enable_fast_math", "xla_enable_fast_math"])
+@pytest.mark.parametrize("value", ["", "=true", "=1", "=True"])
 def test_a_flag_is_named_before_anything_is_charged(monkeypatch, tmp_path, flag, value):
     monkeypatch.setenv("XLA_FLAGS", f"--xla_cpu_ftz=false --{flag}{value}")
     ledger = tmp_path / "ledger.jsonl"

@@ -23,6 +23,7 @@ from dpjax.runner import program
 from dpjax.runner.checkpoint import CheckpointError
 from dpjax.runner.hashes import digest
 from dpjax.runner.ledger import LedgerError
+from tests.tiers import tiered
 
 NUM_RECORDS, DIM = 5000, 3
 RECORDS = np.random.default_rng(0).normal(size=(NUM_RECORDS, DIM)).astype(np.float32)
@@ -62,8 +63,6 @@ KERNELS = {
     "hmc": functools.partial(dpjax.hmc, **HMC),
     "sgld": functools.partial(dpjax.sgld, **SGLD, **CLIP),
     "sgld, sampled": functools.partial(dpjax.sgld, **SGLD, **SAMPLED),
-}
-MORE_KERNELS = {
     "penalty": functools.partial(dpjax.penalty, **STEP, test_noise_multiplier=2.0),
     "minibatch_barker": functools.partial(
         dpjax.minibatch_barker, step_size=0.1, batch_size=16
@@ -80,10 +79,6 @@ MORE_KERNELS = {
     ),
     "fit": fit,
 }
-CASES = [
-    *KERNELS,
-    *(pytest.param(name, marks=pytest.mark.thorough) for name in MORE_KERNELS),
-]
 
 
 @pytest.fixture(autouse=True)
@@ -116,9 +111,9 @@ def run(kernel, data, budget=None, num_steps=8, **options):
     )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", tiered(KERNELS, ["barker", "sgld, sampled"]))
 def test_draws_are_those_of_records_in_memory(name, stored):
-    kernel = (KERNELS | MORE_KERNELS)[name]
+    kernel = KERNELS[name]
     # A step of a fit is a whole fit, which remembers nothing of the one before.
     num_steps = 2 if name == "fit" else 8
     apart, together = (

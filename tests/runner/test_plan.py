@@ -11,6 +11,7 @@ import pytest
 import dpjax
 from dpjax import privacy
 from dpjax.runner.trial import trial
+from tests.tiers import tiered
 
 BUDGET = dpjax.Budget(1.0, 1e-6)
 NUM_RECORDS = 3000
@@ -169,7 +170,7 @@ def test_functions_that_hold_records_are_refused():
         planned_fit(posterior=holding)
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 0.06])
+@pytest.mark.parametrize("epsilon", tiered([0.05, 0.06], [0.06]))
 def test_the_verdict_on_a_fit_follows_from_its_noise(epsilon):
     """K-norm noise makes the second one worth it."""
     found = planned_fit(20_000, dpjax.Budget(epsilon, 1e-6), epsilons=[])

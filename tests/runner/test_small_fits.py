@@ -86,6 +86,7 @@ def test_covariates_are_warned_of():
         dpjax.plan_sample(posterior, simulate, prior, budget=budget, epsilons=())
 
 
+@pytest.mark.thorough
 def test_a_correlation_alone_is_not_taken_for_covariates():
     """Neither component has a law that depends on it."""
 

@@ -18,7 +18,6 @@ from dpjax import guides, privacy
 from dpjax.numpyro import posterior as posterior_of
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop
-from tests.tiers import tiered
 
 OPTIMIZER = optax.adam(0.05)
 ALGORITHM = functools.partial(
@@ -118,7 +117,8 @@ def test_bill_and_ledger(posterior, tmp_path):
     assert privacy.epsilon([(event, count * (steps + 1))], 1e-5) > 1.0
 
 
-@pytest.mark.parametrize("killed_at", tiered([0, 5], [5]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("killed_at", [0, 5])
 def test_a_killed_run_goes_on_as_if_it_had_not_been(
     posterior, tmp_path, monkeypatch, killed_at
 ):
