@@ -27,7 +27,9 @@ def complete_cases(model: Callable, plate: str) -> Callable:
     Callable
         The same model with a further argument ``complete``, booleans ``(n,)`` as
         `dpjax.records.Schema.read` returns them. The sites in the plate are masked
-        where it is False.
+        where it is False. A ``simulate_fn`` or ``score_nodes`` of
+        `dpjax.numpyro.posterior` finds ``complete`` among a record's covariates and
+        returns it as it is. What it returns for an incomplete record adds nothing.
 
     Notes
     -----

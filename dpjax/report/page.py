@@ -71,6 +71,13 @@ def write(
     -------
     Path of the page.
 
+    Raises
+    ------
+    OSError
+        If the folder cannot be written.
+    LedgerError
+        As in `dpjax.report.pictures`.
+
     Notes
     -----
     *Formal guarantees.* The page is a function of the run, which holds released and

@@ -79,6 +79,8 @@ def pictures(
     ------
     ValueError
         If `shown` names no component of the run.
+    LedgerError
+        If the ledger is damaged or of another version: see `dpjax.runner.ledger.read`.
 
     Notes
     -----
