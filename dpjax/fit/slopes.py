@@ -241,21 +241,93 @@ def slopes(evidence: Evidence, mean, rng_key: jax.Array, num_draws: int) -> np.n
     """
     per_chain = -(-num_draws // NUM_CHAINS)
     with jax.enable_x64(True), lapack_in_one_thread():
-        given = jax.tree.map(jnp.asarray, (evidence, evidence.pooled, mean))
+        given = evidence, evidence.pooled, _centre(evidence), mean
+        given = jax.tree.map(jnp.asarray, given)
         found = np.asarray(_draw(*given, rng_key, per_chain))
     return found[:num_draws]
 
 
-@jax.jit(static_argnames="per_chain", compiler_options=QUICKLY)
-def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
-    dim, num_latents = len(known.data_share), len(known.stretch)
-    place, score, noise_sd = pooled
+class _Silence(NamedTuple):
+    """Estimates of the b_i of latents, or of the c_i of directions.
+
+    They come from the slope as released, along each latent or direction. A latent or
+    direction is called silent if the records seem to say little about it.
+
+    typical
+        The median of the slopes along all latents or directions.
+    is_silent
+        Whether each is silent: noise may be the reason that its slope is not zero, but
+        not the reason that its slope is so much less than the median.
+    kept
+        The estimate of b or c if it is silent; otherwise one.
+    rare, mean, sd
+        log(-log b) is `SILENCE_SD` (x - `rare`), where x is standard normal a priori.
+        In the law that is close to the posterior, x is normal with this mean and sd.
+    """
+
+    typical: float
+    is_silent: np.ndarray
+    kept: np.ndarray
+    rare: float
+    mean: np.ndarray
+    sd: np.ndarray
+
+    def at(self, u):
+        """The x that is `u` sds from its mean, and the b or c that it gives."""
+        x = self.mean + self.sd * u
+        return x, jnp.exp(-jnp.exp(SILENCE_SD * (x - self.rare)))
+
+
+class _Centre(NamedTuple):
+    """What the coordinates of `_draw` are centred on, from the released slope.
+
+    of_latents, of_directions
+        The `_Silence` of the b_i and of the c_i.
+    basis
+        The columns of U, ``(r, r)``.
+    vectors
+        The eigenvectors of B as released, ``(r, r)``.
+    released, noises
+        B as released, in these eigenvectors, ``(r, r)``, and the sds of its noise, of
+        the entries on and below the diagonal.
+    """
+
+    of_latents: _Silence
+    of_directions: _Silence
+    basis: np.ndarray
+    vectors: np.ndarray
+    released: np.ndarray
+    noises: np.ndarray
+
+
+def _silence(along, noise_sds, rare):
+    """The `_Silence` of the slopes `along` latents or directions.
+
+    The slopes have noise of these sds. Slopes that are NaN are not silent, and the
+    median leaves them out.
+    """
+    typical, hidden = np.nanmedian(along), rare * noise_sds
+    kept = np.clip(along / typical, 0.01, MAX_SILENT)
+    is_silent = (along < hidden) & (along + hidden < MAX_SILENT * typical)
+    mean = rare + np.log(-np.log(kept)) / SILENCE_SD
+    # The derivative of the slope with respect to x.
+    derivative = SILENCE_SD * typical * kept * np.log(kept)
+    sd = (1 + (derivative / noise_sds) ** 2) ** -0.5
+    kept, mean, sd = (
+        np.where(is_silent, values, spoken)
+        for values, spoken in ((kept, 1.0), (mean, 0.0), (sd, 1.0))
+    )
+    return _Silence(typical, is_silent, kept, rare, mean, sd)
+
+
+def _centre(known: Evidence) -> _Centre:
+    """The `_Centre` of what was released."""
     back, stretch, share = known.back, known.stretch, known.data_share[:, None]
-    root = jnp.sqrt(known.data_share)
-    eye, units = jnp.eye(dim), jnp.outer(root, root)
+    root = np.sqrt(known.data_share)
+    units = np.outer(root, root)
     expected = back.T @ (share * back)
-    sizes = jnp.diag(expected)
-    sizes = jnp.where(sizes > MIN_SIZE * jnp.max(sizes), sizes, jnp.nan)
+    sizes = np.diag(expected)
+    sizes = np.where(sizes > MIN_SIZE * np.max(sizes), sizes, np.nan)
 
     def spoken(found):
         """B U c U^T B for the slope `found`, and the `_Silence` of latents.
@@ -264,34 +336,44 @@ def _draw(known: Evidence, pooled, mean, rng_key, per_chain):
         the expected ones, times the typical share.
         """
         along = back.T @ found @ back
-        noise_sds = known.slope_noise_sd * jnp.sum(back**2, axis=0) / sizes
-        silence = _silence(jnp.diag(along) / sizes, noise_sds, RARE)
+        noise_sds = known.slope_noise_sd * np.sum(back**2, axis=0) / sizes
+        silence = _silence(np.diag(along) / sizes, noise_sds, RARE)
         either = silence.is_silent[:, None] | silence.is_silent[None]
-        whole = jnp.where(either, silence.typical * expected, along)
+        whole = np.where(either, silence.typical * expected, along)
         return stretch.T @ whole @ stretch / units, silence
 
-    _, basis = jnp.linalg.eigh(spoken(known.regular)[0])
+    _, basis = np.linalg.eigh(spoken(known.regular)[0])
     square, of_latents = spoken(known.slope)
     of_directions = _silence(
-        jnp.sum(basis * (square @ basis), axis=0),
-        known.slope_noise_sd * jnp.sum(basis**2 / share, axis=0),
-        np.hypot(RARE, largest_noise(1.0, dim)),
+        np.sum(basis * (square @ basis), axis=0),
+        known.slope_noise_sd * np.sum(basis**2 / share, axis=0),
+        np.hypot(RARE, largest_noise(1.0, len(root))),
     )
     outer, middle = (
         (basis * kept[None]) @ basis.T
         for kept in (of_directions.kept**-0.5, of_directions.kept**0.5)
     )
-    values, vectors = jnp.linalg.eigh(middle @ square @ middle)
+    values, vectors = np.linalg.eigh(middle @ square @ middle)
     # With noise, all eigenvalues may be negative.
-    least = jnp.linalg.eigvalsh(known.regular)[0] / 2
-    values = jnp.sqrt(jnp.maximum(values, least))
+    least = np.linalg.eigvalsh(known.regular)[0] / 2
+    values = np.sqrt(np.maximum(values, least))
     # B as released: the symmetric matrix that gives the released slope with these c.
     released = outer @ (vectors * values[None]) @ vectors.T @ outer
     # In the eigenvectors of B, noise N on B^2 is noise N_ij / (b_i + b_j) on B.
     released = vectors.T @ released @ vectors
-    noises = jnp.sqrt(jnp.sum(vectors**2 / share, axis=0))
-    noises = jnp.outer(noises, noises) / (values[:, None] + values[None])
-    noises = known.slope_noise_sd * noises[np.tril_indices(dim)]
+    noises = np.sqrt(np.sum(vectors**2 / share, axis=0))
+    noises = np.outer(noises, noises) / (values[:, None] + values[None])
+    noises = known.slope_noise_sd * noises[np.tril_indices(len(root))]
+    return _Centre(of_latents, of_directions, basis, vectors, released, noises)
+
+
+@jax.jit(static_argnames="per_chain", compiler_options=QUICKLY)
+def _draw(known: Evidence, pooled, centre, mean, rng_key, per_chain):
+    dim, num_latents = len(known.data_share), len(known.stretch)
+    place, score, noise_sd = pooled
+    of_latents, of_directions, basis, vectors, released, noises = centre
+    back, stretch = known.back, known.stretch
+    root, eye = jnp.sqrt(known.data_share), jnp.eye(dim)
 
     def scales(few):
         """e^(a/2), tau / sqrt(r), and tau W / sqrt(r) as released with its noise's sds.
@@ -379,60 +461,12 @@ def _chains(rng_key, logdensity, size, per_chain):
     log_densities = jax.lax.map(logdensity, starts, batch_size=NUM_CHAINS)
     log_weights = log_densities + jnp.sum(starts**2, axis=1) / 2
     x = starts[jax.random.categorical(second, log_weights, shape=(NUM_CHAINS,))]
-    states = jax.vmap(lambda x: blackjax.mcmc.hmc.init(x, logdensity))(x)
+    # Of density zero, so that the first proposal is accepted, whose gradient is known.
+    # To evaluate the gradient here, too, would take a fourth of the compilation.
+    start = blackjax.mcmc.hmc.HMCState
+    states = jax.vmap(lambda x: start(x, -jnp.inf, jnp.zeros_like(x)))(x)
     carry = states, jnp.ones(size), jnp.asarray(FIRST_STEP_SIZE)
     num_windows = NUM_WINDOWS - (-per_chain // WINDOW)
     keys = jax.random.split(third, num_windows), jnp.arange(num_windows) >= NUM_WINDOWS
     _, found = jax.lax.scan(window, carry, keys)
     return found[NUM_WINDOWS:].reshape(-1, size)
-
-
-class _Silence(NamedTuple):
-    """Estimates of the b_i of latents, or of the c_i of directions.
-
-    They come from the slope as released, along each latent or direction. A latent or
-    direction is called silent if the records seem to say little about it.
-
-    typical
-        The median of the slopes along all latents or directions.
-    is_silent
-        Whether each is silent: noise may be the reason that its slope is not zero, but
-        not the reason that its slope is so much less than the median.
-    kept
-        The estimate of b or c if it is silent; otherwise one.
-    rare, mean, sd
-        log(-log b) is `SILENCE_SD` (x - `rare`), where x is standard normal a priori.
-        In the law that is close to the posterior, x is normal with this mean and sd.
-    """
-
-    typical: jax.Array
-    is_silent: jax.Array
-    kept: jax.Array
-    rare: float
-    mean: jax.Array
-    sd: jax.Array
-
-    def at(self, u):
-        """The x that is `u` sds from its mean, and the b or c that it gives."""
-        x = self.mean + self.sd * u
-        return x, jnp.exp(-jnp.exp(SILENCE_SD * (x - self.rare)))
-
-
-def _silence(along, noise_sds, rare):
-    """The `_Silence` of the slopes `along` latents or directions.
-
-    The slopes have noise of these sds. Slopes that are NaN are not silent, and the
-    median leaves them out.
-    """
-    typical, hidden = jnp.nanmedian(along), rare * noise_sds
-    kept = jnp.clip(along / typical, 0.01, MAX_SILENT)
-    is_silent = (along < hidden) & (along + hidden < MAX_SILENT * typical)
-    mean = rare + jnp.log(-jnp.log(kept)) / SILENCE_SD
-    # The derivative of the slope with respect to x.
-    derivative = SILENCE_SD * typical * kept * jnp.log(kept)
-    sd = jax.lax.rsqrt(1 + (derivative / noise_sds) ** 2)
-    kept, mean, sd = (
-        jnp.where(is_silent, values, spoken)
-        for values, spoken in ((kept, 1.0), (mean, 0.0), (sd, 1.0))
-    )
-    return _Silence(typical, is_silent, kept, rare, mean, sd)
