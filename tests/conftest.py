@@ -80,7 +80,7 @@ OPTIMISED = {
 }
 
 # Files with tests that take far longer than others.
-LONG = ["start", "horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
+LONG = ["horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
 LONG += ["designs", "hierarchical", "glm", "sample", "on_disk", "readme", "audit_bits"]
 LONG += ["cli"]
 

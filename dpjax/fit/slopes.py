@@ -460,11 +460,12 @@ def _chains(rng_key, logdensity, size, per_chain):
     starts = jax.random.normal(first, (NUM_STARTS, size))
     log_densities = jax.lax.map(logdensity, starts, batch_size=NUM_CHAINS)
     log_weights = log_densities + jnp.sum(starts**2, axis=1) / 2
-    x = starts[jax.random.categorical(second, log_weights, shape=(NUM_CHAINS,))]
-    # Of density zero, so that the first proposal is accepted, whose gradient is known.
-    # To evaluate the gradient here, too, would take a fourth of the compilation.
-    start = blackjax.mcmc.hmc.HMCState
-    states = jax.vmap(lambda x: start(x, -jnp.inf, jnp.zeros_like(x)))(x)
+    chosen = jax.random.categorical(second, log_weights, shape=(NUM_CHAINS,))
+    # In the warm-up a chain takes its first gradient for zero, until it has moved. To
+    # evaluate the gradients here, too, would take a fourth of the compilation.
+    states = blackjax.mcmc.hmc.HMCState(
+        starts[chosen], log_densities[chosen], jnp.zeros((NUM_CHAINS, size))
+    )
     carry = states, jnp.ones(size), jnp.asarray(FIRST_STEP_SIZE)
     num_windows = NUM_WINDOWS - (-per_chain // WINDOW)
     keys = jax.random.split(third, num_windows), jnp.arange(num_windows) >= NUM_WINDOWS

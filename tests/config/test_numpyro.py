@@ -113,8 +113,6 @@ def test_a_file_and_a_model_give_draws_with_nothing_to_tune(folder, capsys):
     assert f"dpjax ledger show {ledger}" in capsys.readouterr().out
     assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 1
     assert f"earlier runs in {ledger}" in capsys.readouterr().err
-    path.write_text(TOML.replace("epsilon = 4.0", "epsilon = 6.0"))
-    assert cli.main(["run", str(path), "--out", str(folder / "again")]) == 0
 
 
 def test_jobs_on_one_file_share_a_ledger(folder, capsys):

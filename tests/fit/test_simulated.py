@@ -149,8 +149,8 @@ def test_a_model_of_no_outliers_does_not_fit(data):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("tempering", [1.0, 0.05])
-def test_without_noise_to_speak_of_draws_are_exact(data, tempering):
+def test_without_noise_to_speak_of_draws_are_exact(data):
+    tempering = 0.05
     posterior = posterior_of(data, tempering)
     info = released(jax.random.key(0), posterior, 1e-3)
     positions, known = drawn(posterior, info, 2000)
@@ -207,9 +207,9 @@ def test_components_that_are_alike_on_the_way_are_told_apart():
         start = algorithm.init(jnp.array([0.1, -0.4, 0.0, 0.1]))
         return algorithm.step(rng_key, start)[1].position
 
-    found = [fitted(key, posterior) for key in jax.random.split(jax.random.key(1), 16)]
+    found = [fitted(key, posterior) for key in jax.random.split(jax.random.key(1), 8)]
     # Over ten standard deviations of the release before the last.
-    np.testing.assert_allclose(found, np.tile(truth, (16, 1)), atol=0.5)
+    np.testing.assert_allclose(found, np.tile(truth, (8, 1)), atol=0.5)
 
 
 @pytest.mark.thorough

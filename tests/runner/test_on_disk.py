@@ -13,7 +13,6 @@ import pytest
 
 import dpjax
 import dpjax.numpyro
-from dpjax.fit.simulated import simulated_fit
 from dpjax.models import logistic_regression
 from dpjax.release import log_ratios, on_disk, vector_sums
 from dpjax.release.exact_sums import sum_over_records
@@ -49,15 +48,6 @@ def target(data):
     return dpjax.Posterior(logprior, loglikelihood, data)
 
 
-def fit(posterior):
-    return simulated_fit(
-        posterior,
-        lambda key, at: at + jax.random.normal(key, at.shape),
-        lambda key: jax.random.normal(key, (DIM,)),
-        noise_multiplier=10.0,
-    )
-
-
 KERNELS = {
     "barker": functools.partial(dpjax.barker, **STEP),
     "hmc": functools.partial(dpjax.hmc, **HMC),
@@ -77,7 +67,6 @@ KERNELS = {
         noise_multiplier=1.0,
         **CLIP,
     ),
-    "fit": fit,
 }
 
 
@@ -114,11 +103,7 @@ def run(kernel, data, budget=None, num_steps=8, **options):
 @pytest.mark.parametrize("name", tiered(KERNELS, ["barker", "sgld, sampled"]))
 def test_draws_are_those_of_records_in_memory(name, stored):
     kernel = KERNELS[name]
-    # A step of a fit is a whole fit, which remembers nothing of the one before.
-    num_steps = 2 if name == "fit" else 8
-    apart, together = (
-        run(kernel, data, num_steps=num_steps) for data in (stored, RECORDS)
-    )
+    apart, together = (run(kernel, data) for data in (stored, RECORDS))
     assert np.std(together.positions) > 0 or together.infos is not None
     jax.tree.map(
         np.testing.assert_array_equal,

@@ -15,13 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import optax
 import pytest
 from jax.sharding import Mesh
 
 import dpjax
 import dpjax.numpyro
-from dpjax import cli, guides
+from dpjax import cli
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop
 from dpjax.runner.spread import spread as spread_records
@@ -34,27 +33,11 @@ STARTS = np.zeros((NUM_CHAINS, 3), np.float32)
 RECORDS = np.random.default_rng(0).normal(size=(2 * 700, 3)).astype(np.float32)
 KERNELS = {
     "barker": functools.partial(dpjax.barker, step_size=0.05, clip_bound=0.05),
-    "hmc": functools.partial(
-        dpjax.hmc,
-        step_size=0.01,
-        num_integration_steps=2,
-        noise_multiplier=18.0,
-        clip_bound=0.1,
-        l2_clip_norm=1.0,
-    ),
     "fast_mh": functools.partial(
         dpjax.fast_mh, step_size=0.02, clip_bound=0.02, expected_batch_size=20.0
     ),
     "sgld": functools.partial(
         dpjax.sgld, step_size=1e-5, dim=3, l2_clip_norm=1.0, sampling_prob=0.1
-    ),
-    "dpvi": functools.partial(
-        dpjax.dpvi,
-        optimizer=optax.adam(0.05),
-        guide=guides.MeanField(3),
-        l2_clip_norm=3.0,
-        noise_multiplier=30.0,
-        sampling_prob=0.25,
     ),
 }
 
