@@ -27,9 +27,10 @@ jax.config.update("jax_debug_key_reuse", X64)
 
 IN_ONE_PIECE = "--xla_cpu_parallel_codegen_split_count=1 "
 
-# Left out in 32 bits: what these test is text, files, processes, what a program reads,
-# whether it is the same, which form a model has, or computed by NumPy and mpmath. The
-# one program of JAX in the accounting is that of `privacy/bits/test_exact.py`.
+# Left out in 32 bits: what these test is text, files, charges, processes, what a
+# program reads, whether it is the same, which form a model has, or computed by NumPy
+# and mpmath. The one program of JAX in the accounting is that of
+# `privacy/bits/test_exact.py`.
 if not X64:
     collect_ignore = [
         "test_architecture.py",
@@ -42,6 +43,7 @@ if not X64:
         "fit/test_effects.py",
         "fit/test_pinned.py",
         "numpyro/test_glm.py",
+        "numpyro/test_kernel.py",
         "numpyro/test_products.py",
         "numpyro/test_seen.py",
         "release/test_captured.py",
@@ -58,6 +60,7 @@ if not X64:
         "runner/test_program.py",
         "runner/test_randomness.py",
         "runner/test_reserve.py",
+        "runner/test_run.py",
         "runner/test_signals.py",
         "privacy/gaussian",
         "privacy/bits/test_renyi.py",

@@ -156,17 +156,15 @@ def test_a_differential_equation_has_no_products():
 
 @pytest.mark.thorough
 def test_models_without_derivatives_in_forward_mode_are_fitted():
-    """A walk begins with a fit.
+    """Six posterior sds are exceeded with a probability below 1e-7.
 
-    Six posterior sds, which noise makes half as long again, are exceeded with a
-    probability below 1e-7.
+    Noise makes them half as long again.
     """
     with jax.numpy_rank_promotion("allow"):  # The model promotes.
         run = dpjax.numpyro.sample(
             decaying(known),
             budget=dpjax.Budget(4, 1e-6),
             num_draws=100,
-            method="walk",
             verbose=False,
             unsafe_key=jax.random.key(0),
         )
