@@ -1,9 +1,11 @@
 """Names of the sites of a position, and of their components, as ``"slopes[0, 1]"``."""
 
+from collections import Counter
+
 import jax
 import numpy as np
 
-__all__ = ["names_of", "site_of"]
+__all__ = ["names_of", "short_sites_first", "site_of"]
 
 
 def site_of(path) -> str:
@@ -24,3 +26,17 @@ def names_of(position) -> list[str]:
         for path, leaf in jax.tree_util.tree_leaves_with_path(position)
         for index in np.ndindex(leaf.shape)
     ]
+
+
+def short_sites_first(names: list[str], room: int) -> list[int]:
+    """The order in which components are shown where there is room for `room` of them.
+
+    If there is no room for all, those of sites with few components come first, so that
+    many groups do not hide the coefficients. Otherwise they keep their order.
+    """
+    sites = [name.partition("[")[0] for name in names]
+    sizes = Counter(sites)
+    order = list(range(len(names)))
+    if len(names) > room:
+        order.sort(key=lambda i: sizes[sites[i]])
+    return order

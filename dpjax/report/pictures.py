@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dpjax.fit.names import short_sites_first
 from dpjax.runner import ledger as ledgers
 from dpjax.runner.results import Fit, Run
 
@@ -65,8 +66,8 @@ def pictures(
     ledger
         Path of the ledger in which the run was charged.
     shown
-        Names of the components that come first, as in the run's summary. The other
-        components follow in their order.
+        Names of the components that come first, as in the run's summary. Of the others,
+        those of short sites come first if there are many.
 
     Returns
     -------
@@ -117,7 +118,8 @@ def _order(names: list[str], shown: Sequence[str] | None) -> list[int]:
             f"the run has no component {missing[0]!r}: `Run.summary()` lists them"
         )
     places = [names.index(name) for name in first]
-    return places + [i for i in range(len(names)) if i not in set(places)]
+    others = short_sites_first(names, MAX_DENSITIES)
+    return places + [i for i in others if i not in set(places)]
 
 
 def _figure(num_rows: int, num_columns: int, width: float, height: float):

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax import privacy
 from dpjax.fit.foretold import MadeUp, Noise, made_up
-from dpjax.fit.names import names_of
+from dpjax.fit.names import names_of, short_sites_first
 from dpjax.fit.normal_laws import PriorLaw
 from dpjax.fit.simulated import (
     MIN_RESOLUTION,
@@ -174,10 +174,12 @@ def plan_fit(
         resolutions.append(resolution)
     at = [each.epsilon for each in every].index(budget.epsilon)
     lines.append(f"at epsilon = {budget.epsilon:g}:")
-    width = max(map(len, names[:MAX_SHOWN]))
-    for name, noisy in list(zip(names, rows[at], strict=True))[:MAX_SHOWN]:
+    first = short_sites_first(names, MAX_SHOWN)[:MAX_SHOWN]
+    width = max(len(names[i]) for i in first)
+    for i in first:
+        noisy = rows[at][i]
         lines.append(
-            f"  {name:{width}}  noise {shown(noisy):>6}  width "
+            f"  {names[i]:{width}}  noise {shown(noisy):>6}  width "
             f"{math.hypot(1, noisy):6.3g}"
         )
     if len(names) > MAX_SHOWN:
@@ -200,7 +202,7 @@ def plan_fit(
             "width": np.hypot(1, table.ravel()),
             "resolution": np.repeat(resolutions, len(names)),
         },
-        {name: table[:, i] for i, name in enumerate(names[:MAX_SHOWN])},
+        {names[i]: table[:, i] for i in first},
         "noise in posterior sds",
         "\n".join(lines),
     )

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from dpjax import caller
-from dpjax.fit.names import site_of
+from dpjax.fit.names import short_sites_first, site_of
 from dpjax.runner import checks
 from dpjax.runner.checks import Check
 from dpjax.runner.files import sync
@@ -91,7 +91,8 @@ class Run:
     def __repr__(self) -> str:
         """The statement, a summary of `MAX_SHOWN` components, and what they fail."""
         names, draws = self.components()
-        table = self.summary_of(names[:MAX_SHOWN], draws[..., :MAX_SHOWN])
+        shown = short_sites_first(names, MAX_SHOWN)[:MAX_SHOWN]
+        table = self.summary_of([names[i] for i in shown], draws[..., shown])
         lines = [str(self.statement), table.to_string()]
         if left := len(names) - len(table):
             lines.append(f"... and {left} more components")

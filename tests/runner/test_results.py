@@ -11,6 +11,7 @@ import dpjax
 from dpjax.fit.fit_check import FitCheck
 from dpjax.fit.simulated_draws import Known
 from dpjax.release import clip_bounds
+from dpjax.report.pictures import _order
 from dpjax.runner.results import Fit, Run
 from dpjax.runner.statement import PrivacyStatement
 
@@ -75,6 +76,19 @@ def test_a_run_prints_its_statement_and_its_summary():
     known = Known(0.2, 2, True, FitCheck(1.0, 0.1), 0.3)
     fit = Fit(np.zeros((1, 1, 1)), None, STATEMENT, known=known)
     assert repr(fit).splitlines()[-1] == str(known)
+
+
+def test_many_groups_do_not_hide_a_coefficient():
+    """In the print of a run and in its pictures; if all have room, none is moved."""
+    for num_groups, is_moved in ((30, True), (5, False)):
+        groups, slope = np.zeros((2, 50, num_groups)), np.zeros((2, 50))
+        run = Run({"group": groups, "slope": slope}, None, STATEMENT)
+        table = repr(run).splitlines()[len(str(STATEMENT).splitlines()) :]
+        assert table[1].split()[0] == ("slope" if is_moved else "group[0]")
+        names = run.components()[0]
+        assert names[-1] == "slope"
+        assert (_order(names, None)[0] == num_groups) == is_moved
+    assert _order(["group[0]", "group[1]", "slope"], ["group[1]"]) == [1, 0, 2]
 
 
 def test_small_units_show_two_digits():
