@@ -30,6 +30,8 @@ def nuts_chain(
         Number of steps of the adaptation, and of steps after it.
     """
     warmup_key, rng_key = keys
+    # Traced once, and not wherever the sampler evaluates it.
+    log_density = jax.jit(log_density)
     # BlackJAX annotates neither the number of steps of `run` nor the fields of states.
     adaptation: Any = blackjax.window_adaptation(blackjax.nuts, log_density)
     (state, parameters), _ = adaptation.run(warmup_key, start, num_warmup)
