@@ -279,7 +279,9 @@ class _Silence(NamedTuple):
 
 
 class _Centre(NamedTuple):
-    """What the coordinates of `_draw` are centred on, from the released slope.
+    """What the coordinates in which `_draw` samples are centred on.
+
+    All of it follows from the slope as released.
 
     of_latents, of_directions
         The `_Silence` of the b_i and of the c_i.
@@ -287,9 +289,11 @@ class _Centre(NamedTuple):
         The columns of U, ``(r, r)``.
     vectors
         The eigenvectors of B as released, ``(r, r)``.
-    released, noises
-        B as released, in these eigenvectors, ``(r, r)``, and the sds of its noise, of
-        the entries on and below the diagonal.
+    released
+        B as released, in the basis of `vectors`, ``(r, r)``.
+    noises
+        Sds of the noise on the entries of `released` on and below the diagonal,
+        ``(r (r + 1) / 2,)``.
     """
 
     of_latents: _Silence

@@ -246,7 +246,9 @@ class AdaptiveRule:
 
         return accountant.largest(fits)
 
-    def least_noise(self, runs, budget: Budget, run_fn: Callable | None = None):
+    def least_noise(
+        self, runs, budget: Budget, run_fn: Callable | None = None
+    ) -> float:
         """Least noise multiplier of one more run that the budget pays for.
 
         Parameters
@@ -260,8 +262,8 @@ class AdaptiveRule:
 
         Returns
         -------
-        float
-            It is infinite if not even the largest of `NOISE_MULTIPLIERS` is enough.
+        The least of `NUM_MULTIPLIERS` numbers between `NOISE_MULTIPLIERS` that fits. It
+        is infinite if not even the largest does.
 
         Raises
         ------

@@ -142,13 +142,12 @@ def _checks(run: Run) -> str:
 
 
 def _summary(run: Run) -> str:
-    names, draws = run.components()
-    table = run.summary_of(names[:MAX_ROWS], draws[..., :MAX_ROWS])
+    table, num_components = run.short_summary(MAX_ROWS)
     found = table.to_html(border=0)
-    if len(names) > len(table):
+    if num_components > len(table):
         found += (
-            f'<p class="small">{len(table)} of {len(names)} parameters; the others are '
-            "in summary.csv.</p>"
+            f'<p class="small">{len(table)} of {num_components} parameters; the others '
+            "are in summary.csv.</p>"
         )
     return f'<div class="wide">{found}</div>'
 

@@ -90,11 +90,9 @@ class Run:
 
     def __repr__(self) -> str:
         """The statement, a summary of `MAX_SHOWN` components, and what they fail."""
-        names, draws = self.components()
-        shown = short_sites_first(names, MAX_SHOWN)[:MAX_SHOWN]
-        table = self.summary_of([names[i] for i in shown], draws[..., shown])
+        table, num_components = self.short_summary(MAX_SHOWN)
         lines = [str(self.statement), table.to_string()]
-        if left := len(names) - len(table):
+        if left := num_components - len(table):
             lines.append(f"... and {left} more components")
         lines += [str(check) for check in self.checks(table) if not check.is_fine]
         return "\n".join(lines)
@@ -273,6 +271,15 @@ class Run:
         inputs = {} if inputs is None else inputs
         key = jax.random.key(0) if rng_key is None else rng_key
         return predict(self.positions, model, inputs, num_records, num_draws, key)
+
+    def short_summary(self, room: int):
+        """A summary of at most `room` components, and how many there are.
+
+        If there is no room for all, it is of those of `short_sites_first`.
+        """
+        names, draws = self.components()
+        shown = short_sites_first(names, room)[:room]
+        return self.summary_of([names[i] for i in shown], draws[..., shown]), len(names)
 
     def summary_of(self, names: list[str], draws: np.ndarray, hdi_prob: float = 0.94):
         """The summary of some of the `components`, without a warning."""
@@ -465,7 +472,9 @@ def _encoded(value, name: str, arrays: dict):
 def _stored(names, taken=()) -> dict[str, str]:
     """How the variables of these names are named in a netCDF file that has `taken`.
 
-    A slash, which netCDF does not allow, is a dot. Names without one come first.
+    A slash, which netCDF does not allow, becomes a dot, and an underscore follows where
+    another variable has that name. Names without a slash are given first, so that it is
+    not they that change.
     """
     stored: dict[str, str] = {}
     for name in sorted(names, key=lambda name: "/" in name):
