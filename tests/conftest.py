@@ -3,11 +3,12 @@
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Most
 tests compile far longer than they run. So their programs are hardly optimised, except
 in the rooms that `OPTIMISED` names for the tier. Programs of `compiled.QUICKLY`, such
-as those of fits, are compiled like those of users in the thorough tier. XLA generates
-code in one piece, too, which takes less time, but for thorough tests in 32 bits: what
-users have is compiled as theirs is.
+as those of fits, are compiled like those of users in the thorough tests of `fit`. XLA
+generates code in one piece, too, which takes less time, but for thorough tests in 32
+bits: what users have is compiled as theirs is.
 """
 
+import gc
 import os
 import tempfile
 from pathlib import Path
@@ -100,6 +101,7 @@ def pytest_configure(config):
     subprocesses inherit the environment of the process that starts them. Programs of a
     single operation are kept too: every file needs the same ones.
     """
+    gc.disable()  # See `programs`.
     if X64 or config.option.markexpr == "not thorough":
         os.environ["XLA_FLAGS"] = IN_ONE_PIECE + os.environ.get("XLA_FLAGS", "")
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -118,7 +120,10 @@ def pytest_configure(config):
 def programs(request):
     """How a file's programs are compiled.
 
-    They stay in memory for that file: those of a session fill gigabytes.
+    They stay in memory for that file: those of a session fill gigabytes. Garbage is
+    collected between files, too. Python would look for it again and again while JAX
+    traces, which makes many objects and little garbage, and tests would take a tenth
+    longer.
     """
     is_default_tier = request.config.option.markexpr == "not thorough"
     optimised = OPTIMISED["not thorough" if is_default_tier else "thorough"]
@@ -128,10 +133,11 @@ def programs(request):
     from dpjax import compiled
 
     with pytest.MonkeyPatch.context() as patch:
-        if is_default_tier and room not in optimised:
+        if room not in optimised and (is_default_tier or room != "fit"):
             patch.setitem(compiled.QUICKLY, "xla_backend_optimization_level", 0)
         yield
     jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -65,6 +65,7 @@ MAX_WEIGHT_ERROR = 1e-3
 """The largest deviation of a record's sum of weights from one."""
 
 
+@functools.lru_cache(maxsize=8)
 def conditional_scores(
     model: Model, num_redraws: int = NUM_REDRAWS
 ) -> Callable[[Any, Any, jax.Array], Scores]:
@@ -99,9 +100,10 @@ def conditional_scores(
     and public values alone.
     """
     scores_fn, is_exchangeable = _checked_scores(model)
-    if not is_exchangeable:
-        return scores_fn
-    return functools.partial(scores_fn, num_redraws=num_redraws)
+    if is_exchangeable:
+        scores_fn = functools.partial(scores_fn, num_redraws=num_redraws)
+    # A fit asks for them in many places, and traces them once.
+    return jax.jit(scores_fn)
 
 
 def are_redrawn(model: Model) -> bool:
