@@ -2,10 +2,10 @@
 
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Most
 tests compile far longer than they run. So their programs are hardly optimised, except
-in the rooms that `OPTIMISED` names for the tier. Programs of `compiled.QUICKLY`, such
-as those of fits, are compiled like those of users in the thorough tests of `fit`. XLA
-generates code in one piece, too, which takes less time, but for thorough tests in 32
-bits: what users have is compiled as theirs is.
+in the rooms that `OPTIMISED` names for the tier. In the thorough tier, programs of
+`compiled.QUICKLY`, such as those of fits, are compiled like those of users, except in
+the rooms that `QUICK` names. XLA generates code in one piece, too, which takes less
+time, but for thorough tests in 32 bits: what users have is compiled as theirs is.
 """
 
 import gc
@@ -83,6 +83,9 @@ OPTIMISED = {
     "thorough": {"privacy", "mcmc", "sgmcmc", "release"},
 }
 
+# Many models are fitted once each.
+QUICK = {"numpyro", "config"}
+
 # Files with tests that take far longer than others.
 LONG = ["horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
 LONG += ["designs", "hierarchical", "glm", "sample", "on_disk", "readme", "audit_bits"]
@@ -133,7 +136,7 @@ def programs(request):
     from dpjax import compiled
 
     with pytest.MonkeyPatch.context() as patch:
-        if room not in optimised and (is_default_tier or room != "fit"):
+        if room in QUICK or (is_default_tier and room not in optimised):
             patch.setitem(compiled.QUICKLY, "xla_backend_optimization_level", 0)
         yield
     jax.clear_caches()

@@ -1,16 +1,21 @@
 """Programs of equal text are compiled once, and functions are traced in every call."""
 
+import functools
 import subprocess
 import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 import threadpoolctl
 
+import dpjax.numpyro
 from dpjax import compiled as module
 from dpjax.compiled import compiled, evaluated, one_call, traced
+from dpjax.numpyro.nodes import conditional_scores
 
 
 def test_functions_of_one_text_share_a_program_until_they_change():
@@ -200,3 +205,36 @@ def test_calls_of_lapack_do_not_wait_for_each_other():
     """With JAX 0.10 on two cores they waited for ever."""
     command = [sys.executable, "-c", SOLVES]
     assert float(subprocess.check_output(command, timeout=120)) > 0
+
+
+def beta_binomial(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 2).expand([3]).to_event(1))
+    size = numpyro.sample("size", dist.LogNormal(2, 1))
+    chance = jax.nn.sigmoid(b[0] + x @ b[1:])
+    with numpyro.plate("data", len(y)):
+        law = dist.BetaBinomial(chance * size, (1 - chance) * size, total_count=10)
+        numpyro.sample("obs", law, obs=y)
+
+
+@pytest.mark.thorough
+def test_scores_are_compiled_to_what_jax_computes():
+    """With an older generator of loops in XLA, scores were 11 instead of 9."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 2)).astype(np.float32)
+    y = rng.binomial(10, rng.beta(4, 4, 400))
+    target = dpjax.numpyro.posterior(
+        beta_binomial, dict(x=x, y=y), plate="data", example=dict(x=x)
+    )
+    scores_fn = conditional_scores(target.model)
+    position = dict(b=jnp.array([0.3, 0.5, -0.4]), size=jnp.array(2.0))
+    keys = jax.random.split(jax.random.key(0), 400)
+
+    def scores(record, rng_key):
+        return scores_fn(position, record, rng_key)
+
+    of_all = jax.vmap(scores)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-3),
+        evaluated(of_all, target.data, keys),
+        jax.jit(of_all)(target.data, keys),
+    )

@@ -194,6 +194,7 @@ def draws(
         jnp.asarray(released.stretch, flat.dtype),
     )
 
+    @jax.jit
     def logprior(y, origin):
         position, stretch = origin
         return posterior.logprior_fn(unravel(position + stretch @ y))

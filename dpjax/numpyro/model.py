@@ -134,7 +134,7 @@ class Model:
         """Shapes and dtypes of an unconstrained position."""
         return jax.eval_shape(self.draw, jax.random.key(0))
 
-    @property
+    @functools.cached_property
     def dim(self) -> int:
         """Number of components of the flattened unconstrained position."""
         return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(self.outline))
