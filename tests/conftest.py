@@ -83,7 +83,7 @@ OPTIMISED = {
     "thorough": {"privacy", "mcmc", "sgmcmc", "release"},
 }
 
-# Many models are fitted once each.
+# Thorough tests in these rooms fit many models once each: compiling takes longest.
 QUICK = {"numpyro", "config"}
 
 # Files with tests that take far longer than others.

@@ -102,7 +102,8 @@ def conditional_scores(
     scores_fn, is_exchangeable = _checked_scores(model)
     if is_exchangeable:
         scores_fn = functools.partial(scores_fn, num_redraws=num_redraws)
-    # A fit asks for them in many places, and traces them once.
+    # A fit calls this function in many places, and JAX traces it once in a call of
+    # `dpjax.numpyro.sample` (`dpjax.compiled.one_call`).
     return jax.jit(scores_fn)
 
 

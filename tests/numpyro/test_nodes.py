@@ -450,7 +450,7 @@ def test_information_in_closed_form():
         target = adapted(name)
         record = jax.tree.map(lambda leaf: leaf[1], target.model.example)
         position = {"b": jnp.array([0.1, -0.2])}
-        scores_fn = jax.jit(conditional_scores(target.model))
+        scores_fn = conditional_scores(target.model)
         found = scores_fn(position, record, jax.random.key(0))
         row = np.array([1.0, record["x"]])
         logit = row @ [0.1, -0.2]
@@ -492,7 +492,7 @@ def test_redraws_keep_a_share_of_the_information():
 def test_a_mask_hides_the_record():
     target = adapted("masked")
     record = jax.tree.map(lambda leaf: leaf[1], target.model.example)
-    scores_fn = jax.jit(conditional_scores(target.model))
+    scores_fn = conditional_scores(target.model)
     found = scores_fn({"b": jnp.ones(3)}, record, jax.random.key(0))
     assert not np.any(found.observed) and not np.any(found.nodes)
     assert np.any(found.directions)
