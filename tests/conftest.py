@@ -2,10 +2,10 @@
 
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Most
 tests compile far longer than they run. So their programs are hardly optimised, except
-in the rooms that `OPTIMISED` names for the tier. In the thorough tier, programs of
-`compiled.QUICKLY`, such as those of fits, are compiled like those of users, except in
-the rooms that `QUICK` names. XLA generates code in one piece, too, which takes less
-time, but for thorough tests in 32 bits: what users have is compiled as theirs is.
+in the rooms that `OPTIMISED` names for the tier. Programs of `compiled.QUICKLY`, such
+as those of fits, are optimised like those of users in the one file that tests how they
+are compiled. XLA generates code in one piece, too, which takes less time, but for
+thorough tests in 32 bits: what users have is compiled as theirs is.
 """
 
 import gc
@@ -83,9 +83,6 @@ OPTIMISED = {
     "thorough": {"privacy", "mcmc", "sgmcmc", "release"},
 }
 
-# Thorough tests in these rooms fit many models once each: compiling takes longest.
-QUICK = {"numpyro", "config"}
-
 # Files with tests that take far longer than others.
 LONG = ["horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
 LONG += ["designs", "hierarchical", "glm", "sample", "on_disk", "readme", "audit_bits"]
@@ -124,9 +121,9 @@ def programs(request):
     """How a file's programs are compiled.
 
     They stay in memory for that file: those of a session fill gigabytes. Garbage is
-    collected between files, too. Python would look for it again and again while JAX
-    traces, which makes many objects and little garbage, and tests would take a tenth
-    longer.
+    collected between files, too, and what is none then is not looked at again. Python
+    would look for it again and again while JAX traces, which makes many objects and
+    little garbage, and tests would take a tenth longer.
     """
     is_default_tier = request.config.option.markexpr == "not thorough"
     optimised = OPTIMISED["not thorough" if is_default_tier else "thorough"]
@@ -136,16 +133,17 @@ def programs(request):
     from dpjax import compiled
 
     with pytest.MonkeyPatch.context() as patch:
-        if room in QUICK or (is_default_tier and room not in optimised):
+        if room != "test_compiled.py":
             patch.setitem(compiled.QUICKLY, "xla_backend_optimization_level", 0)
         yield
     jax.clear_caches()
     gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def x64():
-    """Whether JAX computes in 64 bits; some folders run both."""
+    """Whether JAX computes in 64 bits."""
     return jax.config.jax_enable_x64
 
 

@@ -127,7 +127,7 @@ def test_a_cell_is_scored_and_not_run_again(tmp_path):
     model = dataclasses.replace(experiment.model, num_records=2_000)
     experiment = dataclasses.replace(experiment, model=model)
     case = sweep.problem(experiment, sweep.Options(num_chains=2, most_passes=20))
-    for name in ("dpps", "hmc", "ours"):
+    for name in ("hmc", "ours"):
         report.append(tmp_path / "easy-2d.csv", sweep.cell(case, name, 6.0, {}))
     done = sweep.read(tmp_path, "easy-2d")
     for (name, epsilon), rows in done.items():
@@ -139,7 +139,7 @@ def test_a_cell_is_scored_and_not_run_again(tmp_path):
         assert np.isfinite(row["gradient_clip"]) == (name == "hmc")
         assert sweep.cell(case, name, epsilon, done) is None
     other = dataclasses.replace(case, options=sweep.Options(2, 0, 1, 20))
-    assert sweep.cell(other, "dpps", 6.0, done) is not None
+    assert sweep.cell(other, "ours", 6.0, done) is not None
 
 
 def test_distances_of_the_clipping_study():

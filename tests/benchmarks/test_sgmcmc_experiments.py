@@ -17,19 +17,12 @@ def settings(name):
     return tomllib.loads((FOLDER / f"{name}.toml").read_text())
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "add", "replace"),
-    [
-        ("mnist", "published_sgld", 0.215, 0.290),
-        ("svhn", "published_sgld", 0.0147, 0.0307),
-    ],
-)
-def test_claims_of_one_epoch(name, method, add, replace):
-    """sgld_sep.md A3, 1 epoch: .215 and .290 for .10, .0147 and .031 for .12."""
-    row = mnist.claims(settings(name), (1,))[0]
-    assert row["method"] == method
-    assert row["sound_add"] == pytest.approx(add, rel=0.01)
-    assert row["sound_replace"] == pytest.approx(replace, rel=0.01)
+def test_claims_of_one_epoch():
+    """sgld_sep.md A3, 1 epoch: .0147 and .031 for .12."""
+    row = mnist.claims(settings("svhn"), (1,))[0]
+    assert row["method"] == "published_sgld"
+    assert row["sound_add"] == pytest.approx(0.0147, rel=0.01)
+    assert row["sound_replace"] == pytest.approx(0.0307, rel=0.01)
 
 
 def test_figures_have_their_cells():

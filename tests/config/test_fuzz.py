@@ -257,7 +257,7 @@ def test_what_no_job_can_mean_is_refused(tmp_path, old, new, message):
     assert message in said[0]
 
 
-@counts(50, 2000)
+@counts(50, 700)
 def test_damaged_keys(count, tmp_path, loaded):
     def check(damaged):
         text = written(damaged)
@@ -285,7 +285,7 @@ def damaged_bytes(draw, contents: list[bytes]):
     return bytes(content)
 
 
-@counts(50, 1000)
+@counts(50, 400)
 def test_damaged_files_of_configuration(count, tmp_path, loaded):
     texts = [SMALL.format(algorithm=lines).encode() for lines in ALGORITHMS]
     texts += [path.read_bytes() for path in sorted((ROOT / "configs").glob("*.toml"))]
@@ -322,7 +322,7 @@ def damaged_schemata(draw):
     return table
 
 
-@counts(100, 3000)
+@counts(100, 1000)
 def test_damaged_schemata(count):
     """What is accepted can be drawn from and read."""
 
@@ -392,7 +392,7 @@ def check_table(path, content: bytes) -> None:
         assert found["group"].shape == found["complete"].shape == (rows,)
 
 
-@counts(40, 700)
+@counts(40, 300)
 def test_damaged_text_tables(count, tmp_path):
     check_table(tmp_path / "file.csv", CSV)
     assert len(SCHEMA.read(tmp_path / "file.csv", ARRAYS)["x"]) == 12
@@ -400,13 +400,13 @@ def test_damaged_text_tables(count, tmp_path):
     fuzz(count, damaged_bytes(contents), check_table, tmp_path / "file.csv")
 
 
-@counts(20, 300)
+@counts(20, 120)
 def test_damaged_compressed_tables(count, tmp_path):
     content = gzip.compress(CSV, mtime=0)
     fuzz(count, damaged_bytes([content]), check_table, tmp_path / "file.csv.gz")
 
 
-@counts(40, 1000)
+@counts(40, 400)
 def test_damaged_archives(count, tmp_path):
     right, *wrong = archives()
     (tmp_path / "file.npz").write_bytes(right)
@@ -418,7 +418,7 @@ def test_damaged_archives(count, tmp_path):
     fuzz(count, damaged_bytes([right, *wrong]), check_table, tmp_path / "file.npz")
 
 
-@counts(20, 300)
+@counts(20, 120)
 def test_damaged_parquet_tables(count, tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -15,7 +15,7 @@ from dpjax.comparisons.ep import ep
 from dpjax.ep import sites
 from dpjax.ep.dp_em import dp_em
 from dpjax.ep.dp_sep import dp_sep
-from dpjax.ep.gaussians import Diagonal, Full
+from dpjax.ep.gaussians import Full
 from dpjax.posterior import Posterior
 from dpjax.privacy import NeighboringRelation as Relation
 from dpjax.release import vector_sums
@@ -130,15 +130,13 @@ def test_precisions_stay_above_their_floor():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("family", [Diagonal((2,)), Full((2,))])
-def test_a_floor_about_the_mean_does_not_shrink(family):
+def test_a_floor_about_the_mean_does_not_shrink():
     """The posterior of 20 records has the precision 21, and the floor is 90."""
     records = 2.0 + jnp.asarray(np.random.default_rng(3).normal(size=(20, 2)))
     posterior = Posterior(lambda w: -0.5 * jnp.sum(w**2), flat, records)
 
     def site(record, mean, covariance):
-        one = jnp.ones(2) if isinstance(family, Diagonal) else jnp.eye(2)
-        return record, one
+        return record, jnp.eye(2)
 
     exact = jnp.sum(records, axis=0) / 21
     for recentre, mean in ((True, exact), (False, 21 * exact / 90)):
@@ -148,16 +146,16 @@ def test_a_floor_about_the_mean_does_not_shrink(family):
             200,
             jnp.zeros((1, 2)),
             match=site,
-            family=family,
+            family=FAMILY,
             l2_clip_norm=100.0,
             noise_multiplier=0.0,
             schedule=lambda k: 0.5,
             least_precision=90.0,
             recentre=recentre,
         )
-        moments = family.moments(jnp.asarray(found.infos.parameters[0, -1]))
+        moments = FAMILY.moments(jnp.asarray(found.infos.parameters[0, -1]))
         np.testing.assert_allclose(moments.mean, mean, rtol=2e-3)
-        sd = jnp.sqrt(moments.covariance.reshape(2, -1)[0, 0])
+        sd = jnp.sqrt(moments.covariance[0, 0])
         np.testing.assert_allclose(sd, 90**-0.5, rtol=1e-5)
 
 
@@ -376,7 +374,7 @@ def test_em_statistics_are_within_their_clip():
 def test_em_records_are_no_further_apart_than_charged(monkeypatch):
     """Cells that single records add, among them records beyond R and far apart."""
     rng = np.random.default_rng(3)
-    records = rng.normal(size=(60, 2)) * 10.0 ** rng.uniform(-1, 2, (60, 1))
+    records = rng.normal(size=(12, 2)) * 10.0 ** rng.uniform(-1, 2, (12, 1))
     records[:2] = [[-4, 0], [4, 0]]
     seen = []
     vector_sum = vector_sums.vector_sum

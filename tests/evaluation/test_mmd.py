@@ -7,17 +7,6 @@ import pytest
 
 from dpjax.evaluation import median_bandwidth, mmd, mmd_squared, reference_bandwidth
 from dpjax.models import thesis_model
-from tests.tiers import tiered
-
-
-@pytest.fixture(params=tiered([False, True], [True]), ids=["x32", "x64"], autouse=True)
-def x64(request):
-    with (
-        jax.enable_x64(request.param),
-        jax.numpy_rank_promotion("raise"),
-        jax.debug_key_reuse(True),
-    ):
-        yield request.param
 
 
 def naive(samples, reference, bandwidth):

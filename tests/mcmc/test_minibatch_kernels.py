@@ -196,8 +196,9 @@ LAWS = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("tempering", [1.0, 0.3])
-@pytest.mark.parametrize("jump", [(0.3, -0.1), (-0.2, -0.3)])
+@pytest.mark.parametrize(
+    ("jump", "tempering"), [((0.3, -0.1), 1.0), ((-0.2, -0.3), 0.3)]
+)
 @pytest.mark.parametrize("name", LAWS)
 def test_accepts_as_the_published_noisy_test(name, jump, tempering):
     make, law = LAWS[name]

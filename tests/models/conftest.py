@@ -3,18 +3,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.tiers import tiered
-
-
-@pytest.fixture(params=tiered([False, True], [True]), ids=["x32", "x64"], autouse=True)
-def x64(request):
-    with (
-        jax.enable_x64(request.param),
-        jax.numpy_rank_promotion("raise"),
-        jax.debug_key_reuse(True),
-    ):
-        yield request.param
-
 
 @pytest.fixture
 def assert_exact():

@@ -10,7 +10,10 @@ import numpyro
 import numpyro.distributions as dist
 import pandas
 import pytest
+from numpyro import handlers
 from numpyro.distributions import biject_to
+from numpyro.distributions.constraints import real
+from numpyro.infer.util import log_density
 
 import dpjax
 from dpjax import config
@@ -92,6 +95,7 @@ def by_hand(family):
     return model
 
 
+OTHERS = {"1|site", "shares"}
 FORMULAS = {
     "gaussian": "score ~ age + sex",
     "student_t": "score ~ age + sex",
@@ -135,32 +139,31 @@ def test_responses_of_new_records_are_predicted():
         Regression("score ~ 1", family="gaussian", schema=SCHEMA).predict(run, new)
 
 
-OF_ORDINAL = {"shares", "cutpoints"}
-
-
-@pytest.mark.thorough
 @pytest.mark.parametrize("family", FORMULAS)
-def test_a_formula_is_the_model_written_by_hand(family, x64):
+def test_a_formula_is_the_model_written_by_hand(family):
     """The posterior density at two positions, whose difference has no constants."""
     table = people(40)
     regression = Regression(FORMULAS[family], family=family, schema=SCHEMA)
-    posterior = regression.posterior(table)
     codes = {k: pandas.Categorical(table[k]).codes.astype(int) for k in ("sex", "site")}
-    arrays = {k: v.to_numpy() for k, v in table.items() if k not in codes}
-    model, found = by_hand(family), []
-    for seed in (1, 2):
-        draws = posterior.model.prior_draws
-        position = jax.tree.map(lambda leaf, i=seed: 0.2 * leaf[i], draws)
-        values = posterior.model.constrain(position)
-        assert {*values} <= {*regression.priors, "Intercept", "1|site"} | OF_ORDINAL
-        of_util, arguments = numpyro.infer.util, (model, (arrays, codes), {})
-        theirs = of_util.unconstrain_fn(*arguments, values)
-        energy = of_util.potential_energy(*arguments, theirs)
-        found.append([float(posterior(position)), -float(energy)])
+    numbers = {k: v.to_numpy() for k, v in table.items() if k not in codes}
+    theirs = by_hand(family), (numbers, codes), {}
+    ours = regression.model, (), regression.read(table) | regression.public
+    found = []
+    for key in range(2):
+        with handlers.seed(rng_seed=key):
+            sites = handlers.trace(theirs[0]).get_trace(*theirs[1])
+        # Predictors near their prior means, so that no term hides the others.
+        values = {
+            name: site["value"] * (0.5 if site["fn"].support is real else 1)
+            for name, site in sites.items()
+            if site["type"] == "sample" and not site["is_observed"]
+        }
+        assert {*regression.priors} <= {*values} <= {*regression.priors, *OTHERS}
+        found.append([float(log_density(*each, values)[0]) for each in (ours, theirs)])
     # Priors are stated in three digits.
-    (ours, theirs), tolerance = np.diff(found, axis=0)[0], 2e-2
-    assert abs(ours - theirs) < tolerance + 1e-4 * abs(theirs) * (not x64)
-    assert abs(theirs) > 1
+    ours, theirs = np.diff(found, axis=0)[0]
+    assert abs(ours - theirs) < 2e-2
+    assert abs(theirs) > 0.2
 
 
 def test_priors_are_stated_and_changed():
@@ -172,11 +175,9 @@ def test_priors_are_stated_and_changed():
     assert lines[-1] == "  sex: reference f"
     changed = Regression(formula, **options, priors={"age": "StudentT(3, 0, 0.5)"})
     assert "  age ~ StudentT(3, 0, 0.5)" in str(changed).splitlines()
-    with numpyro.handlers.seed(rng_seed=0):
+    with handlers.seed(rng_seed=0):
         arrays = {k: v[:2] for k, v in changed.example.items()}
-        sites = numpyro.handlers.trace(changed.model).get_trace(
-            **arrays, **changed.public
-        )
+        sites = handlers.trace(changed.model).get_trace(**arrays, **changed.public)
     assert isinstance(sites["age"]["fn"].base_dist, dist.StudentT)
     unit = biject_to(sites["age"]["fn"].support)(jnp.ones(()))
     np.testing.assert_allclose(unit, 0.05774, rtol=1e-3)
@@ -265,7 +266,7 @@ assert "formulaic" not in sys.modules
 def test_a_regression_agrees_with_nuts_on_the_same_records():
     """Means differ by noise, with the sd that the fit states, and by NUTS's own error.
 
-    NUTS makes 300 draws that are worth a hundred at least, so six standard errors have
+    NUTS makes 200 draws that are worth a hundred at least, so six standard errors have
     a chance of 2e-9 for each of three parameters. Widths of so few draws err by .07.
     """
     family, formula = "poisson", "visits ~ age + sex + offset(log(years))"
@@ -283,8 +284,8 @@ def test_a_regression_agrees_with_nuts_on_the_same_records():
         )
         exact = numpyro.infer.MCMC(
             numpyro.infer.NUTS(regression.model),
-            num_warmup=300,
-            num_samples=300,
+            num_warmup=200,
+            num_samples=200,
             progress_bar=False,
         )
         arrays = jax.tree.map(jnp.asarray, regression.read(table))

@@ -75,11 +75,8 @@ def sampled(num_chains, method, bar=False, warmup=10, draws=30, kernel=None):
     ("num_chains", "method", "bar"),
     tiered(
         [
-            (1, "sequential", False),
             (1, "sequential", True),
-            (3, "sequential", False),
             (3, "vectorized", False),
-            (3, "vectorized", True),
             (3, jax.vmap, False),
         ],
         [(3, "vectorized", False)],
@@ -201,8 +198,7 @@ def test_warmup_is_a_part_of_the_run():
 @pytest.mark.filterwarnings("ignore:Some donated buffers")
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("num_chains", "method"),
-    [(1, "sequential"), (2, "sequential"), (2, "vectorized"), (2, jax.vmap)],
+    ("num_chains", "method"), [(1, "sequential"), (2, "vectorized")]
 )
 def test_no_step_is_given_away_by_starting_again(num_chains, method):
     """From the state after the warm-up, again and again: all of it is counted."""

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 
 import dpjax
 import dpjax.numpyro
-from dpjax import cli
+from dpjax import cli, compiled
 from dpjax.runner import ledger as ledgers
 from dpjax.runner import loop
 from dpjax.runner.spread import spread as spread_records
@@ -75,14 +75,12 @@ def seeded(spread):
     """Draws of every kernel, with a key, by name."""
     keys = iter(jax.random.split(jax.random.key(0), 10))
     records = spread(RECORDS)
-    draws = {
-        name: run(kernel, records, budget=None, unsafe_key=next(keys))
-        for name, kernel in KERNELS.items()
-    }
     # With a budget the randomness depends on the records and the program, too.
-    draws["charged"] = run(
-        KERNELS["barker"], records, budget=BUDGET, unsafe_key=next(keys)
-    )
+    budgets = {"barker": BUDGET, "fast_mh": None, "sgld": None}
+    draws = {
+        name: run(KERNELS[name], records, budget=budget, unsafe_key=next(keys))
+        for name, budget in budgets.items()
+    }
     x, y = np.ones((len(RECORDS), 2), np.float32), RECORDS[:, 0]
     x[:, 1] = RECORDS[:, 1]
     example = dict(x=x[:100] / 2, y=y[:100] / 2)
@@ -132,6 +130,8 @@ def spread(array):
 
 def main(folder):
     """What each of the two processes does."""
+    # As in tests/conftest.py.
+    compiled.QUICKLY["xla_backend_optimization_level"] = 0
     process = jax.process_index()
     # The second process must not look for the files.
     files = Path(folder if process == 0 else "/nowhere")
