@@ -80,7 +80,7 @@ if not X64:
 # kernels. The releases are tested as users have them.
 OPTIMISED = {
     "not thorough": {"privacy"},
-    "thorough": {"privacy", "mcmc", "sgmcmc", "release"},
+    "thorough": {"fit", "mcmc", "privacy", "release", "sgmcmc"},
 }
 
 # Files with tests that take far longer than others.

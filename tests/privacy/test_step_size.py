@@ -73,21 +73,17 @@ CLAIMS = [
     (MNIST, 1e-5, 245, "0.215", "0.0987", "0.290"),
     (MNIST, 1e-5, 2449, "0.327", "0.206", "0.616"),
     (MNIST, 1e-5, 9798, "0.504", "0.333", "1.01"),
-    (MNIST, 1e-5, 24495, "0.688", "0.461", "1.42"),
     (FEWER, 1e-5, 224, "0.238", None, None),
-    (FEWER, 1e-5, 2236, "0.352", None, None),
-    (FEWER, 1e-5, 22361, "0.735", None, None),
     (SVHN, 1e-6, 775, "0.0147", "0.0100", "0.031"),
     (SVHN, 1e-6, 7746, "0.0335", "0.0231", "0.070"),
     (SVHN, 1e-6, 30984, "0.0551", "0.0381", "0.115"),
-    (SVHN, 1e-6, 77460, "0.0766", "0.0530", "0.160"),
 ]
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("setting", "delta", "num_steps", "add", "add_hot", "replace"),
-    tiered(CLAIMS, CLAIMS[:3] + CLAIMS[8:10]),
+    tiered(CLAIMS, CLAIMS[:3] + CLAIMS[5:7]),
 )
 def test_claims_of_the_experiments(setting, delta, num_steps, add, add_hot, replace):
     """sgld_sep.md A3, eta_t = .1 t^(-1/3); the claims are .10 and .12.
@@ -116,9 +112,7 @@ def test_claims_of_the_experiments(setting, delta, num_steps, add, add_hot, repl
     [
         (0.103, decay, 0.001, 0.129, 0.254, 0.084),
         (0.103, decay, ROOT, 0.119, 0.252, 0.081),
-        (0.103, decay, 0.01, 0.118, 0.252, 0.081),
         (0.1, None, 0.001, 1.19, 1.54, 0.476),
-        (0.1, None, ROOT, 0.514, 1.06, 0.347),
         (0.1, None, 0.01, 0.501, 1.06, 0.342),
     ],
 )
@@ -146,22 +140,16 @@ def test_claims_of_section_3_1(eta, schedule, sampling_prob, add, replace, add_h
 BOUNDS = [
     # The specification has .0684 from coarser bins; finer ones than those here: .0694.
     (0.001, 0.1, 0.0050, 0.0694, 0.00131, 0.00103),
-    (0.001, 0.5, 0.0525, 0.208, 0.0242, 0.0100),
     (0.001, 1.0, 0.0907, 0.257, 0.0667, 0.0196),
-    (0.001, 1.7, 0.117, 0.307, 0.107, 0.0276),
-    (ROOT, 0.1, 0.00523, 0.0752, 0.00132, None),
     (ROOT, 0.5, 0.0948, 1.33, 0.0251, None),
-    (ROOT, 1.0, 0.300, 2.82, 0.0895, None),
     (ROOT, 1.7, 0.642, 3.64, 0.232, None),
     (0.01, 0.1, 0.00524, 0.0754, 0.00132, 0.00128),
-    (0.01, 0.5, 0.0993, 1.43, 0.0252, 0.0226),
     (0.01, 1.0, 0.344, 4.86, 0.0892, 0.0731),
-    (0.01, 1.7, 0.848, 11.0, 0.235, 0.170),
 ]
 
 
 @pytest.mark.parametrize(
-    ("sampling_prob", "epsilon", *"fdrb"), tiered(BOUNDS, BOUNDS[::4])
+    ("sampling_prob", "epsilon", *"fdrb"), tiered(BOUNDS, BOUNDS[::2])
 )
 def test_largest_step_sizes(sampling_prob, epsilon, f, d, r, b):
     """sgld_sep.md A4, T = 10000, temperature 1/2: the budget is met within 1 % of eta.

@@ -216,8 +216,9 @@ NOISE_SDS = {
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", NOISE_SDS)
-@pytest.mark.parametrize("offset", [0.01, 0.2, 0.7])
+@pytest.mark.parametrize(
+    ("name", "offset"), zip(NOISE_SDS, [0.01, 0.2, 0.7, 0.2, 0.7], strict=True)
+)
 def test_every_cell_of_the_lattice_has_its_chance(name, offset):
     """The two inequalities by which the accountant defines an event's errors."""
     drawn, ideal = cells(NOISE_SDS[name], offset)

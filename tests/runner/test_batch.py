@@ -93,7 +93,7 @@ SETTINGS = {
         ("barker", 3),
         *(
             pytest.param(*case, marks=pytest.mark.thorough)
-            for case in (("barker", 1), ("barker", 2), ("sgld", 3), ("dpvi", 3))
+            for case in (("barker", 2), ("sgld", 3), ("dpvi", 3))
         ),
     ],
 )
