@@ -76,8 +76,8 @@ if not X64:
         "privacy/test_thesis_counts.py",
     ]
 
-# Exact accounting computes for longer than it compiles, and so do simulations of
-# kernels. The releases are tested as users have them.
+# Exact accounting computes for longer than it compiles, as do simulations of kernels
+# and fits. The releases are tested as users have them.
 OPTIMISED = {
     "not thorough": {"privacy"},
     "thorough": {"fit", "mcmc", "privacy", "release", "sgmcmc"},
@@ -86,7 +86,7 @@ OPTIMISED = {
 # Files with tests that take far longer than others.
 LONG = ["horseshoe", "processes", "numpyro", "plan_fits", "seen", "devices"]
 LONG += ["designs", "hierarchical", "glm", "sample", "on_disk", "readme", "audit_bits"]
-LONG += ["cli"]
+LONG += ["cli", "score_fit", "simulated"]
 
 
 def pytest_collection_modifyitems(items):
