@@ -217,7 +217,7 @@ NOISE_SDS = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("name", "offset"), zip(NOISE_SDS, [0.01, 0.2, 0.7, 0.2, 0.7], strict=True)
+    ("name", "offset"), [*zip(NOISE_SDS, [0.01, 0.2, 0.7, 0.2, 0.7], strict=True)]
 )
 def test_every_cell_of_the_lattice_has_its_chance(name, offset):
     """The two inequalities by which the accountant defines an event's errors."""
