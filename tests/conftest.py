@@ -3,9 +3,9 @@
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Most
 tests compile far longer than they run. So their programs are hardly optimised, except
 in the rooms that `OPTIMISED` names for the tier. Programs of `compiled.QUICKLY`, such
-as those of fits, are optimised like those of users in the one file that tests how they
-are compiled. XLA generates code in one piece, too, which takes less time, but for
-thorough tests in 32 bits: what users have is compiled as theirs is.
+as those of fits, are optimised in no test. XLA generates code in one piece, too, which
+takes less time, but for thorough tests in 32 bits: what users have is compiled as
+theirs is.
 """
 
 import gc
@@ -132,10 +132,8 @@ def programs(request):
     # JAX is set up before dpjax is imported.
     from dpjax import compiled
 
-    with pytest.MonkeyPatch.context() as patch:
-        if room != "test_compiled.py":
-            patch.setitem(compiled.QUICKLY, "xla_backend_optimization_level", 0)
-        yield
+    compiled.QUICKLY["xla_backend_optimization_level"] = 0
+    yield
     jax.clear_caches()
     gc.collect()
     gc.freeze()
