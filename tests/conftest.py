@@ -2,10 +2,9 @@
 
 Reuse of keys, which does not depend on the precision, is looked for in 64 bits. Most
 tests compile far longer than they run. So their programs are hardly optimised, except
-in the rooms that `OPTIMISED` names for the tier. Programs of `compiled.QUICKLY`, such
-as those of fits, are optimised in no test. XLA generates code in one piece, too, which
-takes less time, but for thorough tests in 32 bits: what users have is compiled as
-theirs is.
+in the rooms that `OPTIMISED` names for the tier. Runs of a single step, such as fits,
+are optimised in no test. XLA generates code in one piece, too, which takes less time,
+but for thorough tests in 32 bits: what users have is compiled as theirs is.
 """
 
 import gc
