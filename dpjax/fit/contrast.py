@@ -227,21 +227,21 @@ def contrast(scores: Scores, slope_bound, norm: MixedNorm | None = None) -> Cont
     return Contrast(factor * (own - rest) @ directions, factor * slope, square, lost)
 
 
-def packed(matrix: jax.Array) -> jax.Array:
+def packed(matrix):
     """The lower triangle of a symmetric matrix as a vector, ``(d (d + 1) / 2,)``.
 
     Entries off the diagonal are multiplied by sqrt(2), so that the Euclidean norm of
-    the vector is the Frobenius norm of the matrix.
+    the vector is the Frobenius norm of the matrix. NumPy arrays may have leading axes.
     """
-    rows, columns = np.tril_indices(len(matrix))
+    rows, columns = np.tril_indices(matrix.shape[-1])
     weights = np.where(rows == columns, 1.0, 2**0.5)
-    return matrix[rows, columns] * jnp.asarray(weights, matrix.dtype)
+    return matrix[..., rows, columns] * weights.astype(matrix.dtype)
 
 
-def unpacked(vector: jax.Array, dim: int) -> jax.Array:
+def unpacked(vector, dim: int):
     """The symmetric ``(dim, dim)`` matrix of a `packed` vector."""
     rows, columns = np.tril_indices(dim)
     places = np.zeros((dim, dim), int)
     places[rows, columns] = places[columns, rows] = np.arange(len(rows))
     weights = np.where(np.eye(dim), 1.0, 2**0.5)
-    return vector[places] / jnp.asarray(weights, vector.dtype)
+    return vector[..., places] / weights.astype(vector.dtype)

@@ -15,6 +15,7 @@ import numpy as np
 
 from dpjax.compiled import compiled
 from dpjax.fit.slopes import Evidence
+from dpjax.random.generator import generator
 
 __all__ = ["Law", "Laws", "PriorLaw", "closest", "laws_of"]
 
@@ -150,8 +151,8 @@ def closest(
         If the prior, or what was released, is not finite where the fit has ended.
     """
     dim = len(data_share)
-    half = jax.random.normal(rng_key, (NUM_POINTS // 2, dim))
-    points = np.asarray(jnp.concatenate([half, -half]), np.float64)
+    half = generator(rng_key).normal(size=(NUM_POINTS // 2, dim))
+    points = np.concatenate([half, -half])
     is_measured, units = data_share > 0, np.sqrt(1 - data_share)
 
     def averages(ys, origin):

@@ -44,22 +44,24 @@ of the latter. Clipping makes the scatter larger than this bound. It is taken to
 proportional to the bound: t gives Q the trace of J, and rho gives rho Q the trace of
 the scatter.
 
-*Sampling.* Hamiltonian Monte Carlo draws J from the posterior. Its coordinates are such
-that the posterior is close to N(0, I). For that, W given a and tau is measured from the
-centre, and in the sds, of the normal law that the released slope would give it if J
-were linear in W. Directions that noise hides keep their prior. There J may be nearly
-zero, and the draws of y are then nearly those of the prior.
+*Sampling.* Hamiltonian Monte Carlo (`dpjax.fit.hmc`) draws J from the posterior. Its
+coordinates are such that the posterior is close to N(0, I). For that, W given a and tau
+is measured from the centre, and in the sds, of the normal law that the released slope
+would give it if J were linear in W. Directions that noise hides keep their prior. There
+J may be nearly zero, and the draws of y are then nearly those of the prior.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
-import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dpjax.compiled import QUICKLY, lapack_in_one_thread
+from dpjax.compiled import lapack_in_one_thread
 from dpjax.fit.contrast import packed, unpacked
+from dpjax.fit.hmc import NUM_CHAINS, chains
+from dpjax.random.generator import generator
 
 __all__ = ["Evidence", "expected_slope", "largest_noise", "regular", "slopes"]
 
@@ -84,21 +86,6 @@ counts as zero."""
 
 MIN_EIGENVALUE = 0.2
 """Least eigenvalue of a `regular` slope, over the mean of its eigenvalues."""
-
-NUM_CHAINS, NUM_INTEGRATION_STEPS = 32, 6
-"""Number of chains, and number of leapfrog steps between two draws of a chain."""
-
-NUM_STARTS = 1024
-"""Number of draws of N(0, I) among which the chains' starts are chosen."""
-
-FIRST_STEP_SIZE, ACCEPTANCE = 0.1, 0.8
-"""Size of the leapfrog steps of the first draw. After each draw of the warm-up, the
-logarithm of the size changes by how far the chains' mean acceptance rate is above the
-second number."""
-
-NUM_WINDOWS, WINDOW = 5, 8
-"""Number of windows of the warm-up, and number of draws of every chain in a window. The
-draws of a window give the inverse mass matrix, which is diagonal, of the next one."""
 
 
 class Evidence(NamedTuple):
@@ -148,17 +135,18 @@ class Evidence(NamedTuple):
         factor = self.inefficiency * _trace(slope) / _trace(least)
         return factor * least + known
 
-    def arrived(self, slope, mean):
-        """Mean and covariance of y given where the search has ended, for J = `slope`.
+    def of_slope(self, slope, of_scatter):
+        """The derivative by J of a number whose derivative by `scatter` is given.
 
-        A priori y has the mean `mean`, ``(r,)``, and the precision diag(1 - gamma). The
-        search adds that J (y - y_1) is N(0, alpha^2 I).
+        Both derivatives are matrices, ``(..., r, r)``. That by the scatter is
+        symmetric, and this one is to be made so.
         """
-        precision = 1 - self.data_share
-        found = slope @ slope / self.arrival_sd**2
-        factor = jax.scipy.linalg.cho_factor(jnp.diag(precision) + found)
-        covariance = jax.scipy.linalg.cho_solve(factor, jnp.eye(len(precision)))
-        return covariance @ (precision * mean + found @ self.places[0]), covariance
+        back = slope / self.data_share[None]
+        least, eye = back @ slope, np.eye(len(self.data_share))
+        share = self.inefficiency / _trace(least)
+        factor, of_factor = share * _trace(slope), _trace(of_scatter @ least)
+        of_least = factor * (of_scatter - of_factor / _trace(least) * eye)
+        return 2 * of_least @ back + share * of_factor * eye
 
     @property
     def pooled(self):
@@ -239,12 +227,19 @@ def slopes(evidence: Evidence, mean, rng_key: jax.Array, num_draws: int) -> np.n
     -------
     Positive definite matrices, ``(num_draws, r, r)``, float64.
     """
+    centre = _centre(evidence)
+    dim, num_latents = len(evidence.data_share), len(evidence.stretch)
+    size = 2 + num_latents + dim + dim * (dim + 1) // 2
+
+    def log_density(u):
+        found, prior, gradient_fn = _slope(evidence, centre, u)
+        value, derivative = _log_likelihood(evidence, mean, found)
+        return prior + value, gradient_fn(derivative)
+
     per_chain = -(-num_draws // NUM_CHAINS)
-    with jax.enable_x64(True), lapack_in_one_thread():
-        given = evidence, evidence.pooled, _centre(evidence), mean
-        given = jax.tree.map(jnp.asarray, given)
-        found = np.asarray(_draw(*given, rng_key, per_chain))
-    return found[:num_draws]
+    with lapack_in_one_thread():
+        found = chains(generator(rng_key), log_density, size, per_chain)
+    return _slope(evidence, centre, found[:num_draws])[0]
 
 
 class _Silence(NamedTuple):
@@ -273,13 +268,13 @@ class _Silence(NamedTuple):
     sd: np.ndarray
 
     def at(self, u):
-        """The x that is `u` sds from its mean, and the b or c that it gives."""
+        """The x that are `u` sds from their means, and -log of the b or c they give."""
         x = self.mean + self.sd * u
-        return x, jnp.exp(-jnp.exp(SILENCE_SD * (x - self.rare)))
+        return x, np.exp(SILENCE_SD * (x - self.rare))
 
 
 class _Centre(NamedTuple):
-    """What the coordinates in which `_draw` samples are centred on.
+    """What the coordinates in which slopes are drawn are centred on.
 
     All of it follows from the slope as released.
 
@@ -371,107 +366,146 @@ def _centre(known: Evidence) -> _Centre:
     return _Centre(of_latents, of_directions, basis, vectors, released, noises)
 
 
-@jax.jit(static_argnames="per_chain", compiler_options=QUICKLY)
-def _draw(known: Evidence, pooled, centre, mean, rng_key, per_chain):
-    dim, num_latents = len(known.data_share), len(known.stretch)
-    place, score, noise_sd = pooled
-    of_latents, of_directions, basis, vectors, released, noises = centre
-    back, stretch = known.back, known.stretch
-    root, eye = jnp.sqrt(known.data_share), jnp.eye(dim)
+def _slope(
+    known: Evidence, centre: _Centre, u
+) -> tuple[np.ndarray, np.ndarray, Callable]:
+    """The slopes J at the coordinates u, ``(chains, size)``.
 
-    def scales(few):
-        """e^(a/2), tau / sqrt(r), and tau W / sqrt(r) as released with its noise's sds.
+    A row of u holds a and log tau, in sds of the prior from its median; the b_i and the
+    c_i, as `_Silence.at` reads them; and W in the eigenvectors of B as released, which
+    does not change its prior.
 
-        `few` holds a and log tau, in sds of the prior from its median. W is in the
-        eigenvectors of B as released, which does not change its prior.
-        """
-        level = jnp.exp(LEVEL_SD / 2 * few[0]) * jnp.sqrt(known.level)
-        spread = MEDIAN_SPREAD * jnp.exp(SPREAD_SD * few[1]) / np.sqrt(dim)
-        return level, spread, packed(released / level - eye), noises / level
-
-    def slope(u):
-        """The slope J at the coordinates u, and the log density of u in the prior."""
-        few, silent, rest = jnp.split(u, [2, 2 + num_latents + dim])
-        latents, directions = jnp.split(silent, [num_latents])
-        latents, b = of_latents.at(latents)
-        directions, c = of_directions.at(directions)
-        level, spread, seen, noise = scales(few)
-        hidden = noise**2 / (spread**2 + noise**2)
-        turns = (1 - hidden) * seen / spread + jnp.sqrt(hidden) * rest
-        inner = eye + spread * vectors @ unpacked(turns, dim) @ vectors.T
-        inner = level * inner
-        half = jnp.sqrt(c)[:, None] * (basis.T @ inner) * root[None] @ back
-        alone = b * (1 - b) * jnp.sum(half**2, axis=0)
-        half = half * b[None] @ stretch
-        found = half.T @ half + (stretch.T * alone[None]) @ stretch
-        squares = sum(jnp.sum(x**2) for x in (few, latents, directions, turns))
-        return found, (jnp.sum(jnp.log(hidden)) - squares) / 2
-
-    def logdensity(u):
-        found, prior = slope(u)
-        released = (known.slope - found) / known.slope_noise_sd
-        apart = known.scores - score[None] + (known.places - place[None]) @ found
-        apart = apart / known.score_sds[:, None]
-        scatter = known.scatter(found, noise_sd)
-        center, spread = known.arrived(found, mean)
-        factor = jnp.linalg.cholesky(found @ spread @ found + scatter)
-        rest = score - found @ (center - place)
-        rest = jax.scipy.linalg.solve_triangular(factor, rest, lower=True)
-        squares = sum(jnp.sum(part**2) for part in (released, apart, rest))
-        value = prior - squares / 2 - jnp.sum(jnp.log(jnp.diag(factor)))
-        return jnp.where(jnp.isnan(value), -jnp.inf, value)
-
-    size = 2 + num_latents + dim + dim * (dim + 1) // 2
-    found = _chains(rng_key, logdensity, size, per_chain)
-    return jax.vmap(slope)(found)[0]
-
-
-def _chains(rng_key, logdensity, size, per_chain):
-    """At least `per_chain` draws of each chain after a warm-up, ``(draws, size)``.
-
-    Neighbouring draws are of different chains. The law that `logdensity` describes
-    should be close to N(0, I). The chains begin with draws of the latter, chosen with
-    probabilities that are proportional to their importance weights. Otherwise a chain
-    could begin near a mode of little probability, which it would not leave in the few
-    steps that it makes. The warm-up estimates the variances of the law, and chooses the
-    size of the leapfrog steps.
+    Returns
+    -------
+    slopes
+        ``(chains, r, r)``.
+    log_prior
+        The log density of u in the prior, up to a constant, ``(chains,)``.
+    gradient_fn
+        Given the derivative of a number by J, a symmetric matrix ``(chains, r, r)``,
+        the gradient in u of this number plus `log_prior`, ``(chains, size)``. Here
+        ``of_x`` is the derivative by x.
     """
+    of_latents, of_directions, basis, vectors, released, noises = centre
+    stretch, root = known.stretch, np.sqrt(known.data_share)
+    dim, num_latents = len(root), len(stretch)
+    parts = np.cumsum([1, 1, num_latents, dim])
+    level_sds, spread_sds, latents, directions, rest = np.split(u, parts, axis=1)
+    x_b, rate_b = of_latents.at(latents)
+    x_c, rate_c = of_directions.at(directions)
+    b, c = np.exp(-rate_b), np.exp(-rate_c)
+    level = np.sqrt(known.level) * np.exp(LEVEL_SD / 2 * level_sds)
+    spread = level * MEDIAN_SPREAD * np.exp(SPREAD_SD * spread_sds) / np.sqrt(dim)
+    # B is level I + V turns V^T, with turns of sd `spread` in the prior. They were seen
+    # with noise, which hides a share of their variance.
+    hidden = noises**2 / (spread**2 + noises**2)
+    eye = packed(np.eye(dim))
+    seen = packed(released) - level * eye
+    turns = (1 - hidden) * seen + np.sqrt(hidden) * spread * rest
+    inner = vectors @ unpacked(turns, dim) @ vectors.T
+    inner += level[..., None] * np.eye(dim)
+    # K is half^T half, and J is told^T told + T^T diag(alone) T.
+    right = root[:, None] * known.back
+    half = np.sqrt(c)[..., None] * (basis.T @ inner @ right)
+    squares = np.sum(half**2, axis=1)
+    told = (half * b[:, None]) @ stretch
+    alone = b * (1 - b) * squares
+    found = np.swapaxes(told, 1, 2) @ told + (stretch.T * alone[:, None]) @ stretch
+    normal = level_sds, spread_sds, x_b, x_c, turns / spread
+    log_prior = np.sum(np.log(hidden), axis=1)
+    log_prior -= sum(np.sum(x**2, axis=1) for x in normal)
 
-    def window(carry, given):
-        """Draws of every chain in one window, ``(WINDOW, chains, size)``."""
-        (states, variances, step_size), (rng_key, is_warm) = carry, given
+    def gradient_fn(of_found):
+        of_told = 2 * (told @ of_found) @ stretch.T
+        of_alone = np.sum(stretch @ of_found * stretch, axis=2)
+        of_half = of_told * b[:, None] + 2 * half * (b * (1 - b) * of_alone)[:, None]
+        of_b = np.sum(of_told * half, axis=1) + (1 - 2 * b) * squares * of_alone
+        of_rate_c = -np.sum(of_half * half, axis=2) / 2
+        of_inner = basis @ (np.sqrt(c)[..., None] * of_half) @ right.T
+        of_inner = (of_inner + np.swapaxes(of_inner, 1, 2)) / 2
+        of_turns = packed(vectors.T @ of_inner @ vectors) - turns / spread**2
+        of_hidden = of_turns * (spread * rest / (2 * np.sqrt(hidden)) - seen)
+        of_hidden += 1 / (2 * hidden)
+        of_spread = of_turns * np.sqrt(hidden) * rest + turns**2 / spread**3
+        of_spread -= of_hidden * 2 * hidden * (1 - hidden) / spread
+        of_spread = np.sum(of_spread, axis=1, keepdims=True)
+        of_level = np.trace(of_inner, axis1=1, axis2=2)[:, None]
+        of_level -= (of_turns * (1 - hidden)) @ eye[:, None]
+        of_level_sds = LEVEL_SD / 2 * (level * of_level + spread * of_spread)
+        parts = (
+            of_level_sds - level_sds,
+            SPREAD_SD * spread * of_spread - spread_sds,
+            of_latents.sd * (-SILENCE_SD * rate_b * b * of_b - x_b),
+            of_directions.sd * (SILENCE_SD * rate_c * of_rate_c - x_c),
+            np.sqrt(hidden) * spread * of_turns,
+        )
+        return np.concatenate(parts, axis=1)
 
-        def draw(carry, rng_key):
-            states, step_size = carry
-            first, second = jax.random.split(rng_key)
-            # Trajectories of equal length could be periods of some coordinate.
-            share = jax.random.uniform(first, (), minval=0.6, maxval=1.0)
-            kernel: Any = blackjax.hmc(
-                logdensity, share * step_size, variances, NUM_INTEGRATION_STEPS
-            )
-            keys = jax.random.split(second, NUM_CHAINS)
-            states, infos = jax.vmap(kernel.step)(keys, states)
-            excess = jnp.mean(infos.acceptance_rate) - ACCEPTANCE
-            step_size *= jnp.exp(jnp.where(is_warm, 0, excess))
-            return (states, step_size), states.position
+    return found, log_prior / 2, gradient_fn
 
-        rng_keys = jax.random.split(rng_key, WINDOW)
-        (states, step_size), found = jax.lax.scan(draw, (states, step_size), rng_keys)
-        variances = jnp.where(is_warm, variances, found.var((0, 1)))
-        return (states, variances, step_size), found
 
-    first, second, third = jax.random.split(rng_key, 3)
-    starts = jax.random.normal(first, (NUM_STARTS, size))
-    log_densities = jax.lax.map(logdensity, starts, batch_size=NUM_CHAINS)
-    log_weights = log_densities + jnp.sum(starts**2, axis=1) / 2
-    chosen = jax.random.categorical(second, log_weights, shape=(NUM_CHAINS,))
-    # In the warm-up a chain takes its first gradient for zero, until it has moved. To
-    # evaluate the gradients here, too, would take a fourth of the compilation.
-    states = blackjax.mcmc.hmc.HMCState(
-        starts[chosen], log_densities[chosen], jnp.zeros((NUM_CHAINS, size))
-    )
-    carry = states, jnp.ones(size), jnp.asarray(FIRST_STEP_SIZE)
-    num_windows = NUM_WINDOWS - (-per_chain // WINDOW)
-    keys = jax.random.split(third, num_windows), jnp.arange(num_windows) >= NUM_WINDOWS
-    _, found = jax.lax.scan(window, carry, keys)
-    return found[NUM_WINDOWS:].reshape(-1, size)
+def _log_likelihood(known: Evidence, mean, slope) -> tuple[np.ndarray, np.ndarray]:
+    """The log likelihoods of the slopes J, and their derivatives by J.
+
+    Parameters
+    ----------
+    known, mean
+        As in `slopes`.
+    slope
+        J, ``(chains, r, r)``.
+
+    Returns
+    -------
+    Log likelihoods up to a constant, ``(chains,)``, and symmetric matrices ``(chains,
+    r, r)``. Here ``of_x`` is the derivative by x.
+    """
+    place, score, noise_sd = known.pooled
+    missed = (known.slope - slope) / known.slope_noise_sd
+    places = known.places - place
+    apart = (known.scores - score + places @ slope) / known.score_sds[:, None]
+    # A priori y has the mean `mean` and the precision diag(1 - gamma). The search adds
+    # that J (y - y_1) is N(0, alpha^2 I).
+    precision, found = 1 - known.data_share, slope @ slope / known.arrival_sd**2
+    covariance = _inverse(np.diag(precision) + found)
+    pull = precision * mean + found @ known.places[0]
+    center = _times(covariance, pull)
+    # The law of the mean score.
+    scatter = known.scatter(slope, noise_sd)
+    inverse = _inverse(slope @ covariance @ slope + scatter)
+    rest = score - _times(slope, center - place)
+    weighed = _times(inverse, rest)
+    sign, log_determinant = np.linalg.slogdet(inverse)
+    log_determinant = np.where(sign > 0, log_determinant, np.nan)
+    squares = np.sum(missed**2, axis=(1, 2)) + np.sum(apart**2, axis=(1, 2))
+    value = (log_determinant - squares - np.sum(rest * weighed, axis=1)) / 2
+
+    of_law = (_outer(weighed, weighed) - inverse) / 2
+    of_center = _times(slope, weighed)
+    of_pull = _times(covariance, of_center)
+    of_covariance = slope @ of_law @ slope + _outer(of_center, pull)
+    of_found = _outer(of_pull, known.places[0])
+    of_found -= covariance @ of_covariance @ covariance
+    derivative = missed / known.slope_noise_sd
+    derivative -= places.T @ (apart / known.score_sds[:, None])
+    derivative += 2 * of_law @ slope @ covariance + _outer(weighed, center - place)
+    derivative += (of_found + np.swapaxes(of_found, 1, 2)) @ slope / known.arrival_sd**2
+    derivative += known.of_slope(slope, of_law)
+    return value, (derivative + np.swapaxes(derivative, 1, 2)) / 2
+
+
+def _inverse(matrices):
+    """Their inverses, which are NaN for matrices that are singular as rounded."""
+    try:
+        return np.linalg.inv(matrices)
+    except np.linalg.LinAlgError:
+        if matrices.ndim == 2:
+            return np.full_like(matrices, np.nan)
+        return np.stack([_inverse(matrix) for matrix in matrices])
+
+
+def _times(matrices, vectors):
+    return (matrices @ vectors[..., None])[..., 0]
+
+
+def _outer(first, second):
+    return first[..., :, None] * second[..., None, :]

@@ -15,7 +15,8 @@ import numpy as np
 import optax
 
 from dpjax.nuts import nuts_chain
-from dpjax.vi.trace_model import TraceModel, conditional, generator, log_joint
+from dpjax.random.generator import generator
+from dpjax.vi.trace_model import TraceModel, conditional, log_joint
 
 __all__ = ["laplace", "nuts"]
 

@@ -8,7 +8,8 @@ phi* is normal. So the draws are independent, and no Markov chain is needed.
 import jax
 import numpy as np
 
-from dpjax.vi.trace_model import TraceModel, conditional, generator, log_density
+from dpjax.random.generator import generator
+from dpjax.vi.trace_model import TraceModel, conditional, log_density
 
 __all__ = ["draws", "grid"]
 

@@ -26,14 +26,12 @@ are independent of each other.
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 __all__ = [
     "TraceModel",
     "conditional",
     "flat",
-    "generator",
     "log_density",
     "log_joint",
 ]
@@ -126,8 +124,3 @@ def flat(tree) -> np.ndarray:
     """
     leaves = [np.asarray(leaf, np.float64, order="C") for leaf in jax.tree.leaves(tree)]
     return np.concatenate([leaf.reshape(*leaf.shape[:2], -1) for leaf in leaves], -1)
-
-
-def generator(rng_key: jax.Array) -> np.random.Generator:
-    """NumPy's generator, seeded with 256 bits from a key."""
-    return np.random.default_rng(np.asarray(jax.random.bits(rng_key, (8,), jnp.uint32)))

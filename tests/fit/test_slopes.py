@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+from dpjax.fit import slopes as module
 from dpjax.fit.slopes import Evidence, regular, slopes
 
 
@@ -65,6 +66,42 @@ def test_the_scatter_of_clipped_scores_is_known_in_every_direction():
     many = evidence(3, inefficiency).scatter(np.stack([slope, 2 * slope]), 0.5)
     np.testing.assert_allclose(many[0], found + 0.25 * np.eye(3))
     np.testing.assert_allclose(many[1], 2 * found + 0.25 * np.eye(3))
+
+
+@pytest.mark.parametrize("is_robust", [False, True])
+def test_the_gradient_is_that_of_the_log_density(is_robust, monkeypatch):
+    """Central differences in every coordinate are the oracle."""
+    dim, num_scores, rng = 3, 2, np.random.default_rng(0)
+    stretch = rng.normal(size=(dim, dim))
+    # The records say nothing of the last latent, so that it is silent.
+    says = np.linalg.inv(stretch @ stretch.T) * np.outer([1, 1, 0.01], [1, 1, 0.01])
+    known = released(says / 2, stretch, 0.02, 0.9, rng)._replace(
+        places=rng.normal(size=(num_scores, dim)),
+        scores=rng.normal(size=(num_scores, dim)),
+        score_sds=np.array([0.7, 1.5]),
+        arrival_sd=2.0,
+        inefficiency=0.8,
+        variance=0.1 * np.eye(dim) * is_robust,
+    )
+    seen = []
+
+    def chains(rng, log_density, size, per_chain):
+        u = rng.normal(size=(4, size))
+        value, gradient = log_density(u)
+        step, differences = 1e-5, np.zeros_like(u)
+        for i in range(size):
+            ends = (log_density(u + sign * step * np.eye(size)[i]) for sign in (1, -1))
+            (above, _), (below, _) = ends
+            differences[:, i] = (above - below) / (2 * step)
+        size = np.abs(differences).max(axis=1, keepdims=True)
+        np.testing.assert_allclose(gradient / size, differences / size, atol=1e-7)
+        assert np.all(np.isfinite(value))
+        seen.append(module._centre(known))
+        return u
+
+    monkeypatch.setattr(module, "chains", chains)
+    slopes(known, rng.normal(size=dim), jax.random.key(0), 4)
+    assert seen[0].of_latents.is_silent.tolist() == [False, False, True]
 
 
 @pytest.mark.thorough
