@@ -44,7 +44,7 @@ of the latter. Clipping makes the scatter larger than this bound. It is taken to
 proportional to the bound: t gives Q the trace of J, and rho gives rho Q the trace of
 the scatter.
 
-*Sampling.* Hamiltonian Monte Carlo (`dpjax.fit.hmc`) draws J from the posterior. Its
+*Sampling.* Hamiltonian Monte Carlo (`dpjax.fit.slope_chains`) draws J from the posterior. Its
 coordinates are such that the posterior is close to N(0, I). For that, W given a and tau
 is measured from the centre, and in the sds, of the normal law that the released slope
 would give it if J were linear in W. Directions that noise hides keep their prior. There
@@ -60,7 +60,7 @@ import numpy as np
 
 from dpjax.compiled import lapack_in_one_thread
 from dpjax.fit.contrast import packed, unpacked
-from dpjax.fit.hmc import NUM_CHAINS, chains
+from dpjax.fit.slope_chains import NUM_CHAINS, chains
 from dpjax.random.generator import generator
 
 __all__ = ["Evidence", "expected_slope", "largest_noise", "regular", "slopes"]

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import truncnorm
 
-from dpjax.fit.hmc import NUM_CHAINS, chains
+from dpjax.fit.slope_chains import NUM_CHAINS, chains
 
 
 def test_moments_are_those_of_the_law():
