@@ -44,11 +44,12 @@ of the latter. Clipping makes the scatter larger than this bound. It is taken to
 proportional to the bound: t gives Q the trace of J, and rho gives rho Q the trace of
 the scatter.
 
-*Sampling.* Hamiltonian Monte Carlo (`dpjax.fit.slope_chains`) draws J from the posterior. Its
-coordinates are such that the posterior is close to N(0, I). For that, W given a and tau
-is measured from the centre, and in the sds, of the normal law that the released slope
-would give it if J were linear in W. Directions that noise hides keep their prior. There
-J may be nearly zero, and the draws of y are then nearly those of the prior.
+*Sampling.* Hamiltonian Monte Carlo draws J from the posterior
+(`dpjax.fit.slope_chains`). Its coordinates are such that the posterior is close to
+N(0, I). For that, W given a and tau is measured from the centre, and in the sds, of the
+normal law that the released slope would give it if J were linear in W. Directions that
+noise hides keep their prior. There J may be nearly zero, and the draws of y are then
+nearly those of the prior.
 """
 
 from collections.abc import Callable
