@@ -1,8 +1,7 @@
 """Chains of Hamiltonian Monte Carlo for a law that is close to N(0, I), in NumPy.
 
-The programs of a fit are compiled for every fit. BlackJAX's kernel with the log density
-of `dpjax.fit.slopes` would be compiled for 12 seconds, and would run for one. NumPy
-takes as long to run and compiles nothing.
+BlackJAX's kernel, with the log density of `dpjax.fit.slopes`, takes 12 seconds to
+compile and about one to run. NumPy takes as long to run, and compiles nothing.
 """
 
 from collections.abc import Callable
@@ -31,7 +30,7 @@ draws of a window give the inverse mass matrix, which is diagonal, of the next o
 def chains(
     rng: np.random.Generator, log_density: Callable, size: int, per_chain: int
 ) -> np.ndarray:
-    """At least `per_chain` draws of each of `NUM_CHAINS` chains after a warm-up.
+    """`per_chain` draws of each of `NUM_CHAINS` chains after a warm-up.
 
     The chains begin with draws of N(0, I), chosen with probabilities that are
     proportional to their importance weights. Otherwise a chain could begin near a mode
@@ -42,17 +41,19 @@ def chains(
     Parameters
     ----------
     rng
-        The source of randomness.
+        Source of the random numbers.
     log_density
         Given positions ``(chains, size)``, their log densities up to a constant,
         ``(chains,)``, and their gradients, ``(chains, size)``. Where a log density is
         NaN, the density is zero.
-    size, per_chain
-        Numbers.
+    size
+        Number of coordinates.
+    per_chain
+        Number of draws of a chain.
 
     Returns
     -------
-    Draws, ``(count, size)``. Neighbouring draws are of different chains.
+    Draws, ``(per_chain * NUM_CHAINS, size)``. Neighbours are of different chains.
     """
 
     def evaluated(positions):
