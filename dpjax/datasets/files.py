@@ -85,7 +85,8 @@ def readable(source, read: Callable[[], Any]):
 
     A parser quotes the text that it cannot read, which may be a record. The original
     error is not chained either, because a traceback would print it. Warnings are left
-    out, because one record may be the reason that there is one.
+    out, because one record may be the reason that there is one. So are NumPy's errors
+    of arithmetic, which `numpy.seterr` may ask for.
 
     Raises
     ------
@@ -93,7 +94,7 @@ def readable(source, read: Callable[[], Any]):
         If `read` fails. The message names `source` and the class of the original error.
     """
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
             return read()
     except Exception as error:

@@ -39,7 +39,7 @@ from scipy.stats import binom
 
 from dpjax.posterior import Posterior
 from dpjax.release import taint
-from dpjax.release.traced import parts
+from dpjax.release.traced import equations, parts
 
 __all__ = [
     "Records",
@@ -95,7 +95,7 @@ class Records:
         lists = jax.tree.leaves(public, is_leaf=_are_numbers)
         self._public = jax.tree.leaves(public) + list(map(_together, lists))
 
-    @np.errstate(over="ignore", invalid="ignore")
+    @np.errstate(all="ignore")
     def secrets(
         self, named: Iterable[tuple[str, Any]], only_unmistakable: bool = False
     ) -> list[tuple[str, str]]:
@@ -237,7 +237,8 @@ def check_functions(
     ------
     ValueError
         If a function holds an array of the data, an array with one entry for each
-        record, or entries of the data, or a chain starts at entries of the data.
+        record, or entries of the data, or a chain starts at entries of the data. If a
+        function makes a print or a callback (`dpjax.release.taint.check_call`).
     """
     records = Records(posterior, *others)
     first = functools.partial(jax.tree.map, lambda leaf: leaf[0])
@@ -367,7 +368,7 @@ def check_example(posterior: Posterior) -> None:
 def _check(
     records: Records, kind: str, function: Callable, arguments, allowed: str
 ) -> None:
-    """Refuse a function that holds records.
+    """Refuse a function that holds records, or that calls code which may read them.
 
     It is traced on `arguments`. The message calls it `kind`, and says in the words of
     `allowed` which records it may read.
@@ -376,6 +377,8 @@ def _check(
     # JAX keeps traces by function. If this one was traced before, its variables may
     # have had other values, so a new function is traced.
     program = jax.make_jaxpr(lambda *given: function(*given))(*arguments)
+    for eqn in equations(program):
+        taint.check_call(eqn)
     held += [
         (f"a constant of shape {np.shape(value)}", value)
         for value in constants(program)
@@ -597,7 +600,7 @@ def _is_long_run(array: np.ndarray) -> bool:
     """
     if array.size < LONG_RUN or array.dtype == np.uint32:
         return False
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(all="ignore"):
         turns = np.diff(array.ravel() + 0.0, 2)
     return bool(np.count_nonzero(turns) >= turns.size / 2)
 
@@ -625,7 +628,7 @@ def _are_records(example: Mapping[str, Any], data) -> bool:
     return bool(np.all(everything[where] == sought) and chance < MAX_CHANCE)
 
 
-@np.errstate(over="ignore", invalid="ignore")
+@np.errstate(all="ignore")
 def _hashes(leaves: Iterable) -> np.ndarray:
     """A hash of each record, ``(n,)`` uint64, of its numbers in float32."""
     rng, total = np.random.default_rng(0), np.uint64(0)

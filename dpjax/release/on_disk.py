@@ -133,11 +133,11 @@ def array(values) -> Any:
 def canonical(values, dtype=None) -> Any:
     """A NumPy array, converted to its type in JAX; any other array as it is.
 
-    JAX would convert it as well, and NumPy would warn if a record were out of range.
+    JAX would convert it as well, and NumPy could warn of what a record holds.
     """
     if not isinstance(values, np.ndarray):
         return values
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         dtype = dtype or jax.dtypes.canonicalize_dtype(values.dtype)
         return values.astype(dtype, copy=False)
 

@@ -83,7 +83,9 @@ def _failures(backend: str, dtype, **options) -> list[str]:
     words = rng.integers(0, 2**32, (64, gaussian.WORDS_PER_COORDINATE), np.uint32)
     words[:3] = [[0, 1, 0], [0, 1, 0], [2**32 - 1] * 3]
     integers = rng.integers(-GRID, GRID, (300, 2), endpoint=True)
-    given = *(np.asarray(a, dtype) for a in (records, LOG_RATIOS, integers)), words
+    with np.errstate(all="ignore"):
+        numbers = [np.asarray(a, dtype) for a in (records, LOG_RATIOS, integers)]
+    given = *numbers, words
     program = jax.jit(_evaluate).lower(*given).compile(options)
     # NumPyro begins chains on several devices inside a trace.
     with jax.ensure_compile_time_eval():

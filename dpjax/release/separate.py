@@ -2,18 +2,20 @@
 
 The sensitivity of a sum rests on one record changing one term. A kernel evaluates a
 function of one record on many by `jax.vmap`, which computes with every record by
-itself. There are three exceptions:
+itself. There are four exceptions:
 
 - A function with a rule of its own for batches sees all records of a batch. It has one
   by `jax.custom_batching.custom_vmap`, or by a primitive that is not of JAX, such as
   those in which Equinox asks whether any loop of a batch goes on.
 - Given many keys of a random generator other than threefry, JAX draws the numbers of
   all from the first key.
+- The numbers of `jax.lax.rng_uniform` come from a state that a program hides. How many
+  one record takes, in a loop, decides which the others get.
 - The incomplete beta function, of which distribution functions like Student's are made,
   is iterated for all records until the slowest has converged, which changes the last
   digits of the others.
 
-`program_of` refuses the first, and `why_not` the other two. `why_not` also refuses
+`program_of` refuses the first, and `why_not` the others. `why_not` also refuses
 two operations that could publish records in another way: writing to a mutable array
 takes values out of sight of `dpjax.release.taint`, and LAPACK prints a line where the
 fast method for singular values meets an infinite number.
@@ -39,6 +41,8 @@ OWN_RULES = {"custom_vmap_call", "call_hi_primitive", "call_hi_primitive_lineari
 
 RANDOM_BITS = "rng_bit_generator"
 """The primitive of which random generators other than threefry are made."""
+
+HIDDEN_STATE = "rng_uniform"
 
 INCOMPLETE_BETA = "regularized_incomplete_beta"
 
@@ -110,7 +114,7 @@ def _is_numpy_operation(eqn) -> bool:
 
 
 def why_not(eqn, inputs: list[bool]) -> str:
-    """Why a program must not do an operation on records; empty if it may.
+    """Why a program that reads records must not do an operation; empty if it may.
 
     Parameters
     ----------
@@ -119,9 +123,14 @@ def why_not(eqn, inputs: list[bool]) -> str:
     inputs
         Which inputs of the operation depend on records, one boolean for each.
     """
+    name = eqn.primitive.name
+    if name == HIDDEN_STATE:
+        return (
+            f"the program draws random numbers by jax.lax.{name}, and one record could "
+            "decide which of them the others get: draw them from a key, by jax.random"
+        )
     if not any(inputs):
         return ""
-    name = eqn.primitive.name
     if any(
         type(atom.aval).__name__ == "AbstractRef"
         for atom in (*eqn.invars, *eqn.outvars)

@@ -67,6 +67,21 @@ def remembered(value: jax.Array) -> jax.Array:
     return checkpoint_name(value, REMEMBERED)
 
 
+def check_call(eqn) -> None:
+    """Refuse an equation of a traced program that runs code outside of the program.
+
+    Raises
+    ------
+    ValueError
+        If its primitive is one of `CALLS_OUT`.
+    """
+    if eqn.primitive.name in CALLS_OUT:
+        raise ValueError(
+            f"the program makes a {eqn.primitive.name}, which may see records or bring "
+            "them in: take prints and callbacks out of the model and the kernel"
+        )
+
+
 def num_marks(program, mark: str) -> int:
     """How many values a traced program marks with `mark`, at least.
 
@@ -106,9 +121,8 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
     Raises
     ------
     ValueError
-        If a raw value reaches a release, and no output is tainted. If the program has a
-        primitive of `CALLS_OUT`, whose function may know the records, or an operation
-        on tainted values that `separate.why_not` refuses.
+        If a raw value reaches a release, and no output is tainted. If the program has
+        an operation that `check_call` or `separate.why_not` refuses.
     """
 
     # A loop is followed several times, until its carry settles. The results are kept,
@@ -136,11 +150,7 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
             return [min(level, BOUNDED) for level in inputs]
         if name == "pure_callback" and type(params["callback"].callback_func) is Reader:
             return [RAW] * len(eqn.outvars)
-        if name in CALLS_OUT:
-            raise ValueError(
-                f"the program makes a {name}, which may see records or bring them in: "
-                "take prints and callbacks out of the model and the kernel"
-            )
+        check_call(eqn)
         if why := separate.why_not(eqn, list(map(bool, inputs))):
             raise ValueError(why)
         match name:

@@ -355,7 +355,7 @@ def _made_up(rng, scale: float, shape):
 
 def _lengths(gradients):
     """Euclidean norms, infinite where they are not finite."""
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(all="ignore"):
         found = np.linalg.norm(gradients, axis=1)
     return np.where(np.isfinite(found), found, np.inf)
 

@@ -27,6 +27,14 @@ FORMULA = (
 )
 
 
+def test_no_record_makes_the_matrix_fail():
+    """Also for whoever has NumPy raise its errors of arithmetic."""
+    design = Design("visits ~ log(age)", SCHEMA)
+    with np.errstate(all="raise"):
+        found = design.read(RECORDS)
+    assert len(found["x"]) == 4
+
+
 def test_a_matrix_is_coded_by_the_schema():
     design = Design(FORMULA, SCHEMA)
     assert design.names == [

@@ -20,6 +20,7 @@ from dpjax.release.captured import (
     check_example,
     check_simulation,
 )
+from dpjax.release.on_disk import canonical
 from dpjax.runner.program import check_algorithm
 from tests.tiers import tiered
 
@@ -331,6 +332,33 @@ def test_as_many_parameters_as_records_are_none_of_them(metric):
     check_algorithm(algorithm_fn, target, jnp.zeros((2, 64)))
 
 
+def test_functions_that_call_other_code_are_refused():
+    """It may read records, also where nothing is released, as by a plan."""
+
+    def called(function):
+        def calls(*arguments):
+            mean = jax.pure_callback(
+                lambda: X.mean(), jax.ShapeDtypeStruct((), X.dtype)
+            )
+            return function(*arguments) + mean
+
+        return calls
+
+    def draw(rng_key):
+        return jax.random.normal(rng_key, (3,))
+
+    def simulate(rng_key, position):
+        return dict(x=position + draw(rng_key), label=jnp.int32(1))
+
+    for name, function in dict(logprior_fn=logprior, constrain_fn=jnp.exp).items():
+        with pytest.raises(ValueError, match="pure_callback, which may see records"):
+            check(posterior(**{name: called(function)}))
+    with pytest.raises(ValueError, match="pure_callback, which may see records"):
+        dpjax.plan_sample(
+            posterior(), simulate, called(draw), budget=dpjax.Budget(1.0, 1e-6)
+        )
+
+
 def test_simulators_that_hold_records_are_refused():
     def simulate(rng_key, position, held=0.0):
         noise = jax.random.normal(rng_key, (3,))
@@ -439,6 +467,22 @@ def test_numbers_that_a_library_chose_are_not_the_users():
         return odeint(lambda x, _: -rate * x, position, times)[1]
 
     assert {name for name, _ in captured(function)} == {"rate"}
+
+
+def test_arithmetic_on_records_raises_nothing():
+    """Whoever has NumPy raise its errors would learn which records have some."""
+    records = X.astype(np.float64)
+    records[3] = 1e-310, 1e300, -np.inf
+    target = dpjax.numpyro.posterior(
+        numpyro_model,
+        dict(x=records, label=LABELS),
+        plate="people",
+        example=dict(x=LONG, label=LABELS),
+    )
+    with np.errstate(all="raise"):
+        assert canonical(records, np.float32).dtype == np.float32
+        assert Records(target).secrets([("held", records[:9].copy())])
+        check_example(target)
 
 
 def test_other_posteriors_pass():

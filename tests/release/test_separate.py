@@ -83,6 +83,22 @@ def test_random_numbers_that_are_the_same_for_all_records_are_none():
     check(BARKER, loglikelihood, numbered(0))
 
 
+def test_random_numbers_of_a_hidden_state_are_refused():
+    """How many one record takes decides which the others get, of any later sum."""
+
+    def loglikelihood(position, record):
+        def draw(carry):
+            return carry[0] + 1, jax.lax.rng_uniform(-1.0, 1.0, ())
+
+        first = jnp.int32(0), jnp.zeros(())
+        _, noise = jax.lax.while_loop(lambda c: c[0] <= record["number"], draw, first)
+        return -((record["x"] - position[0] - noise) ** 2) / 2
+
+    for algorithm_fn in (BARKER, SGLD):
+        with pytest.raises(ValueError, match=r"jax\.lax\.rng_uniform"):
+            check(algorithm_fn, loglikelihood, numbered(0))
+
+
 @custom_vmap
 def centred(x):
     return x
