@@ -136,11 +136,11 @@ class Evidence(NamedTuple):
         factor = self.inefficiency * _trace(slope) / _trace(least)
         return factor * least + known
 
-    def of_slope(self, slope, of_scatter):
-        """The derivative by J of a number whose derivative by `scatter` is given.
+    def through_scatter(self, slope, of_scatter):
+        """The derivative by J of a number that depends on J through `scatter`.
 
-        Both derivatives are matrices, ``(..., r, r)``. That by the scatter is
-        symmetric, and this one is to be made so.
+        `of_scatter` is the derivative of the number by the scatter, a symmetric matrix
+        ``(..., r, r)``. The result is not symmetric; its symmetric part is what counts.
         """
         back = slope / self.data_share[None]
         least, eye = back @ slope, np.eye(len(self.data_share))
@@ -390,8 +390,8 @@ def _slope(
     of_latents, of_directions, basis, vectors, released, noises = centre
     stretch, root = known.stretch, np.sqrt(known.data_share)
     dim, num_latents = len(root), len(stretch)
-    parts = np.cumsum([1, 1, num_latents, dim])
-    level_sds, spread_sds, latents, directions, rest = np.split(u, parts, axis=1)
+    ends = np.cumsum([1, 1, num_latents, dim])
+    level_sds, spread_sds, latents, directions, rest = np.split(u, ends, axis=1)
     x_b, rate_b = of_latents.at(latents)
     x_c, rate_c = of_directions.at(directions)
     b, c = np.exp(-rate_b), np.exp(-rate_c)
@@ -466,9 +466,9 @@ def _log_likelihood(known: Evidence, mean, slope) -> tuple[np.ndarray, np.ndarra
     apart = (known.scores - score + places @ slope) / known.score_sds[:, None]
     # A priori y has the mean `mean` and the precision diag(1 - gamma). The search adds
     # that J (y - y_1) is N(0, alpha^2 I).
-    precision, found = 1 - known.data_share, slope @ slope / known.arrival_sd**2
-    covariance = _inverse(np.diag(precision) + found)
-    pull = precision * mean + found @ known.places[0]
+    precision, arrived = 1 - known.data_share, slope @ slope / known.arrival_sd**2
+    covariance = _inverse(np.diag(precision) + arrived)
+    pull = precision * mean + arrived @ known.places[0]
     center = _times(covariance, pull)
     # The law of the mean score.
     scatter = known.scatter(slope, noise_sd)
@@ -484,13 +484,14 @@ def _log_likelihood(known: Evidence, mean, slope) -> tuple[np.ndarray, np.ndarra
     of_center = _times(slope, weighed)
     of_pull = _times(covariance, of_center)
     of_covariance = slope @ of_law @ slope + _outer(of_center, pull)
-    of_found = _outer(of_pull, known.places[0])
-    of_found -= covariance @ of_covariance @ covariance
+    of_arrived = _outer(of_pull, known.places[0])
+    of_arrived -= covariance @ of_covariance @ covariance
     derivative = missed / known.slope_noise_sd
     derivative -= places.T @ (apart / known.score_sds[:, None])
     derivative += 2 * of_law @ slope @ covariance + _outer(weighed, center - place)
-    derivative += (of_found + np.swapaxes(of_found, 1, 2)) @ slope / known.arrival_sd**2
-    derivative += known.of_slope(slope, of_law)
+    of_arrived = of_arrived + np.swapaxes(of_arrived, 1, 2)
+    derivative += of_arrived @ slope / known.arrival_sd**2
+    derivative += known.through_scatter(slope, of_law)
     return value, (derivative + np.swapaxes(derivative, 1, 2)) / 2
 
 

@@ -43,6 +43,7 @@ RANDOM_BITS = "rng_bit_generator"
 """The primitive of which random generators other than threefry are made."""
 
 HIDDEN_STATE = "rng_uniform"
+"""The primitive of `jax.lax.rng_uniform`."""
 
 INCOMPLETE_BETA = "regularized_incomplete_beta"
 
