@@ -51,6 +51,7 @@ if not X64:
         "release/test_separate.py",
         "release/test_taint.py",
         "test_readme.py",
+        "runner/test_batch.py",
         "runner/test_compilations.py",
         "runner/test_ledger.py",
         "runner/test_messages.py",

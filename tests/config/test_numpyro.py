@@ -16,7 +16,6 @@ ROOT = Path(__file__).parents[2]
 
 MODEL = """
 import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
-from tests.tiers import tiered
 
 def model(x, group, y):
     slope = numpyro.sample("slope", dist.Normal(jnp.zeros(2), 1.0).to_event(1))

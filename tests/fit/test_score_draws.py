@@ -179,7 +179,7 @@ def test_a_model_holds_within_noise_and_chance():
 @pytest.mark.thorough
 def test_intervals_cover_where_noise_hides_the_slope():
     """Truths and slopes come from their priors, so 90 % intervals cover 90 %."""
-    eye, asked, num_sets, covered = np.eye(DIM), np.ones(DIM, bool), 200, 0
+    eye, asked, num_sets, covered = np.eye(DIM), np.ones(DIM, bool), 80, 0
     prior = PriorLaw(np.zeros(DIM), eye / PRIOR_SD**2)
     for seed in range(num_sets):
         rng = np.random.default_rng(1000 + seed)

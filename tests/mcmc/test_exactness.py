@@ -65,10 +65,8 @@ CASES = {
 RUNS = [(name, "banana", 1.0) for name in CASES] + [
     ("barker, dense metric", "gaussian", 1.0),
     ("barker, other geodesic", "gaussian", 1.0),
-    ("barker", "gaussian", 1.0),
     ("penalty", "gaussian", 0.3),
     ("barker", "circle", 0.3),
-    ("penalty", "circle", 1.0),
 ]
 FALSE_ALARM = 2e-8
 """Chance that one test fails by chance; this file has at most 40, so 1e-6 in all."""

@@ -90,6 +90,18 @@ def test_a_fit_draws_from_the_posterior_and_spends_the_budget(tmp_path):
     assert known.records + known.prior + known.noise == pytest.approx(1)
     assert 7.92 < result.statement.epsilon <= 8.0
     assert list(result.summary()) == ["mean", "sd", "hdi_3%", "hdi_97%"]
+    # A plan foretells the width and the noise. The squares of three standard normal
+    # numbers add up to more than 31 with a chance below 1e-6.
+    plan = dpjax.numpyro.plan(
+        target(),
+        budget=dpjax.Budget(8.0, 1e-6),
+        guess={"b": np.array([1.0, 0.5, -0.5])},
+        epsilons=(),
+    ).columns
+    np.testing.assert_allclose(ratio, np.log(plan["width"]), atol=0.1)
+    noise = np.sqrt(np.mean(plan["noise"] ** 2))
+    np.testing.assert_allclose(known.position_error, noise, rtol=0.25)
+    assert np.sum((apart / plan["noise"]) ** 2) < 31
     # What was paid is not paid again, and gives the same draws.
     ledger = (tmp_path / "ledger.jsonl").read_text()
     again = go(tmp_path, "fit")
