@@ -52,12 +52,14 @@ def as_top_level_api(
     proposal
         One of the proposals of `dpjax.proposals`.
     laziness
-        c in (0, 1]: the probability that a step reads the data at all.
+        c in (0, 1]: the probability that a step reads the data at all. If c < 1, the
+        proposal may not have a memory, such as the directions of `guided_walk`.
 
     Raises
     ------
     ValueError
-        If a parameter is out of range, or the sensitivity would have no bound.
+        If a parameter is out of range, or the sensitivity would have no bound. The step
+        raises it if it is lazy and the proposal has a memory.
 
     Notes
     -----

@@ -201,7 +201,7 @@ def transition(
             sd = noise_sd(jnp.asarray(bound, jnp.float64))
         is_accepted = accept_bit.draw(words[:2], family, log_ratio, sd)
         memory = jax.tree.map(partial(jnp.where, is_accepted), memory_proposed, memory)
-        return *move_if(is_accepted, state, proposed), memory
+        return *move_if(is_accepted, state, proposed, laziness), memory
 
     return Transition(num_words, move, stay, recall, laziness)
 
@@ -213,8 +213,23 @@ def public_log_ratio(posterior: Posterior, state: MHState, proposed: Move) -> ja
     return jnp.asarray(change + proposed.log_ratio)
 
 
-def move_if(is_accepted, state: MHState, proposed: Move) -> tuple[MHState, MHInfo]:
-    """The next state and the info, given the accept bit."""
+def move_if(
+    is_accepted, state: MHState, proposed: Move, laziness: float = 1.0
+) -> tuple[MHState, MHInfo]:
+    """The next state and the info, given the accept bit.
+
+    Raises
+    ------
+    ValueError
+        If the step is lazy and the proposal has a memory. A step that stays must look
+        like a rejected one, as its coin is secret. The memory could tell them apart.
+    """
+    if laziness < 1 and jax.tree.leaves(state.walk):
+        raise ValueError(
+            f"with laziness {laziness:.3g}, a step that does nothing must look like a "
+            "rejected one, but the proposal has a memory that may tell them apart, as "
+            "guided_walk has: take laziness=1, or a proposal without a memory"
+        )
     accepted = MHState(proposed.position, proposed.walk_accepted)
     rejected = MHState(state.position, proposed.walk_rejected)
     state = jax.tree.map(partial(jnp.where, is_accepted), accepted, rejected)

@@ -193,7 +193,7 @@ def transition(
             log_ratio = jnp.where(proposed.distance <= reach, log_ratio, -jnp.inf)
             sd = noise_sd(half_range)
         is_accepted = accept_bit.draw(bit_words, family, log_ratio, sd)
-        return *mh.move_if(is_accepted, state, proposed), memory
+        return *mh.move_if(is_accepted, state, proposed, laziness), memory
 
     return Transition(num_words, move, mh.stay, laziness=laziness)
 

@@ -1,5 +1,6 @@
 """What a step charges is what the kernel does, and nothing else leaves it."""
 
+import functools
 from fractions import Fraction
 
 import jax
@@ -46,6 +47,38 @@ def test_a_move_is_as_long_as_is_charged():
     )(words)
     assert np.max(np.linalg.norm(moves.position, axis=1)) > 2 * STEP
     assert np.all(moves.distance == STEP)
+
+
+LAZY = {
+    "barker": dict(clip_bound=0.1),
+    "fast_mh": dict(clip_bound=0.1, expected_batch_size=4.0),
+}
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_a_lazy_step_may_not_remember_rejections(name, tmp_path):
+    """A guided walk turns where a step is rejected, and goes on where it is lazy."""
+    kernel = functools.partial(
+        getattr(dpjax, name),
+        step_size=STEP,
+        laziness=0.5,
+        proposal=proposals.guided_walk,
+        **LAZY[name],
+    )
+    posterior = Posterior(jnp.sum, lambda x, record: jnp.sum(x) * record, jnp.ones(64))
+    ledger = tmp_path / "ledger"
+    with pytest.raises(ValueError, match="must look like a rejected one"):
+        dpjax.run(
+            kernel,
+            posterior,
+            10,
+            initial_position=jnp.zeros((2, 2)),
+            num_chains=2,
+            budget=dpjax.Budget(100.0, 1e-5),
+            ledger=ledger,
+            verbose=False,
+        )
+    assert not ledger.exists()
 
 
 ONE_LENGTH = {
