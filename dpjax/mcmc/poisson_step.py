@@ -97,7 +97,7 @@ def centre_and_half_range(
     with jax.enable_x64(True):
         low = posterior.tempering * jnp.asarray(low, jnp.float64)
         high = posterior.tempering * jnp.asarray(high, jnp.float64)
-        return (low + high) / 2, jnp.minimum((high - low) / 2, largest)
+        return (low + high) / 2, jnp.clip((high - low) / 2, 0.0, largest)
 
 
 def transition(

@@ -55,8 +55,11 @@ class ClipBound:
     number: Any
 
     def at(self, distance) -> Any:
-        """The bound for a move over `distance`, which may be traced."""
-        return self.number * distance
+        """The bound for a move over `distance`, which may be traced.
+
+        A proposal of the user may state a negative distance; its sign does not count.
+        """
+        return self.number * abs(distance)
 
     def largest(self, distance: float | None) -> Any:
         """One bound that holds for all moves of a proposal; None if there is none.
@@ -126,7 +129,8 @@ class Range(ClipBound):
         ``(-high, -low)``. `dpjax.bounds` has some.
     half_range
         Bound on (high - low) / 2 per unit of the distance of a move. A step is charged
-        for this bound. An interval that is wider is narrowed to it about its centre.
+        for this bound. An interval that is wider is narrowed to it about its centre. If
+        low is above high, all log ratios are clipped to the centre.
     """
 
     bounds_fn: Callable[[Any, Any], tuple]

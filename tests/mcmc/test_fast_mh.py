@@ -286,6 +286,24 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
     assert float(weight.max()) == pytest.approx(np.log(event.max_odds), rel=1e-8)
 
 
+def test_an_interval_with_its_ends_exchanged_is_its_centre():
+    """With half a width below zero, a bit of the first record was worth .4 nats."""
+    exchanged = Range(lambda old, new: (2.7, 2.3), 1e-3)
+
+    def bits(records):
+        algorithm = dpjax.fast_mh(
+            slope_posterior(records),
+            1e-3,
+            clip_bound=exchanged,
+            expected_batch_size=0.4,
+        )
+        state = algorithm.init(jnp.zeros(2))
+        step = jax.vmap(lambda key: algorithm.step(key, state)[1].is_accepted)
+        return jax.jit(step)(jax.random.split(jax.random.key(7), 500))
+
+    np.testing.assert_array_equal(bits([0.0, np.nan]), bits([np.nan, np.nan]))
+
+
 @pytest.mark.parametrize("name", tiered(KERNELS, ["fast_mh", "centred"]))
 def test_chains_see_clipped_records_only(name):
     sizes = np.tile([1e6, -1e6, 1e7, -1e7], 10)

@@ -23,7 +23,8 @@ RANGE = Range(lambda position, proposed: (-1.0, 2.0), 0.5)
     ],
 )
 def test_answers(bound, at, of_varying, limits):
-    assert bound.at(2.0) == bound.largest(2.0) == at
+    # A proposal of the user may state a negative distance.
+    assert bound.at(2.0) == bound.at(-2.0) == bound.largest(2.0) == at
     assert bound.largest(None) == of_varying
     assert bound.is_constant == (of_varying is not None)
     assert bound.limits(0.0, Move(1.0, 2.0, (), ())) == limits
