@@ -47,8 +47,8 @@ class Transition(NamedTuple):
         them again. It is secret, so it is not part of the state.
     laziness
         Probability in (0, 1] that a step moves at all. The coin is tossed before the
-        data are read, and is secret. So a rejected step must leave the state as it was,
-        and its info must be that of `stay`.
+        data are read. The coin is secret: if the probability is below one, a rejected
+        move must leave the state as it was, and its info must be that of `stay`.
     num_warmup
         Number of first steps that tune the kernel. They must be left out of the draws.
     num_disjoint

@@ -6,8 +6,8 @@ in the rooms that `OPTIMISED` names for the tier. Runs of a single step, such as
 are optimised in no test. XLA generates code in one piece, too, which takes less time,
 but for thorough tests in 32 bits: what users have is compiled as theirs is. In 64 bits
 XLA uses its older generator of loops, which takes less than half the time of the newer
-one. It computes wrong scores of some beta binomial laws (`test_compiled.py`), so dpjax
-does not use it.
+one. The older one computes wrong scores of some beta binomial laws
+(`test_compiled.py`), so dpjax does not use it.
 """
 
 import gc

@@ -58,8 +58,8 @@ def as_top_level_api(
     Raises
     ------
     ValueError
-        If a parameter is out of range, or the sensitivity would have no bound. The step
-        raises it if it is lazy and the proposal has a memory.
+        If a parameter is out of range, or the sensitivity would have no bound. A step
+        raises it, when it is traced, if c < 1 and the proposal has a memory.
 
     Notes
     -----

@@ -56,7 +56,7 @@ def as_top_level_api(
     ValueError
         If a parameter is out of range, or the minibatch would be too large. `privacy`
         also raises it if the cost of a step has no bound, or under another relation
-        than ``REPLACE_ONE``.
+        than ``REPLACE_ONE``. A step raises it as that of `dpjax.barker` does.
 
     Notes
     -----

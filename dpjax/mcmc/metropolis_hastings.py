@@ -221,8 +221,9 @@ def move_if(
     Raises
     ------
     ValueError
-        If the step is lazy and the proposal has a memory. A step that stays must look
-        like a rejected one, as its coin is secret. The memory could tell them apart.
+        If `laziness` is below one and the proposal has a memory. The coin of a lazy
+        step is secret, so a step that does nothing must look like a rejected one, and
+        the memory could tell the two apart.
     """
     if laziness < 1 and jax.tree.leaves(state.walk):
         raise ValueError(

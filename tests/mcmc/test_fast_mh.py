@@ -287,7 +287,7 @@ def test_charges_what_the_kernel_does(monkeypatch, name, tempering):
 
 
 def test_an_interval_with_its_ends_exchanged_is_its_centre():
-    """With half a width below zero, a bit of the first record was worth .4 nats."""
+    """Half of its width was negative, and a bit told .4 nats of the first record."""
     exchanged = Range(lambda old, new: (2.7, 2.3), 1e-3)
 
     def bits(records):
