@@ -394,11 +394,11 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
 
     Notes
     -----
-    Runs of several ledgers add up by the rule of the oldest ledger, because no output
-    had been seen when that rule was fixed.
+    Runs of several ledgers add up by the rule of the ledger that was first, because no
+    output had been seen when that rule was fixed. A clock may be wrong, so the sum is
+    the largest over all ledgers that may have been first.
     """
     read = [(path, *ledgers.entries(path)) for path in paths]
-    read.sort(key=lambda ledger: ledger[-1][0].time)  # The oldest comes first.
     lines = []
     for path, spent, entries in read:
         num_runs = sum(not entry.is_plan for entry in entries)
@@ -410,8 +410,13 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
             lines.append(f"left of the plan: {listed(spent.left.items())}")
         found = rounded_up(spent.epsilon(delta))
         lines.append(f"spent so far: epsilon = {found} at delta = {delta:g}")
-    _, oldest, _ = read[0]
-    runs = [run for _, spent, _ in read for run in spent.runs]
+    totals = []  # The rule and all runs, for each ledger that may have been first.
+    for _, first, _ in read:
+        assert first.rule is not None
+        others = [
+            run for _, spent, _ in read if spent is not first for run in spent.runs
+        ]
+        totals.append((first.rule, first.runs + others))
     if len(paths) > 1:
         relations = sorted({entries[0].relation for _, _, entries in read})
         if len(relations) > 1:
@@ -419,20 +424,19 @@ def spending(paths, delta: float = SHOWN_DELTA, epsilon: float | None = None) ->
                 "costs of ledgers with different neighbouring relations, here "
                 f"{' and '.join(relations)}, do not add up: show them one by one"
             )
-        found = rounded_up(oldest._replace(runs=runs).epsilon(delta))
+        found = rounded_up(max(rule.epsilon(runs, delta) for rule, runs in totals))
         lines.append(
             "spent in all of these ledgers, if they are about the same people: "
             f"epsilon = {found} at delta = {delta:g}"
         )
-    if len(runs) > 1:
+    if len(totals[0][1]) > 1:
         lines.append(
             "if a run was chosen in view of those before it, state the budget that all "
             "of them had in place of what is spent"
         )
     if epsilon is not None:
         budget = privacy.Budget(epsilon, delta)
-        assert oldest.rule is not None
-        noise = oldest.rule.least_noise(runs, budget)
+        noise = max(rule.least_noise(runs, budget) for rule, runs in totals)
         left = f"left of epsilon = {epsilon:g} at delta = {delta:g}: "
         if noise == math.inf:
             left += "nothing"
