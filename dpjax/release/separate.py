@@ -29,6 +29,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
+from jax.extend.source_info_util import summarize
 from jax.interpreters import batching
 
 from dpjax.release.sealed import alone
@@ -81,7 +82,7 @@ def program_of(function: Callable, kind: str, *arguments) -> tuple[Callable, Any
                 f"{kind} has a rule of its own for batches, of custom_vmap or "
                 "sequential_vmap in jax.custom_batching, or of the primitive "
                 f"{name!r} of a library, in which one record could change what "
-                "others add: take it out of the model"
+                f"others add, at {summarize(eqn.source_info)}: take it out of the model"
             )
     return function_of(program, shapes), shapes
 

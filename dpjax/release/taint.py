@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend.core import ClosedJaxpr, Literal
+from jax.extend.source_info_util import summarize
 
 from dpjax.release import separate
 from dpjax.release.on_disk import Reader
@@ -78,7 +79,8 @@ def check_call(eqn) -> None:
     if eqn.primitive.name in CALLS_OUT:
         raise ValueError(
             f"the program makes a {eqn.primitive.name}, which may see records or bring "
-            "them in: take prints and callbacks out of the model and the kernel"
+            f"them in, at {summarize(eqn.source_info)}: take prints and callbacks out "
+            "of the model and the kernel"
         )
 
 
@@ -152,7 +154,7 @@ def tainted(program: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
             return [RAW] * len(eqn.outvars)
         check_call(eqn)
         if why := separate.why_not(eqn, list(map(bool, inputs))):
-            raise ValueError(why)
+            raise ValueError(f"{why}. It is at {summarize(eqn.source_info)}")
         match name:
             case "jit":
                 return follow(params["jaxpr"], inputs)
