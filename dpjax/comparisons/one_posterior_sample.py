@@ -34,7 +34,7 @@ from dp_accounting import NeighboringRelation
 from dpjax.comparisons import baselines
 from dpjax.posterior import Posterior
 from dpjax.privacy import Budget
-from dpjax.privacy.validate import check_positive, check_relation
+from dpjax.privacy.validate import check_positive_number, check_relation
 from dpjax.runner.results import Run
 from dpjax.runner.run import run
 
@@ -73,7 +73,7 @@ def tempered(
         raise ValueError(
             f"loglikelihood_range must be finite (low, high), got {(low, high)}"
         )
-    check_positive(epsilon=epsilon)
+    check_positive_number(epsilon=epsilon)
     sensitivity = high - low
     relation = check_relation("neighboring_relation", neighboring_relation)
     if relation != NeighboringRelation.REPLACE_ONE:

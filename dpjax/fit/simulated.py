@@ -44,7 +44,7 @@ from dpjax.fit.precision import is_wide
 from dpjax.fit.record_model import BLOCK, MAX_PARTS, RecordModel, Window
 from dpjax.fit.score_fit import FitState
 from dpjax.posterior import Posterior
-from dpjax.privacy.validate import check_positive
+from dpjax.privacy.validate import check_positive_number
 from dpjax.release.exact_sums import wide
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts, whole
@@ -183,7 +183,7 @@ def simulated_fit(
     is fixed before the data are read. State and info are functions of what they
     released, and so are public.
     """
-    check_positive(noise_multiplier=noise_multiplier)
+    check_positive_number(noise_multiplier=noise_multiplier)
     num_records = nominal_size(posterior, nominal_num_records)
     # The simulated mean has the same error in all fits of a model. Up to 2.5 million
     # records, that adds at most a quarter to the covariance of the clipping error.

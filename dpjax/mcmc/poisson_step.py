@@ -22,7 +22,7 @@ from dpjax.algorithm import Algorithm, Transition
 from dpjax.mcmc import metropolis_hastings as mh
 from dpjax.posterior import Posterior
 from dpjax.privacy import PoissonAcceptBit
-from dpjax.privacy.validate import check_positive, check_replaced
+from dpjax.privacy.validate import check_positive_number, check_replaced
 from dpjax.proposals import Move, Proposal
 from dpjax.random import batches
 from dpjax.release import accept_bit, clip_bounds, poisson_log_ratios
@@ -229,7 +229,7 @@ def _check(step_size, clip_bound: ClipBound, expected_batch_size) -> None:
             "where the bound grows with the distance: give them as Python numbers, "
             f"not {fixed}"
         )
-    check_positive(expected_batch_size=expected_batch_size)
+    check_positive_number(expected_batch_size=expected_batch_size)
 
 
 def event(

@@ -20,6 +20,7 @@ __all__ = [
     "check_epsilon",
     "check_kept_size",
     "check_positive",
+    "check_positive_number",
     "check_real",
     "check_relation",
     "check_replaced",
@@ -160,3 +161,19 @@ def check_positive(**parameters) -> None:
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(value)]
         if not all(np.all((0 < leaf) & (leaf < math.inf)) for leaf in leaves):
             raise ValueError(f"{name} must be positive and finite, got {value}")
+
+
+def check_positive_number(**parameters) -> None:
+    """Refuse parameters that are not single numbers, positive and finite.
+
+    An array would be broadcast, and a release be charged for one of its entries.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is not. The message names it.
+    """
+    for name, value in parameters.items():
+        if not jax.tree_util.all_leaves([value]) or np.ndim(value):
+            raise ValueError(f"{name} must be one number, got {value}")
+    check_positive(**parameters)

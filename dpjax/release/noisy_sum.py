@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from dp_accounting import NeighboringRelation
 from jax.flatten_util import ravel_pytree
 
 from dpjax.posterior import Posterior
-from dpjax.privacy.validate import check_positive, check_real
+from dpjax.privacy.validate import check_positive_number, check_real
 from dpjax.random.batches import Sample
 from dpjax.release import clip_bounds, vector_sums
 from dpjax.release.exact_sums import VECTOR_GRID
@@ -59,7 +60,7 @@ class NoisySum(ABC):
     """The `MixedNorm` in which vectors are clipped; None for the Euclidean norm."""
 
     def __post_init__(self):
-        check_positive(l2_clip_norm=self.l2_clip_norm)
+        check_positive_number(l2_clip_norm=self.l2_clip_norm)
         if self.noise_multiplier is not None:
             _checked(self.noise_multiplier)
         check_real("diameter", self.diameter, low=1.0, high=2.0)
@@ -111,6 +112,11 @@ class NoisySum(ABC):
         -------
         The sum: a pytree like the result of `contribution_fn`.
 
+        Raises
+        ------
+        ValueError
+            If a record adds more or fewer numbers than the words are for.
+
         Notes
         -----
         *Formal guarantees.* What is returned is one release of `event`; without noise
@@ -118,6 +124,13 @@ class NoisySum(ABC):
         """
         shape = vector_sums.shape_of(posterior, contribution_fn, rng_key)
         flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, shape))
+        # The event is of as many numbers as the words. One of noise for several numbers
+        # would cancel in their differences.
+        if len(words) != self.num_words(flat.size, posterior.num_records):
+            raise ValueError(
+                f"a record adds {flat.size} numbers, but noise was made for another "
+                "number of them: the kernel, its guide or family states a wrong size"
+            )
         rest = len(words) - self.num_noise_words(flat.size)
         total = vector_sums.vector_sum(
             posterior,
@@ -149,15 +162,26 @@ class NoisySum(ABC):
         -------
         Floats ``(size,)``.
 
+        Raises
+        ------
+        ValueError
+            If the words are not for as many numbers, or `noise_multiplier` is an array.
+
         Notes
         -----
         *Formal guarantees.* As for `__call__`.
         """
+        if words.shape != (self.num_noise_words(total.size),) or total.ndim != 1:
+            raise ValueError(
+                f"{words.size} words are not the noise of a sum of shape {total.shape}"
+            )
         unit = self.l2_clip_norm / VECTOR_GRID
         if self.noise_multiplier == 0:
             with jax.enable_x64(True):
                 return total * unit
-        multiplier = self.noise_multiplier or noise_multiplier
+        multiplier: Any = self.noise_multiplier or noise_multiplier
+        if np.ndim(multiplier):
+            raise ValueError("noise_multiplier must be one number, not an array")
         return self._add_noise(words, total, unit, multiplier)
 
     def event(

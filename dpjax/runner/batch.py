@@ -239,7 +239,8 @@ def batch(
     initial_position, num_chains
         As in `dpjax.run`, for every run.
     num_repetitions
-        Runs of each setting on each data set, which differ in their randomness.
+        Runs of each setting on each data set. All runs of all settings have randomness
+        of their own, unless there is an `unsafe_key`.
     thinning, warmup_fraction, verbose
         As in `dpjax.run`.
     unsafe_key
@@ -314,16 +315,12 @@ def batch(
     }
     if verbose:
         say(_shown(statements, together))
-    secrets = [
-        [_secret(unsafe_key, i, j) for j in range(num_repetitions)]
-        for i in range(len(records))
-    ]
     drawn = {}
     for name, each in prepared.items():
         keys = [
-            each.key(secret, of_data)
-            for of_data, row in zip(records, secrets, strict=True)
-            for secret in row
+            each.key(_secret(unsafe_key, i, j), of_data)
+            for i, of_data in enumerate(records)
+            for j in range(num_repetitions)
         ]
         drawn[name] = _draw(each, posteriors[0], keys, shape, verbose)
     positions, acceptance_rate, infos = (

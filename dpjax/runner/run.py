@@ -169,8 +169,8 @@ def run(
     ValueError
         If an argument is out of range, or draws or infos would depend on the data by
         more than the kernel releases (`dpjax.release.taint`), or `algorithm_fn` returns
-        another algorithm when it is called again. Each is raised before the data are
-        read.
+        an algorithm of another cost when it is called again. Each is raised before the
+        data are read.
     TypeError
         If an argument is of another class, such as an `Algorithm` in place of a
         function that makes one.
@@ -380,7 +380,7 @@ def trace(
     Raises
     ------
     ValueError
-        If `algorithm_fn` returns another algorithm than before, draws are from steps
+        If `algorithm_fn` returns an algorithm of another cost, draws are from steps
         that tune, or the loop does not fit in memory.
     """
     num_steps, num_discarded, thinning = steps
@@ -415,7 +415,7 @@ def trace(
     )
     if program.outline != outline:
         raise ValueError(
-            "algorithm_fn made two different algorithms of one posterior, so what "
+            "algorithm_fn made algorithms of different costs of one posterior, so what "
             "would run is not what would be charged: it must depend on its argument "
             "alone"
         )

@@ -41,7 +41,7 @@ from jax.flatten_util import ravel_pytree
 from dpjax.algorithm import Algorithm, Transition
 from dpjax.posterior import Posterior
 from dpjax.privacy.step_size import round_down
-from dpjax.privacy.validate import check_count, check_positive
+from dpjax.privacy.validate import check_count, check_positive_number
 from dpjax.release.gaussian import MAX_NOISE_MULTIPLIER
 from dpjax.release.gaussian_sum import GaussianSum
 from dpjax.release.gradient_parts import gradient_parts
@@ -203,8 +203,8 @@ class Scales:
         Raises
         ------
         ValueError
-            If a step size is not positive and finite, if it depends too much on
-            rounding (`MAX_ROUNDING`), if a schedule is asked for more than
+            If a step size is not one positive and finite number, if it depends too much
+            on rounding (`MAX_ROUNDING`), if a schedule is asked for more than
             `MAX_SCHEDULED_STEPS` steps, or if it does not consist of `ARITHMETIC`.
         """
         if callable(self.step_size) and num_steps > MAX_SCHEDULED_STEPS:
@@ -219,6 +219,8 @@ class Scales:
             found = again = np.asarray(jax.vmap(self.at)(counts))
             if varies:
                 found = np.asarray(jax.jit(jax.vmap(self.at))(counts))
+        if found.shape != counts.shape:
+            raise ValueError("step_size must be one number in every step, not an array")
         if not np.all((found > 0) & (found < np.inf)):
             raise ValueError(
                 "step_size must be positive and finite at all steps, got "
@@ -263,7 +265,7 @@ def _check_schedule(program: ClosedJaxpr) -> None:
 
 def check_friction(friction: float, noise_multiplier: float) -> None:
     """Refuse a friction outside (0, 1] and a negative noise multiplier."""
-    check_positive(friction=friction)
+    check_positive_number(friction=friction)
     if friction > 1 or not noise_multiplier >= 0:
         raise ValueError(
             "friction must be at most 1 and noise_multiplier not negative, got "

@@ -31,7 +31,7 @@ import optax
 
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.posterior import Posterior
-from dpjax.privacy.validate import check_positive
+from dpjax.privacy.validate import check_positive_number
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
 
@@ -83,7 +83,7 @@ def as_top_level_api(
     multiplier is (q / (T C)) sqrt(2 K N / eta), where T is the tempering. Position and
     info are post-processing of it.
     """
-    check_positive(temperature=temperature)
+    check_positive_number(temperature=temperature)
     scales = Scales(
         posterior, step_size, l2_clip_norm, sampling_prob, nominal_num_records
     )

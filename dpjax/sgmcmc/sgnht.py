@@ -30,7 +30,7 @@ from jax.flatten_util import ravel_pytree
 
 from dpjax.algorithm import Algorithm, Sampler
 from dpjax.posterior import Posterior
-from dpjax.privacy.validate import check_positive
+from dpjax.privacy.validate import check_positive_number
 from dpjax.sgmcmc import noisy_gradient
 from dpjax.sgmcmc.noisy_gradient import Scales
 
@@ -96,7 +96,7 @@ def as_top_level_api(
     multiplier is the larger of `noise_multiplier` and (q / (T C)) sqrt(2 A K N / eta).
     Position, velocity, friction and info are post-processing of it.
     """
-    check_positive(gain=gain, temperature=temperature)
+    check_positive_number(gain=gain, temperature=temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
     scales = Scales(
         posterior, step_size, l2_clip_norm, sampling_prob, nominal_num_records

@@ -116,6 +116,7 @@ def test_sampling_prob_is_rounded_up():
         ((0.0, 1.0), "l2_clip_norm"),
         ((np.inf, 1.0), "l2_clip_norm"),
         ((np.nan, 1.0), "l2_clip_norm"),
+        ((np.ones(2), 1.0), "l2_clip_norm must be one number"),
         ((1.0, -1.0), "noise_multiplier"),
         ((1.0, np.nan), "noise_multiplier"),
         ((1.0, 1e6), "noise_multiplier"),
@@ -126,6 +127,19 @@ def test_sampling_prob_is_rounded_up():
 def test_bad_arguments_raise(arguments, name):
     with pytest.raises(ValueError, match=name):
         GaussianSum(*arguments)
+
+
+def test_every_number_has_noise_of_its_own():
+    posterior, release = posterior_of(jnp.zeros((7, 4))), GaussianSum(1.0, 1.0)
+    for size in (1, 3, 5):
+        words = jnp.zeros(release.num_words(size, 7), jnp.uint32)
+        with pytest.raises(ValueError, match="adds 4 numbers, but noise was made"):
+            release(words, posterior, lambda record: record)
+        with pytest.raises(ValueError, match="not the noise of a sum"):
+            release.with_noise(words, jnp.zeros(4, jnp.int64))
+    words = jnp.zeros(release.num_words(4, 7), jnp.uint32)
+    with pytest.raises(ValueError, match="one number, not an array"):
+        GaussianSum(1.0, None).with_noise(words, jnp.zeros(4, jnp.int64), np.ones(4))
 
 
 def test_without_noise_there_is_no_event():

@@ -136,7 +136,7 @@ def test_an_algorithm_that_changes_under_way_is_refused():
     def algorithm_fn(posterior):
         return dpjax.barker(posterior, 0.3, clip_bound=next(bounds))
 
-    with pytest.raises(ValueError, match="two different algorithms"):
+    with pytest.raises(ValueError, match="algorithms of different costs"):
         go(algorithm_fn)
 
 

@@ -311,6 +311,8 @@ def test_refusals():
         (dict(l2_clip_norm=-1.0), "l2_clip_norm"),
         (dict(sampling_prob=1.5), "sampling_prob"),
         (dict(temperature=0.0), "temperature"),
+        (dict(temperature=np.ones(4)), "temperature must be one number"),
+        (dict(step_size=lambda count: np.ones(4)), "step_size must be one number"),
         (dict(dim=0), "dim must be"),
     ):
         with pytest.raises(ValueError, match=words):
