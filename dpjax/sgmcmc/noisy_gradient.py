@@ -64,9 +64,9 @@ is evaluated for the accountant."""
 STEP_SIZE_TOLERANCE, MAX_ROUNDING = 2.0**-20, 2.0**-10
 """Two relative differences of step sizes. The accountant evaluates a schedule itself,
 and the result may be rounded in another way than in the step. The first number is the
-least difference for which the charge allows. The charge allows for more if compiled and
-uncompiled evaluations differ. If they differ by the second number or more, the schedule
-is refused."""
+least difference for which the charge allows. The charge allows for more if uncompiled
+evaluations, or those in float64, differ. If they differ by the second number or more,
+the schedule is refused."""
 
 ARITHMETIC = frozenset(
     # Of each number by itself.
@@ -166,15 +166,17 @@ class Scales:
     @functools.cached_property
     def schedule(self) -> ClosedJaxpr:
         """The schedule, traced once, for the accountant and for the steps alike."""
+        return self._traced(jnp.int32)
 
+    def _traced(self, dtype) -> ClosedJaxpr:
+        """The schedule as a function of a number of steps of a type."""
         step_size_fn: Any = self.step_size
 
         def step_size(count):
             return jnp.asarray(step_size_fn(count), jnp.float64)
 
         with jax.enable_x64(True):
-            # A step counts in int32, in which powers overflow. So does this.
-            program = jax.make_jaxpr(step_size)(jax.ShapeDtypeStruct((), jnp.int32))
+            program = jax.make_jaxpr(step_size)(jax.ShapeDtypeStruct((), dtype))
         _check_schedule(program)
         return program
 
@@ -216,9 +218,14 @@ class Scales:
         varies = callable(self.step_size)
         with jax.ensure_compile_time_eval(), jax.enable_x64(True):
             counts = jnp.arange(num_steps if varies else 1, dtype=jnp.int32)
-            found = again = np.asarray(jax.vmap(self.at)(counts))
+            found = np.asarray(jax.vmap(self.at)(counts))
+            others = []
             if varies:
+                others.append(found)
                 found = np.asarray(jax.jit(jax.vmap(self.at))(counts))
+                # JAX divides integers of 64 bits in float64.
+                in_float64 = jax.vmap(jaxpr_as_fun(self._traced(jnp.int64)))
+                others += map(np.asarray, in_float64(counts.astype(jnp.int64)))
         if found.shape != counts.shape:
             raise ValueError("step_size must be one number in every step, not an array")
         if not np.all((found > 0) & (found < np.inf)):
@@ -227,13 +234,13 @@ class Scales:
                 f"{found.min():g} to {found.max():g}; give a schedule that decays to "
                 "more than zero, and whose integers stay below 2^31"
             )
-        # The compiled schedule and the uncompiled one round in two ways. The program of
-        # a step may round in a third.
-        apart = float(np.max(np.abs(again / found - 1)))
+        # The program of a step may round in another way than all of these.
+        apart = max((np.max(np.abs(other / found - 1)) for other in others), default=0)
         if not apart < MAX_ROUNDING:
             raise ValueError(
                 f"step_size depends on how it is rounded, by {apart:.1g} of itself: "
-                "give a schedule that does not subtract numbers that are nearly equal"
+                "give a schedule that does not subtract numbers that are nearly equal, "
+                "whose integers stay below 2^31, and that does not change"
             )
         return found, STEP_SIZE_TOLERANCE + 8 * apart
 

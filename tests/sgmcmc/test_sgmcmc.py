@@ -218,18 +218,17 @@ def test_schedules_are_followed_and_charged(name, schedule):
         assert np.all((ratio > 1) & (ratio < 1.006))
 
 
-def test_schedules_are_charged_as_the_integers_of_a_step_overflow():
-    """The power of 256 is zero there, and that of 216 negative."""
+def test_schedules_whose_integers_overflow_are_refused():
+    """In 32 bits the power of 256 is zero, and that of 216 negative."""
     posterior = make_posterior(silent)
-    algorithm = KERNELS["sgld"](posterior, step_size=lambda k: 0.3 / (1 + k**4) + 0.01)
-    events = algorithm.privacy(257, REPLACE)
-    least = min(event.noise_multiplier for event, _ in events)
-    # Steps 0 and 256 are of full size.
-    assert [n for event, n in events if event.noise_multiplier < 1.01 * least] == [2]
-    with pytest.raises(ValueError, match="integers stay below"):
-        KERNELS["sgld"](posterior, step_size=lambda k: 0.3 / (1 + k**4 / 1e6)).privacy(
-            257
-        )
+    for schedule in (
+        lambda k: 0.3 / (1 + k**4) + 0.01,
+        lambda k: 0.3 / (1 + k**4 / 1e6),
+    ):
+        algorithm = KERNELS["sgld"](posterior, step_size=schedule)
+        algorithm.privacy(200)
+        with pytest.raises(ValueError, match="integers stay below"):
+            algorithm.privacy(257)
 
 
 def test_a_schedule_that_depends_on_rounding_is_refused(monkeypatch):
@@ -246,15 +245,12 @@ def test_a_schedule_that_depends_on_rounding_is_refused(monkeypatch):
             algorithm.privacy(200)
 
 
-def test_a_schedule_that_changes_is_charged_as_steps_take_it():
+def test_a_schedule_that_changes_is_refused():
     sizes = iter([0.02, 0.3, 0.1, 0.2, 0.4])
-    algorithm = KERNELS["sgld"](
-        make_posterior(silent), step_size=lambda count: next(sizes) / (1 + count)
-    )
-    ((event, _),) = algorithm.privacy(1, REPLACE)
-    _, info = algorithm.step(jax.random.key(0), algorithm.init(POSITION))
-    made = float(info.noise_sd) * CHANCE / (CLIP * TEMPERING)
-    assert event.noise_multiplier == pytest.approx(made, rel=0.006)
+    with pytest.raises(ValueError, match="does not change"):
+        KERNELS["sgld"](
+            make_posterior(silent), step_size=lambda count: next(sizes) / (1 + count)
+        )
 
 
 @jax.custom_batching.custom_vmap
