@@ -103,6 +103,7 @@ def test_records_get_out_through_releases_only(data):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("quickly_compiled")
 def test_a_run_spends_its_budget(data):
     posterior = posterior_of(data)
     noise_multiplier = privacy.calibrate(
@@ -135,6 +136,7 @@ def test_a_run_spends_its_budget(data):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("quickly_compiled")
 def test_a_model_of_no_outliers_does_not_fit(data):
     """A tenth of the records is moved by 10 sds."""
     info = released(jax.random.key(0), posterior_of(data), 3.0)
@@ -149,6 +151,7 @@ def test_a_model_of_no_outliers_does_not_fit(data):
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("quickly_compiled")
 def test_without_noise_to_speak_of_draws_are_exact(data):
     tempering = 0.05
     posterior = posterior_of(data, tempering)

@@ -86,24 +86,30 @@ def test_broken_arithmetic_is_seen(fresh, monkeypatch, module, name, broken, par
         self_test.check_arithmetic()
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("flag", ["xla_cpu_enable_fast_math", "xla_enable_fast_math"])
-@pytest.mark.parametrize("value", ["", "=true", "=1", "=True"])
-def test_a_flag_is_named_before_anything_is_charged(monkeypatch, tmp_path, flag, value):
-    monkeypatch.setenv("XLA_FLAGS", f"--xla_cpu_ftz=false --{flag}{value}")
-    ledger = tmp_path / "ledger.jsonl"
-    with pytest.raises(RuntimeError, match=f"^--{flag}{value} lets"):
-        run(budget=BUDGET, ledger=ledger)
-    assert not ledger.exists()
-    with pytest.raises(RuntimeError, match=f"^--{flag}{value} lets"):
-        mcmc_kernel = MCMCKernel(kernel("barker"), POSTERIOR, budget=BUDGET)
-        mcmc_kernel.init(jax.random.key(0), 0, jnp.zeros(2), (), {})
-    run(budget=None)
+def test_a_flag_is_named(monkeypatch, tmp_path, flag):
+    for value in ("", "=true", "=1", "=True"):
+        monkeypatch.setenv("XLA_FLAGS", f"--xla_cpu_ftz=false --{flag}{value}")
+        with pytest.raises(RuntimeError, match=f"^--{flag}{value} lets"):
+            self_test.check_arithmetic()
     monkeypatch.setenv("XLA_FLAGS", str(tmp_path / "flags"))
     with pytest.raises(RuntimeError, match="names a file of flags"):
         self_test.check_arithmetic()
     monkeypatch.setenv("XLA_FLAGS", f"--{flag}=false")
     self_test.check_arithmetic()
+
+
+@pytest.mark.thorough
+def test_a_flag_is_named_before_anything_is_charged(monkeypatch, tmp_path):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    ledger = tmp_path / "ledger.jsonl"
+    with pytest.raises(RuntimeError, match="=true lets"):
+        run(budget=BUDGET, ledger=ledger)
+    assert not ledger.exists()
+    with pytest.raises(RuntimeError, match="=true lets"):
+        mcmc_kernel = MCMCKernel(kernel("barker"), POSTERIOR, budget=BUDGET)
+        mcmc_kernel.init(jax.random.key(0), 0, jnp.zeros(2), (), {})
+    run(budget=None)
 
 
 def test_one_test_serves_a_process(fresh, monkeypatch):
