@@ -209,6 +209,32 @@ def _cost(events_fn, step_size, target_acceptance_rate):
     return events
 
 
+def _check_alike(algorithm: Algorithm, charged: Algorithm, state) -> None:
+    """Refuse steps of another cost than those that are charged.
+
+    A sampler that is given a metric, or that is called again, could make them.
+
+    Raises
+    ------
+    ValueError
+        If the cost of a step, its laziness or its number of words differs.
+    """
+
+    def seen(algorithm):
+        transition = algorithm.transition
+        try:
+            events = algorithm.privacy(1)
+        except Exception:  # It is not private, or depends on a step size without value.
+            events = None
+        return transition.laziness, transition.num_words(state), events
+
+    if seen(algorithm) != seen(charged):
+        raise ValueError(
+            "the sampler makes steps of another cost with a tuned step size and metric "
+            "than without: they may decide where its steps go, and not what is released"
+        )
+
+
 def adapted(
     posterior: Posterior,
     sampler: Sampler,
@@ -314,7 +340,9 @@ def adapted(
 
     def move(words, state, memory):
         kernel, known = state
-        step = tuned(known.step_size, known.inverse_mass_matrix).transition
+        algorithm = tuned(known.step_size, known.inverse_mass_matrix)
+        _check_alike(algorithm, initial, kernel)
+        step = algorithm.transition
         active = bernoulli(words[:2], laziness)
         kernel, info, memory = _where(
             active,

@@ -1,5 +1,6 @@
 """The density that is sampled, and the private data that it depends on."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
@@ -51,8 +52,11 @@ class Posterior:
     ------
     ValueError
         If there is no record, the leading axes differ, a leaf of the data is not an
-        array of numbers (a data frame, a string and a Python number are not), or
-        `tempering` is out of range.
+        array of numbers (a data frame, a string and a Python number are not), a
+        container of the data is of another class than dict, list, tuple or NamedTuple,
+        or `tempering` is out of range.
+    TypeError
+        From a class that is derived from this one.
     """
 
     logprior_fn: Callable[[Any], jax.Array] = field(metadata=dict(static=True))
@@ -66,7 +70,15 @@ class Posterior:
     )
     public: Any = ()
 
+    def __init_subclass__(cls):
+        if cls.__module__.partition(".")[0] != __name__.partition(".")[0]:
+            raise TypeError(
+                "no class may be derived from dpjax.Posterior: what it overrides would "
+                "not be what a run is charged for. Give this class other functions"
+            )
+
     def __post_init__(self):
+        _check_containers(jax.tree.structure(self.data))
         leaves = jax.tree_util.tree_leaves_with_path(self.data)
         # JAX rebuilds dataclasses with booleans or placeholders in the place of arrays,
         # so these are not refused.
@@ -86,6 +98,8 @@ class Posterior:
             return
         if not 0 < self.tempering <= 1:
             raise ValueError(f"tempering must be in (0, 1], got {self.tempering}")
+        # A product with a NumPy scalar of half precision would be rounded to that.
+        object.__setattr__(self, "tempering", float(self.tempering))
         for path, leaf in leaves:
             check_numbers(f"data{jax.tree_util.keystr(path)}", leaf)
         sizes = {
@@ -152,6 +166,24 @@ class Posterior:
         """The exact log density, up to a constant. Not private: for baselines only."""
         loglikelihoods = jax.vmap(self.loglikelihood_fn, (None, 0))(position, self.data)
         return self.logprior_fn(position) + self.tempering * jnp.sum(loglikelihoods)
+
+
+def _check_containers(structure) -> None:
+    """Refuse containers whose class computes with the arrays that it is made of.
+
+    JAX makes containers anew whenever it changes their arrays. A class that subtracted
+    a mean then would mix the records.
+    """
+    kind, *_ = structure.node_data() or (tuple,)
+    make = getattr(kind.__new__, "__globals__", {}).get("__name__", "")
+    is_named_tuple = kind.__bases__ == (tuple,) and make.startswith("namedtuple_")
+    if not is_named_tuple and kind not in (dict, OrderedDict, list, tuple, type(None)):
+        raise ValueError(
+            f"data must be arrays in dicts, lists, tuples or NamedTuples, not in a "
+            f"{kind.__name__}, whose class could compute one record from others"
+        )
+    for child in structure.children():
+        _check_containers(child)
 
 
 def check_numbers(name: str, array) -> None:

@@ -11,6 +11,8 @@ Räisä (2021), Differentially Private Metropolis-Hastings Algorithms, section 3
 component at a time, and the guided walk.
 """
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -211,7 +213,8 @@ def settled(proposal: Proposal, step_size, inverse_mass_matrix) -> Proposal:
     """`proposal` for one step size, in the metric, with one answer for `longest`.
 
     A kernel is charged for the length that `longest` gives, and its steps set the
-    distance of moves to it. So `longest` is asked here, and nowhere else.
+    distance of moves to it. So `longest` is asked here, and nowhere else. `num_words`
+    is asked once for each dimension, as other words follow those of a move.
 
     Parameters
     ----------
@@ -223,15 +226,26 @@ def settled(proposal: Proposal, step_size, inverse_mass_matrix) -> Proposal:
     Raises
     ------
     ValueError
-        As `in_metric`, and if the step size does not suit the proposal.
+        As `in_metric`, and if the step size does not suit the proposal. When words are
+        counted, if their number is negative.
     """
     # A subclass could define `longest` as a property.
     proposal = Proposal(*proposal)
     distance = proposal.longest(step_size)
     if not (distance is None or isinstance(distance, Tracer)):
         distance = float(distance)
-    proposal = proposal._replace(longest=lambda step_size: distance)
+    proposal = proposal._replace(
+        longest=lambda step_size: distance,
+        num_words=functools.cache(functools.partial(_num_words, proposal.num_words)),
+    )
     return in_metric(proposal, inverse_mass_matrix)
+
+
+def _num_words(num_words: Callable, dimension: int) -> int:
+    count = operator.index(num_words(dimension))
+    if count < 0:
+        raise ValueError(f"num_words of a proposal must not be negative, got {count}")
+    return count
 
 
 def in_metric(proposal: Proposal, inverse_mass_matrix) -> Proposal:

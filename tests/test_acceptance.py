@@ -223,3 +223,10 @@ def test_louder_noise_is_refused_and_never_accepts():
     with pytest.raises(ValueError, match=r"in \(0, 64\.0\]"):
         acceptance.penalty(louder)
     assert np.all(traced("penalty", louder, grid(louder)) == 0)
+
+
+def test_a_bit_takes_two_words():
+    """JAX would read the last word again in place of one that is missing."""
+    for count in (1, 3):
+        with pytest.raises(ValueError, match="takes 2 words"):
+            accept_bit.draw(jnp.zeros(count, jnp.uint32), "barker", 0.0)

@@ -328,6 +328,14 @@ def test_positions_may_be_pytrees(posterior):
     assert results.parameters["inverse_mass_matrix"].shape == (2, 2)
 
 
+def looser_in_a_metric(posterior, step_size, inverse_mass_matrix, clip_bound):
+    if inverse_mass_matrix is not None:
+        clip_bound = 10 * clip_bound
+    return dpjax.barker(
+        posterior, step_size, inverse_mass_matrix, clip_bound=clip_bound
+    )
+
+
 AT_LEAST_3 = proposals.fixed_length._replace(
     longest=lambda step_size: (
         max(step_size, 3.0)
@@ -352,6 +360,7 @@ AT_LEAST_3 = proposals.fixed_length._replace(
             dict(clip_bound=dpjax.Lipschitz(1.0), proposal=AT_LEAST_3),
             "cost of a step would change",
         ),
+        (dict(sampler=looser_in_a_metric), "makes steps of another cost"),
         (dict(target_acceptance_rate=0.5), "rate of 0.5; four fifths"),
         (
             dict(sampler=dpjax.penalty, test_noise_multiplier=1 / CLIP),

@@ -162,3 +162,13 @@ def test_in_metric_refuses_what_is_no_covariance(matrix):
 def test_in_metric_refuses_a_second_metric():
     with pytest.raises(ValueError, match="has a metric"):
         proposals.in_metric(fisher.geodesic(lambda x: jnp.eye(2)), np.ones(2))
+
+
+def test_words_are_counted_once_and_not_below_zero():
+    counts = iter([3, 4])
+    gaussian = proposals.gaussian._replace(num_words=lambda dimension: next(counts))
+    settled = proposals.settled(gaussian, 1.0, None)
+    assert [settled.num_words(2), settled.num_words(2)] == [3, 3]
+    settled = proposals.settled(gaussian._replace(num_words=lambda _: -1), 1.0, None)
+    with pytest.raises(ValueError, match="not be negative"):
+        settled.num_words(2)

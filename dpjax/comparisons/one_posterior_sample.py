@@ -73,7 +73,7 @@ def tempered(
         raise ValueError(
             f"loglikelihood_range must be finite (low, high), got {(low, high)}"
         )
-    check_positive_number(epsilon=epsilon)
+    epsilon = check_positive_number("epsilon", epsilon)
     sensitivity = high - low
     relation = check_relation("neighboring_relation", neighboring_relation)
     if relation != NeighboringRelation.REPLACE_ONE:

@@ -183,7 +183,7 @@ def simulated_fit(
     is fixed before the data are read. State and info are functions of what they
     released, and so are public.
     """
-    check_positive_number(noise_multiplier=noise_multiplier)
+    noise_multiplier = check_positive_number("noise_multiplier", noise_multiplier)
     num_records = nominal_size(posterior, nominal_num_records)
     # The simulated mean has the same error in all fits of a model. Up to 2.5 million
     # records, that adds at most a quarter to the covariance of the clipping error.

@@ -263,7 +263,9 @@ def as_top_level_api(
             "a Lipschitz clip bound needs a test_noise_multiplier: the distance moved "
             "varies, so the sensitivity of Barker's bit would have no bound"
         )
-    family = "barker" if is_barker else mh.penalty_family(test_noise_multiplier)
+    family = "barker"
+    if not is_barker:
+        family, test_noise_multiplier = mh.penalty_family(test_noise_multiplier)
     proposals.check_metric(inverse_mass_matrix)
     release = None
     if l2_clip_norm != math.inf:

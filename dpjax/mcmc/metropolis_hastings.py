@@ -247,8 +247,11 @@ def info_of(is_accepted) -> MHInfo:
     return MHInfo(is_accepted.astype(jnp.result_type(float)), is_accepted)
 
 
-def penalty_family(test_noise_multiplier) -> str:
+def penalty_family(test_noise_multiplier) -> tuple[str, Any]:
     """The acceptance family of the penalty method; "metropolis" if there is no noise.
+
+    With it comes the multiplier, as a Python float unless it is traced: a product with
+    a NumPy scalar of half precision would be rounded to that.
 
     Raises
     ------
@@ -256,14 +259,15 @@ def penalty_family(test_noise_multiplier) -> str:
         If the multiplier is negative or not finite.
     """
     if isinstance(test_noise_multiplier, Tracer):
-        return "penalty"
+        return "penalty", test_noise_multiplier
     if not 0 <= test_noise_multiplier < float("inf"):
         raise ValueError(
             "test_noise_multiplier, the sd of the accept test's noise over the "
             "sensitivity of the log ratio, must be finite and not negative, got "
             f"{test_noise_multiplier}"
         )
-    return "penalty" if test_noise_multiplier > 0 else "metropolis"
+    family = "penalty" if test_noise_multiplier > 0 else "metropolis"
+    return family, float(test_noise_multiplier)
 
 
 def penalty_noise_sd(posterior: Posterior, test_noise_multiplier, bound):

@@ -92,7 +92,7 @@ def as_top_level_api(
     """
     batch_size = check_count("batch_size", batch_size)
     clip_bound = clip_bounds.of(clip_bound)
-    family = mh.penalty_family(test_noise_multiplier)
+    family, test_noise_multiplier = mh.penalty_family(test_noise_multiplier)
     proposal = proposals.settled(proposal, step_size, inverse_mass_matrix)
     largest = clip_bound.largest(proposal.longest(step_size))
 

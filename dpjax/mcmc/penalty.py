@@ -73,7 +73,7 @@ def as_top_level_api(
     def noise_sd(bound):
         return mh.penalty_noise_sd(posterior, test_noise_multiplier, bound)
 
-    family = mh.penalty_family(test_noise_multiplier)
+    family, test_noise_multiplier = mh.penalty_family(test_noise_multiplier)
     transition = mh.transition(
         posterior, step_size, proposal, clip_bound, family, noise_sd
     )

@@ -137,7 +137,10 @@ def transition(
     """
     mh.check_posterior(posterior)
     mh.check_step_size(step_size)
-    _check(step_size, clip_bound, expected_batch_size)
+    _check(step_size, clip_bound)
+    expected_batch_size = check_positive_number(
+        "expected_batch_size", expected_batch_size
+    )
     num_records = posterior.num_records
     base_rate = expected_batch_size / num_records
 
@@ -211,15 +214,14 @@ def _reach(proposal: Proposal, step_size, dimension: int) -> float:
     return largest_scale * float(stats.chi(dimension).isf(BEYOND_REACH_PROB))
 
 
-def _check(step_size, clip_bound: ClipBound, expected_batch_size) -> None:
+def _check(step_size, clip_bound: ClipBound) -> None:
     """Refuse parameters that do not determine the capacity of a minibatch.
 
     Raises
     ------
     ValueError
-        If the expected batch size is not positive and finite, or if a number that
-        determines the capacity is not a Python number. These are the clip bound if it
-        is constant, else the step size.
+        If a number that determines the capacity is not a Python number. These are the
+        clip bound if it is constant, else the step size.
     """
     decisive = clip_bound.number if clip_bound.is_constant else step_size
     fixed = jax.tree.leaves(decisive)
@@ -229,7 +231,6 @@ def _check(step_size, clip_bound: ClipBound, expected_batch_size) -> None:
             "where the bound grows with the distance: give them as Python numbers, "
             f"not {fixed}"
         )
-    check_positive_number(expected_batch_size=expected_batch_size)
 
 
 def event(
@@ -266,5 +267,5 @@ def event(
             "no bound"
         )
     bound = posterior.tempering * clip_bound
-    odds = 1 + posterior.num_records * bound / expected_batch_size
+    odds = 1 + posterior.num_records * bound / float(expected_batch_size)
     return PoissonAcceptBit(accept, bound, odds)

@@ -29,8 +29,9 @@ from dpjax.posterior import Posterior
 from dpjax.privacy.budget import check_budget
 from dpjax.privacy.events import repeat
 from dpjax.privacy.validate import check_count
+from dpjax.release.captured import constants
 from dpjax.release.traced import function_of
-from dpjax.runner.check import check_arguments, check_start, made
+from dpjax.runner.check import check_arguments, check_start, made, refuse_records
 from dpjax.runner.hashes import digest, keyed
 from dpjax.runner.program import arrays_of, check_algorithm
 from dpjax.runner.statement import PrivacyStatement
@@ -220,7 +221,7 @@ class MCMCKernel(mcmc.MCMCKernel):
         if first == 0:
             self._trace(starts)
         else:
-            check_start(self._algorithm_fn, self._posterior, starts)
+            check_start(self._algorithm_fn, self._algorithm, self._posterior, starts)
         begin = self._begin if is_one else jax.vmap(self._begin)
         return begin(init_params, rng_key)
 
@@ -238,6 +239,8 @@ class MCMCKernel(mcmc.MCMCKernel):
         start = jax.tree.map(lambda leaf: leaf[0], starts)
         algorithm, algorithm_fn = self._algorithm, self._algorithm_fn
         self._init = _frozen(algorithm.init, start)
+        held = constants(jax.make_jaxpr(self._init)(start), with_literals=False)
+        refuse_records(held, self._posterior)
         constrain_fn = self._posterior.constrain_fn
         self._constrain = constrain_fn and _frozen(constrain_fn, start)
         info = jax.eval_shape(lambda: algorithm.transition.stay(self._init(start)))

@@ -34,11 +34,16 @@ class Budget:
     ValueError
         If any of the three is out of range or of the wrong type, or records are added
         or removed: see `dpjax.privacy.validate.check_kept_size`.
+    TypeError
+        From a class that is derived from this one.
     """
 
     epsilon: float
     delta: float
     neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_ONE
+
+    def __init_subclass__(cls):
+        raise TypeError("no class may be derived from dpjax.Budget")
 
     def __post_init__(self):
         object.__setattr__(self, "epsilon", check_epsilon(self.epsilon))

@@ -163,17 +163,18 @@ def check_positive(**parameters) -> None:
             raise ValueError(f"{name} must be positive and finite, got {value}")
 
 
-def check_positive_number(**parameters) -> None:
-    """Refuse parameters that are not single numbers, positive and finite.
+def check_positive_number(name: str, value) -> float:
+    """Return a positive and finite parameter as a Python float.
 
-    An array would be broadcast, and a release be charged for one of its entries.
+    An array would be broadcast, and a release be charged for one of its entries. What
+    is multiplied by a NumPy scalar of half precision is rounded to that.
 
     Raises
     ------
     ValueError
-        If a parameter is not. The message names it.
+        If it is not one number, or not positive and finite.
     """
-    for name, value in parameters.items():
-        if not jax.tree_util.all_leaves([value]) or np.ndim(value):
-            raise ValueError(f"{name} must be one number, got {value}")
-    check_positive(**parameters)
+    if not jax.tree_util.all_leaves([value]) or np.ndim(value):
+        raise ValueError(f"{name} must be one number, got {value}")
+    check_positive(**{name: value})
+    return float(value)

@@ -296,6 +296,8 @@ def arrivals(words: jax.Array, rate: float, num_records: int) -> Arrivals:
     *Formal guarantees.* The total variation between the law of the arrivals and the
     ideal law is at most `FAILURE_PROB`, if the words of ChaCha20 are uniform.
     """
+    if words.shape != (ARRIVAL_WORDS,):
+        raise ValueError(f"arrivals take {ARRIVAL_WORDS} words, got {words.shape}")
     numbers, width = _arrivals(rate, num_records)
     size = numbers.largest
     bits = chacha.expand(words[counts.WORDS :], 0, 2 * size)

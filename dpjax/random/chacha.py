@@ -51,6 +51,8 @@ def expand(key: jax.Array, start, count: int) -> jax.Array:
     -------
     uint32 ``(count,)``. A word depends only on the key and its place in the stream.
     """
+    if key.shape != (8,):
+        raise ValueError(f"a key is 8 words, got shape {key.shape}")
     blocks = -(-count // 16)
     counter = jnp.arange(blocks, dtype=jnp.uint32)
     counter = jnp.asarray(start, jnp.uint32) // 16 + counter

@@ -51,6 +51,9 @@ def bit(words: jax.Array, log_ratio: jax.Array, chance: jax.Array) -> jax.Array:
 
     Both are float64 scalars.
     """
+    # JAX would read the last word twice where one is missing.
+    if words.shape != (2,):
+        raise ValueError(f"an accept bit takes 2 words, got shape {words.shape}")
     with jax.enable_x64(True):
         high, low = words[0].astype(jnp.uint64), words[1].astype(jnp.uint64)
         uniform = (high << 31) | (low >> 1)

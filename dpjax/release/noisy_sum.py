@@ -60,10 +60,14 @@ class NoisySum(ABC):
     """The `MixedNorm` in which vectors are clipped; None for the Euclidean norm."""
 
     def __post_init__(self):
-        check_positive_number(l2_clip_norm=self.l2_clip_norm)
+        numbers: dict[str, Any] = dict(
+            l2_clip_norm=check_positive_number("l2_clip_norm", self.l2_clip_norm),
+            diameter=check_real("diameter", self.diameter, low=1.0, high=2.0),
+        )
         if self.noise_multiplier is not None:
-            _checked(self.noise_multiplier)
-        check_real("diameter", self.diameter, low=1.0, high=2.0)
+            numbers["noise_multiplier"] = _checked(self.noise_multiplier)
+        for name, number in numbers.items():
+            object.__setattr__(self, name, number)
 
     @abstractmethod
     def num_noise_words(self, size: int) -> int:

@@ -69,18 +69,7 @@ class SealedRecords(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def sealed(posterior: Posterior) -> Posterior:
-    """The posterior with all of its records sealed.
-
-    Raises
-    ------
-    TypeError
-        If its class has a `num_records` of its own.
-    """
-    if type(posterior).num_records is not Posterior.num_records:
-        raise TypeError(
-            f"{type(posterior).__name__} has a num_records of its own, and a run is "
-            "charged for the number of its records: leave it out"
-        )
+    """The posterior with all of its records sealed."""
     data = jax.tree.map(SealedRecords, posterior.data)
     return dataclasses.replace(posterior, data=data)
 

@@ -2,7 +2,7 @@
 
 The sensitivity of a sum rests on one record changing one term. A kernel evaluates a
 function of one record on many by `jax.vmap`, which computes with every record by
-itself. There are four exceptions:
+itself. There are five exceptions:
 
 - A function with a rule of its own for batches sees all records of a batch. It has one
   by `jax.custom_batching.custom_vmap`, or by a primitive that is not of JAX, such as
@@ -11,6 +11,8 @@ itself. There are four exceptions:
   all from the first key.
 - The numbers of `jax.lax.rng_uniform` come from a state that a program hides. How many
   one record takes, in a loop, decides which the others get.
+- A convolution of two parts of a record is one operation for all records. In 64 bits
+  XLA makes the parts of all others undefined if a number of one record is not finite.
 - The incomplete beta function, of which distribution functions like Student's are made,
   is iterated for all records until the slowest has converged, which changes the last
   digits of the others.
@@ -46,7 +48,7 @@ RANDOM_BITS = "rng_bit_generator"
 HIDDEN_STATE = "rng_uniform"
 """The primitive of `jax.lax.rng_uniform`."""
 
-INCOMPLETE_BETA = "regularized_incomplete_beta"
+INCOMPLETE_BETA, CONVOLUTION = "regularized_incomplete_beta", "conv_general_dilated"
 
 
 def program_of(function: Callable, kind: str, *arguments) -> tuple[Callable, Any]:
@@ -147,6 +149,12 @@ def why_not(eqn, inputs: list[bool]) -> str:
             "iterates for all records until the slowest has converged, so that one "
             "record changes what others add to a sum: distribution functions of beta, "
             "binomial and Student's t laws cannot be part of a likelihood"
+        )
+    if name == CONVOLUTION and all(inputs):
+        return (
+            "the program convolves two arrays that depend on a record, and XLA does "
+            "so for all records together, so that one that is not finite changes what "
+            "others add to a sum: convolve with public numbers, or add up products"
         )
     if name == "svd":
         return (

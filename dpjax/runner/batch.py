@@ -442,6 +442,8 @@ def _prepare(
         num_steps = affordable(cost_fn, num_chains, budget, None)
     num_discarded = math.floor(num_steps * warmup_fraction)
     num_runs = num_data_sets * num_repetitions
+    num_terms = posteriors[0].num_records * num_repetitions * num_chains
+    together = min(_num_together(num_terms), num_data_sets)
     initial = programs.initial(
         algorithm.transition,
         jax.tree.map(lambda leaf: jnp.concatenate([leaf] * num_runs), states),
@@ -457,7 +459,8 @@ def _prepare(
     outline, program = make(
         posterior=stacked,
         initial=initial,
-        over_data_sets=functools.partial(_over_data_sets, shape, posteriors[0]),
+        over_data_sets=functools.partial(_over_data_sets, shape, together),
+        num_loops=-(-num_data_sets // together),
         posteriors=posteriors,
     )
     settings = {}
@@ -483,11 +486,13 @@ def _prepare(
     )
 
 
-def _over_data_sets(shape, posterior: Posterior, steps: Callable) -> Callable:
-    """The loop of all runs, whose chains lie one run after another."""
+def _over_data_sets(shape, together: int, steps: Callable) -> Callable:
+    """The loop of all runs, whose chains lie one run after another.
+
+    It moves the chains of `together` data sets at once.
+    """
     num_data_sets, num_repetitions, num_chains = shape
     width = num_repetitions * num_chains
-    together = _num_together(posterior.num_records * width)
 
     def apart(leaf, axis):
         leaf = jnp.asarray(leaf)

@@ -28,6 +28,7 @@ __all__ = [
     "check_loop",
     "check_start",
     "made",
+    "refuse_records",
     "refused_arrays",
     "warn_of_large_delta",
 ]
@@ -120,6 +121,26 @@ def check_key(unsafe_key) -> None:
         )
 
 
+def refuse_records(values, posterior: Posterior, *others: Posterior) -> None:
+    """Refuse arrays of an algorithm that hold entries of the data.
+
+    Raises
+    ------
+    ValueError
+        If one does (`dpjax.release.captured`).
+    """
+    records = captured.Records(posterior, *others)
+    named = [(f"of shape {np.shape(value)}", value) for value in values]
+    # Without `only_unmistakable`, a metric that has as many entries as the data have
+    # records would count as secret.
+    for name, why in records.secrets(named, only_unmistakable=True):
+        raise ValueError(
+            f"the algorithm holds an array {name} that {why}: it may hold public "
+            "values only, and reads records through the posterior. If this array is "
+            "not private, name it in public="
+        )
+
+
 @processes.agreed()
 def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None:
     """Refuse a loop whose results depend on records other than by a release.
@@ -145,19 +166,10 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
         If states, draws, infos or accept bits depend on the data by more than the
         kernel releases, or there is a callback (`dpjax.release.taint`).
     """
-    records = captured.Records(posterior, *others)
     program = traced.jaxpr
     # One search for all values, as each search reads all records.
     values = [*arrays, *captured.constants(program, with_literals=False)]
-    named = [(f"of shape {np.shape(value)}", value) for value in values]
-    # Without `only_unmistakable`, a metric that has as many entries as the data have
-    # records would count as secret.
-    for name, why in records.secrets(named, only_unmistakable=True):
-        raise ValueError(
-            f"the algorithm holds an array {name} that {why}: it may hold public "
-            "values only, and reads records through the posterior. If this array is "
-            "not private, name it in public="
-        )
+    refuse_records(values, posterior, *others)
     inputs = [False] * len(arrays)
     inputs += [True] * len(on_disk.in_memory(posterior.data))
     inputs += [False] * (len(program.in_avals) - len(inputs))
@@ -169,20 +181,28 @@ def check_loop(traced, arrays, posterior: Posterior, *others: Posterior) -> None
 
 @processes.agreed()
 def check_start(
-    algorithm_fn, posterior: Posterior, positions, others: Sequence[Posterior] = ()
+    algorithm_fn,
+    algorithm: Algorithm,
+    posterior: Posterior,
+    positions,
+    others: Sequence[Posterior] = (),
 ) -> None:
     """Refuse functions around the loop that read records.
 
     These are the algorithm's `init` and `sample`, and the posterior's `logprior_fn` and
     `constrain_fn`. They are traced, not executed. Functions of the posterior that hold
-    records are refused as well, whatever they do with them. So are records that an
-    argument of a `functools.partial` holds, positions that are entries of the data, and
-    examples of a model that were copied from the data (`dpjax.release.captured`).
+    records are refused as well, whatever they do with them. So are records that `init`
+    or an argument of a `functools.partial` holds, positions that are entries of the
+    data, and examples of a model that were copied from the data
+    (`dpjax.release.captured`).
 
     Parameters
     ----------
     algorithm_fn, posterior
         As in `dpjax.run`.
+    algorithm
+        What `algorithm_fn` made of the posterior. Its `init` and `sample` are those
+        that will be executed.
     positions
         Where the chains start, leaves ``(num_chains, ...)``.
     others
@@ -201,7 +221,9 @@ def check_start(
     def parameters(algorithm, position):
         return algorithm.transition.stay(algorithm.init(position)).parameters
 
-    algorithm = made(algorithm_fn, posterior)
+    init = jax.make_jaxpr(jax.vmap(algorithm.init))(positions)
+    held = captured.constants(init, with_literals=False)
+    refuse_records(held, posterior, *others)
     if algorithm.sample is not None:
         start = jax.tree.map(lambda leaf: leaf[0], positions)
         shapes = jax.eval_shape(functools.partial(parameters, algorithm), start)

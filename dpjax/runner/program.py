@@ -209,6 +209,7 @@ def trace(
     num_releases: float | None = None,
     outline_fn: Callable = lambda algorithm: None,
     over_data_sets: Callable = lambda steps: steps,
+    num_loops: int = 1,
     posteriors: Sequence[Posterior] = (),
     compiler_options: dict[str, Any] | None = None,
 ) -> Program:
@@ -243,6 +244,8 @@ def trace(
         ``steps -> loop``. Both functions take the data, the chains, the words and the
         active chains; `steps` is the loop over one data set, which the loop may call
         for each of several. By default the loop is `steps` itself.
+    num_loops
+        How often it calls `steps`, each time for one data set or a batch of them.
     posteriors
         If `posterior` holds several data sets, along a leading axis: the posteriors of
         each of them. By default it holds one.
@@ -284,9 +287,10 @@ def trace(
     if is_private:
         check_arithmetic(**compiled.options_for(traced, compiler_options))
         check_loop(traced, arrays, *(posteriors or [posterior]))
-        num_groups = -(-num_chains // MAX_CHAINS_AT_ONCE)
+        num_groups = -(-num_chains // max(len(posteriors), 1) // MAX_CHAINS_AT_ONCE)
         if num_releases is not None:
-            _check_counts(traced.jaxpr, num_groups * chunk_size, num_releases)
+            num_moves = num_groups * chunk_size
+            _check_counts(traced.jaxpr, num_loops, num_moves, num_releases)
     program = functools.cache(lambda: compiled.shared(traced, given, compiler_options))
 
     def advance(chains, words, active):
@@ -304,26 +308,28 @@ def trace(
     return Program(outline, num_words, identity, advance, evaluate)
 
 
-def _check_counts(program: ClosedJaxpr, num_moves: int, num_releases: float) -> None:
+def _check_counts(
+    program: ClosedJaxpr, num_loops: int, num_moves: int, num_releases: float
+) -> None:
     """Refuse a loop that reads the records more often than its releases account for.
 
     Parameters
     ----------
     program
         The traced loop.
-    num_moves
-        How many steps the loop makes, of all groups of chains.
-    num_releases
+    num_loops, num_releases
         As in `trace`.
+    num_moves
+        How many steps each of these loops makes, of all groups of chains.
     """
     for mark, what in (taint.RELEASED, "releases"), (taint.SUMMED, "sums of records"):
-        found = taint.num_marks(program, mark) / num_moves
+        found = taint.num_marks(program, mark) / (num_loops * num_moves)
         if found > num_releases:
             raise ValueError(
                 f"a step makes {found:g} {what} and is charged for {num_releases:g} "
                 "releases: what a sampler is given may not make steps of another one"
             )
-    if taint.num_marks(program, taint.REMEMBERED) > 1:
+    if taint.num_marks(program, taint.REMEMBERED) > num_loops:
         raise ValueError(
             "a step reads the memory of a kernel, which only the run may: what a "
             "sampler is given may not call Transition.recall"
@@ -427,8 +433,8 @@ def check_algorithm(
     RuntimeError
         As in `trace`.
     """
-    check_start(algorithm_fn, posterior, positions)
     algorithm = made(algorithm_fn, posterior)
+    check_start(algorithm_fn, algorithm, posterior, positions)
     chains, _ = initial(algorithm.transition, jax.vmap(algorithm.init)(positions))
     num_words = num_words_of(algorithm.transition, chains)
     return trace(

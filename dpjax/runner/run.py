@@ -39,6 +39,7 @@ from dpjax.runner.check import (
     check_key,
     check_start,
     made,
+    refuse_records,
     warn_of_large_delta,
 )
 from dpjax.runner.hashes import digest, keyed
@@ -327,7 +328,7 @@ def begin(
     _check_densities(posterior, positions)
     algorithm = made(algorithm_fn, posterior, is_private=budget is not None)
     if budget is not None:
-        check_start(algorithm_fn, posterior, positions, others)
+        check_start(algorithm_fn, algorithm, posterior, positions, others)
         warn_of_large_delta(budget, posterior)
     # `check_start` only traced these functions. They are executed here, once they are
     # known not to read the records.
@@ -335,6 +336,9 @@ def begin(
     if not np.all(np.isfinite(logpriors)):
         raise ValueError("the prior density is zero or undefined at initial_position")
     states = jax.vmap(algorithm.init)(positions)
+    if budget is not None:
+        # When it is executed, `init` may do otherwise than when it was traced.
+        refuse_records(jax.tree.leaves(states), *posteriors)
     return algorithm, states, functools.partial(cost_of, algorithm, num_chains, budget)
 
 
@@ -395,9 +399,8 @@ def trace(
     outline_fn = functools.partial(_outline, num_chains, budget, num_steps)
     outline = outline_fn(algorithm)
     _check_tuning(outline.num_warmup, num_discarded, num_steps)
-    # A loop over data sets makes the releases of a step for each of them.
     num_releases = None
-    if budget is not None and "over_data_sets" not in options:
+    if budget is not None:
         num_releases = programs.charged_releases(algorithm, outline.events)
         num_releases /= num_steps * num_chains
     program = programs.trace(

@@ -149,7 +149,8 @@ class Scales:
     nominal_num_records: int | None = None
 
     def __post_init__(self):
-        object.__setattr__(self, "sampling_prob", self.release.sampling_prob)
+        for name in ("l2_clip_norm", "sampling_prob"):
+            object.__setattr__(self, name, getattr(self.release, name))
         self.sizes(1)
         nominal_size(self.posterior, self.nominal_num_records)
 
@@ -272,7 +273,7 @@ def _check_schedule(program: ClosedJaxpr) -> None:
 
 def check_friction(friction: float, noise_multiplier: float) -> None:
     """Refuse a friction outside (0, 1] and a negative noise multiplier."""
-    check_positive_number(friction=friction)
+    check_positive_number("friction", friction)
     if friction > 1 or not noise_multiplier >= 0:
         raise ValueError(
             "friction must be at most 1 and noise_multiplier not negative, got "

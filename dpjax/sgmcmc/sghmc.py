@@ -74,7 +74,7 @@ def as_top_level_api(
     multiplier is the sigma of the module docstring, for the friction of that step.
     Position, velocity and info are post-processing of it.
     """
-    check_positive_number(temperature=temperature)
+    temperature = check_positive_number("temperature", temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
     scales = Scales(
         posterior, step_size, l2_clip_norm, sampling_prob, nominal_num_records

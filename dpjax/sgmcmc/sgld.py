@@ -83,7 +83,7 @@ def as_top_level_api(
     multiplier is (q / (T C)) sqrt(2 K N / eta), where T is the tempering. Position and
     info are post-processing of it.
     """
-    check_positive_number(temperature=temperature)
+    temperature = check_positive_number("temperature", temperature)
     scales = Scales(
         posterior, step_size, l2_clip_norm, sampling_prob, nominal_num_records
     )

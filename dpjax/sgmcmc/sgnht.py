@@ -96,7 +96,8 @@ def as_top_level_api(
     multiplier is the larger of `noise_multiplier` and (q / (T C)) sqrt(2 A K N / eta).
     Position, velocity, friction and info are post-processing of it.
     """
-    check_positive_number(gain=gain, temperature=temperature)
+    gain = check_positive_number("gain", gain)
+    temperature = check_positive_number("temperature", temperature)
     noisy_gradient.check_friction(friction, noise_multiplier)
     scales = Scales(
         posterior, step_size, l2_clip_norm, sampling_prob, nominal_num_records

@@ -219,7 +219,7 @@ def as_top_level_api(
         if aligned or release is None or not noise_multiplier:
             return None
         scale = posterior.tempering / release.sampling_prob
-        sd = scale * l2_clip_norm * noise_multiplier
+        sd = scale * release.l2_clip_norm * float(noise_multiplier)
         return jax.tree.map(lambda w: sd / w, weights_like(parameters))
 
     def elbo_gradient(words, parameters):

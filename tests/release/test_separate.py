@@ -99,6 +99,22 @@ def test_random_numbers_of_a_hidden_state_are_refused():
             check(algorithm_fn, loglikelihood, numbered(0))
 
 
+def test_convolutions_of_two_parts_of_a_record_are_refused():
+    """In 64 bits one that is not finite makes those of all records undefined."""
+
+    def loglikelihood(position, record, kernel=None):
+        kernel = record["kernel"] if kernel is None else kernel
+        found = jnp.convolve(record["x"], kernel, "same")
+        return -jnp.sum((found - position[0]) ** 2) / 2
+
+    data = dict(x=jnp.zeros((NUM_RECORDS, 5)), kernel=jnp.zeros((NUM_RECORDS, 3)))
+    for algorithm_fn in (BARKER, SGLD):
+        with pytest.raises(ValueError, match="convolves two arrays"):
+            check(algorithm_fn, loglikelihood, data)
+    public = functools.partial(loglikelihood, kernel=jnp.ones(3))
+    check(BARKER, public, data)
+
+
 @custom_vmap
 def centred(x):
     return x

@@ -128,7 +128,7 @@ def test_nothing_but_releases_leaves(name):
         posterior = dpjax.Posterior(logprior, mixture_loglikelihood, DATA)
         positions = jnp.zeros((3, 3, 2))
     algorithm = kernel(name)(posterior)
-    check_start(kernel(name), posterior, positions)
+    check_start(kernel(name), algorithm, posterior, positions)
     chains, _ = initial(algorithm.transition, jax.vmap(algorithm.init)(positions))
     program = trace(
         kernel(name),
@@ -343,7 +343,9 @@ def test_a_function_of_one_record_reads_no_others(read, monkeypatch):
         given.append((posterior, kernel("barker")(posterior)))
         return given[-1][1]
 
-    with pytest.raises(ValueError, match="may read its own record only"):
+    # The likelihood is traced as it is given, and then as a run evaluates it.
+    message = "may read its own record only|may not read the records"
+    with pytest.raises((TypeError, ValueError), match=message):
         check(algorithm_fn, dpjax.Posterior(logprior, of_all, DATA))
 
 
@@ -406,27 +408,6 @@ def test_a_thread_opens_no_seals():
         check(algorithm_fn)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class More(dpjax.Posterior):
-    """A posterior that says that it has more records than it has."""
-
-    num_records = property(lambda self: 10**6)
-
-
-jax.tree_util.register_dataclass(More)
-
-
-def test_a_number_of_records_is_not_made_up():
-    def algorithm_fn(posterior):
-        other = More(posterior.logprior_fn, posterior.loglikelihood_fn, posterior.data)
-        return kernel("barker")(other)
-
-    with pytest.raises(ValueError, match="with other functions"):
-        check(algorithm_fn)
-    with pytest.raises(TypeError, match="has a num_records of its own"):
-        check(kernel("barker"), More(logprior, loglikelihood, DATA))
-
-
 def test_arguments_hold_no_records_in_any_container():
     records = np.asarray(DATA, float)
 
@@ -444,11 +425,12 @@ def test_arguments_hold_no_records_in_any_container():
             entries = dict(enumerate(entries))
         held = container(entries)
 
-        def optimize(held=held):
+        def propose(*arguments, held=held):
             return held
 
+        proposal = proposals.gaussian._replace(propose=propose)
         with pytest.raises(ValueError, match="an argument of the sampler holds"):
-            check(functools.partial(kernel("barker"), proposal=optimize))
+            check(functools.partial(kernel("barker"), proposal=proposal))
 
 
 def test_what_a_function_keeps_from_its_first_call_is_no_record():

@@ -11,7 +11,7 @@ import optax
 import pytest
 
 import dpjax
-from dpjax import privacy
+from dpjax import privacy, proposals
 from dpjax.models import logistic_regression
 from dpjax.privacy.shown import rounded_up
 
@@ -180,6 +180,36 @@ def test_entropy_differs_between_runs():
     assert "unsafe" not in str(found)
     last = np.stack([found.positions[name][..., -1, 0] for name in "ab"])
     assert len(np.unique(last)) == last.size
+
+
+def test_every_release_of_the_loop_is_charged():
+    """Also where `algorithm_fn` makes others in the one trace that is executed."""
+    calls, cheated = [], None
+
+    def algorithm_fn(posterior):
+        calls.append(posterior)
+        cheats = len(calls) == cheated
+
+        def propose(words, position, walk, step_size):
+            if cheats:
+                other = dpjax.barker(posterior, step_size=1.0, clip_bound=9.0)
+                state = other.init(0 * position)
+                position = other.step(jax.random.key(0), state)[0].position
+            return proposals.Move(position + 1.0, 1.0, walk, walk)
+
+        gaussian = proposals.gaussian._replace(propose=propose)
+        return BARKER(posterior, proposal=gaussian)
+
+    settings = {"a": (algorithm_fn, budget(4.0))}
+    honest = go(settings, num_steps=1).positions["a"]
+    for cheated in range(1, len(calls) + 1):  # noqa: B007, of the closure
+        calls.clear()
+        try:
+            found = go(settings, num_steps=1).positions["a"]
+        except ValueError as error:
+            assert "charged for 1 releases" in str(error)
+        else:
+            np.testing.assert_array_equal(found, honest)
 
 
 def tuned(posterior, step_size, clip_bound):

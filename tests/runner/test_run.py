@@ -1,8 +1,10 @@
 """dpjax.run: exact draws, budgets kept, ledger first, errors before the data."""
 
+import collections
 import dataclasses
 import functools
 import json
+from typing import NamedTuple
 
 import blackjax
 import jax
@@ -487,15 +489,77 @@ def test_plain_logdensity_is_refused():
         go(logprior)
 
 
-def test_the_number_of_records_is_not_what_a_subclass_says(posterior):
-    class Large(dpjax.Posterior):
-        @property
-        def num_records(self):
-            return 10**6
+@pytest.mark.parametrize("kind", [dpjax.Posterior, dpjax.Budget])
+def test_what_a_run_is_charged_for_is_not_overridden(kind):
+    with pytest.raises(TypeError, match="no class may be derived"):
+        type("Other", (kind,), {})
 
-    fields = (getattr(posterior, each.name) for each in dataclasses.fields(posterior))
-    with pytest.raises(TypeError, match="num_records of its own"):
-        go(Large(*fields), budget=dpjax.Budget(3.0, 1e-6))
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Centred:
+    """A container that mixes the records when JAX makes it anew."""
+
+    x: jax.Array
+
+    def __post_init__(self):
+        if isinstance(self.x, jax.Array):
+            self.x = self.x - jnp.mean(self.x, axis=0, keepdims=True)
+
+
+class Named(NamedTuple):
+    x: jax.Array
+
+
+class Mean(Named):
+    def __new__(cls, x):
+        return super().__new__(cls, x - jnp.mean(x, axis=0, keepdims=True))
+
+
+def test_containers_of_records_do_not_compute(posterior):
+    data = posterior.data
+    for held in (Centred(data), [dict(a=Centred(data))], Mean(data)):
+        with pytest.raises(ValueError, match="whose class could compute"):
+            dataclasses.replace(posterior, data=held)
+    for held in (Named(data), {"a": [(data, None)]}, collections.OrderedDict(a=data)):
+        dataclasses.replace(posterior, data=held)
+
+
+def test_half_precision_does_not_round_what_is_charged(posterior):
+    half, full = np.float16(0.3), float(np.float16(0.3))
+
+    def penalty(number):
+        return dpjax.penalty(
+            posterior, 0.1, test_noise_multiplier=number, clip_bound=number
+        )
+
+    def sgld(number):
+        return dpjax.sgld(posterior, 0.1, dim=2, l2_clip_norm=number, sampling_prob=1.0)
+
+    def tempered(number):
+        return BARKER(dataclasses.replace(posterior, tempering=number))
+
+    for make in (penalty, sgld, tempered):
+        assert make(half).privacy(3) == make(full).privacy(3)
+
+
+def test_the_first_states_hold_no_records(posterior):
+    rows = np.asarray(posterior.data)
+
+    def starting(init):
+        proposal = dpjax.proposals.gaussian._replace(init=init)
+        return lambda posterior: BARKER(posterior, proposal=proposal)
+
+    calls = []
+
+    def once_executed(position):
+        calls.append(position)
+        is_executed = not isinstance(calls[-1], jax.core.Tracer) or len(calls) > 2
+        return jnp.asarray(rows if is_executed else np.ones_like(rows))
+
+    for init in (lambda position: jnp.asarray(rows), once_executed):
+        with pytest.raises(ValueError, match="holds an array of shape"):
+            go(posterior, starting(init), budget=BUDGET, key=None)
 
 
 def test_large_delta_is_warned_about(posterior):
