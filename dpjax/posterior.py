@@ -174,12 +174,12 @@ def _check_containers(structure) -> None:
     JAX makes containers anew whenever it changes their arrays. A class that subtracted
     a mean then would mix the records.
     """
-    kind, *_ = structure.node_data() or (tuple,)
+    kind, *_ = structure.node_data() or (tuple,)  # A leaf has no data of a node.
     make = getattr(kind.__new__, "__globals__", {}).get("__name__", "")
     is_named_tuple = kind.__bases__ == (tuple,) and make.startswith("namedtuple_")
     if not is_named_tuple and kind not in (dict, OrderedDict, list, tuple, type(None)):
         raise ValueError(
-            f"data must be arrays in dicts, lists, tuples or NamedTuples, not in a "
+            "data must be arrays in dicts, lists, tuples or NamedTuples, not in a "
             f"{kind.__name__}, whose class could compute one record from others"
         )
     for child in structure.children():

@@ -338,7 +338,8 @@ def begin(
     states = jax.vmap(algorithm.init)(positions)
     if budget is not None:
         # When it is executed, `init` may do otherwise than when it was traced.
-        refuse_records(jax.tree.leaves(states), *posteriors)
+        with processes.agreed():
+            refuse_records(jax.tree.leaves(states), *posteriors)
     return algorithm, states, functools.partial(cost_of, algorithm, num_chains, budget)
 
 

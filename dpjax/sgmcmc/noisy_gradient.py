@@ -236,7 +236,7 @@ class Scales:
                 "more than zero, and whose integers stay below 2^31"
             )
         # The program of a step may round in another way than all of these.
-        apart = max((np.max(np.abs(other / found - 1)) for other in others), default=0)
+        apart = np.max([np.abs(other / found - 1) for other in others], initial=0.0)
         if not apart < MAX_ROUNDING:
             raise ValueError(
                 f"step_size depends on how it is rounded, by {apart:.1g} of itself: "
