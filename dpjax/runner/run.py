@@ -337,9 +337,16 @@ def begin(
         raise ValueError("the prior density is zero or undefined at initial_position")
     states = jax.vmap(algorithm.init)(positions)
     if budget is not None:
-        # When it is executed, `init` may do otherwise than when it was traced.
+        # When it is executed, `init` may do otherwise than when it was traced. A second
+        # search for the positions would take seconds where records are many.
+        starts = jax.tree.leaves(positions)
+        new = [
+            leaf
+            for leaf in jax.tree.leaves(states)
+            if not any(np.array_equal(leaf, start) for start in starts)
+        ]
         with processes.agreed():
-            refuse_records(jax.tree.leaves(states), *posteriors)
+            refuse_records(new, *posteriors)
     return algorithm, states, functools.partial(cost_of, algorithm, num_chains, budget)
 
 
