@@ -39,6 +39,7 @@ from scipy.stats import binom
 
 from dpjax.posterior import Posterior
 from dpjax.release import taint
+from dpjax.release.sealed import SealedRecords
 from dpjax.release.traced import equations, parts
 
 __all__ = [
@@ -267,24 +268,24 @@ def check_functions(
 
 
 def check_arguments(posterior: Posterior, algorithm_fn: Callable, others=()) -> None:
-    """Refuse records among the arguments of a `functools.partial`, or what these hold.
+    """Refuse records in what makes an algorithm, or in what it gives to the sampler.
 
-    The arguments are functions and values that a sampler is given, such as a proposal
-    or a `dpjax.Range`.
+    It gives functions and values, such as a proposal, a `dpjax.Range` or a number that
+    is computed from a variable.
 
     Raises
     ------
     ValueError
-        If an argument holds an array of the data, or entries of the data.
+        If `algorithm_fn` holds an array of the data, or entries of the data, as its
+        variables or as arguments of a `functools.partial`.
     """
-    if not isinstance(algorithm_fn, functools.partial):
-        return
-    held = captured((algorithm_fn.args, algorithm_fn.keywords))
+    held = captured(algorithm_fn)
     found = Records(posterior, *others).secrets(held, only_unmistakable=True)
     for name, why in found:
         raise ValueError(
-            f"an argument of the sampler holds {name!r}, which {why}: what it is given "
-            "may hold public values only. If this value is not private, name it in "
+            f"the function that makes the algorithm holds {name!r}, which {why}: it "
+            "and what it gives to the sampler may hold public values only, such as the "
+            "num_records of its argument. If this value is not private, name it in "
             "public="
         )
 
@@ -395,7 +396,8 @@ def captured(function: Any) -> list[tuple[str, Any]]:
     """Numbers and arrays that reach a function other than as arguments.
 
     They come from closures, globals, defaults, `functools.partial`, bound methods, and
-    attributes of functions, of objects and of their classes.
+    attributes of functions, of objects and of their classes. Records with a seal, which
+    the function cannot read, are left out.
 
     Returns
     -------
@@ -405,6 +407,8 @@ def captured(function: Any) -> list[tuple[str, Any]]:
     found, seen, waiting = [], {}, [("", function)]
     while waiting:
         name, value = waiting.pop()
+        if isinstance(value, SealedRecords):
+            continue
         is_array = hasattr(value, "__array__") and not isinstance(value, type)
         if is_array or isinstance(value, NUMBERS):
             found.append((name, value))

@@ -289,11 +289,14 @@ def test_a_constrain_fn_that_publishes_a_copy_is_refused():
 )
 def test_a_proposal_that_holds_a_copy_is_refused(data, held, field):
     """Also where only the chance of acceptance depends on it, and if it is rounded."""
-    copy = jnp.array(held)
+    held = np.array(jnp.array(held))
+    # In bytes, which are not searched, so that the array is a constant of the program.
+    stored, dtype = held.tobytes(), held.dtype
 
     def propose(*arguments):
+        copy = jnp.array(np.frombuffer(stored, dtype))
         move = proposals.gaussian.propose(*arguments)
-        return move._replace(**{field: getattr(move, field) + copy.ravel()[0]})
+        return move._replace(**{field: getattr(move, field) + copy[0]})
 
     proposal = proposals.gaussian._replace(propose=propose)
 
@@ -302,6 +305,14 @@ def test_a_proposal_that_holds_a_copy_is_refused(data, held, field):
 
     with pytest.raises(ValueError, match=r"holds an array .* entries of the data"):
         check_algorithm(algorithm_fn, posterior(data), POSITIONS)
+
+
+def test_a_step_size_that_is_computed_from_the_data_is_refused():
+    def algorithm_fn(target):
+        return dpjax.barker(target, 0.1 * X.std(), clip_bound=0.1)
+
+    with pytest.raises(ValueError, match="algorithm holds 'X', which is an array of"):
+        check_algorithm(algorithm_fn, posterior(), POSITIONS)
 
 
 def test_chains_that_start_at_records_are_refused():

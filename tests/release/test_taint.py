@@ -429,7 +429,7 @@ def test_arguments_hold_no_records_in_any_container():
             return held
 
         proposal = proposals.gaussian._replace(propose=propose)
-        with pytest.raises(ValueError, match="an argument of the sampler holds"):
+        with pytest.raises(ValueError, match="makes the algorithm holds"):
             check(functools.partial(kernel("barker"), proposal=proposal))
 
 
