@@ -11,8 +11,9 @@ itself. There are five exceptions:
   all from the first key.
 - The numbers of `jax.lax.rng_uniform` come from a state that a program hides. How many
   one record takes, in a loop, decides which the others get.
-- A convolution of two parts of a record is one operation for all records. In 64 bits
-  XLA makes the parts of all others undefined if a number of one record is not finite.
+- A convolution of two arrays that depend on a record, such as in the gradient of a
+  convolutional network, is one operation for all records. In 64 bits XLA makes the
+  results of all others undefined if a number of one record is not finite.
 - The incomplete beta function, of which distribution functions like Student's are made,
   is iterated for all records until the slowest has converged, which changes the last
   digits of the others.
@@ -150,11 +151,11 @@ def why_not(eqn, inputs: list[bool]) -> str:
             "record changes what others add to a sum: distribution functions of beta, "
             "binomial and Student's t laws cannot be part of a likelihood"
         )
-    if name == CONVOLUTION and all(inputs):
+    if name == CONVOLUTION and all(inputs) and eqn.invars[0].aval.dtype != "float32":
         return (
-            "the program convolves two arrays that depend on a record, and XLA does "
-            "so for all records together, so that one that is not finite changes what "
-            "others add to a sum: convolve with public numbers, or add up products"
+            "the program convolves two arrays that depend on a record, not in float32 "
+            "but in a precision in which one that is not finite changes what other "
+            "records add to a sum: make them float32, or leave JAX_ENABLE_X64 off"
         )
     if name == "svd":
         return (

@@ -99,20 +99,54 @@ def test_random_numbers_of_a_hidden_state_are_refused():
             check(algorithm_fn, loglikelihood, numbered(0))
 
 
-def test_convolutions_of_two_parts_of_a_record_are_refused():
+def test_convolutions_of_two_parts_of_a_record_are_of_float32(x64):
     """In 64 bits one that is not finite makes those of all records undefined."""
 
-    def loglikelihood(position, record, kernel=None):
-        kernel = record["kernel"] if kernel is None else kernel
-        found = jnp.convolve(record["x"], kernel, "same")
+    def of_two_parts(position, record):
+        found = jnp.convolve(record["x"], record["kernel"], "same")
         return -jnp.sum((found - position[0]) ** 2) / 2
 
+    def of_a_network(position, record):
+        found = jnp.convolve(record["x"], position[0] * jnp.ones(3, "float32"), "same")
+        return -jnp.sum(jnp.tanh(found) ** 2) / 2
+
     data = dict(x=jnp.zeros((NUM_RECORDS, 5)), kernel=jnp.zeros((NUM_RECORDS, 3)))
-    for algorithm_fn in (BARKER, SGLD):
-        with pytest.raises(ValueError, match="convolves two arrays"):
-            check(algorithm_fn, loglikelihood, data)
-    public = functools.partial(loglikelihood, kernel=jnp.ones(3))
-    check(BARKER, public, data)
+    floats = {name: leaf.astype("float32") for name, leaf in data.items()}
+    check(BARKER, of_two_parts, floats)
+    check(BARKER, of_a_network, data)
+    if not x64:
+        return
+    with pytest.raises(ValueError, match="convolves two arrays"):
+        check(BARKER, of_two_parts, data)
+    with pytest.raises(ValueError, match="convolves two arrays"):
+        check(SGLD, of_a_network, data)
+
+
+def test_no_record_reaches_the_gradients_of_another_by_a_convolution():
+    """In float32: of a network of two layers of filters."""
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(9, 6, 6, 2)).astype(np.float32)
+    filters = [
+        jnp.asarray(rng.normal(size=shape), jnp.float32)
+        for shape in ((3, 3, 2, 4), (3, 3, 4, 3))
+    ]
+
+    def loss(filters, image):
+        layer = functools.partial(
+            jax.lax.conv_general_dilated,
+            window_strides=(1, 1),
+            padding="SAME",
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
+        return jnp.sum(layer(jnp.tanh(layer(image[None], filters[0])), filters[1]) ** 2)
+
+    gradients = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))
+    expected = gradients(filters, images)
+    for value in (np.nan, np.inf, 3e38, 1e-40):
+        images[4, 2, 3, 1] = value
+        for found, other in zip(gradients(filters, images), expected, strict=True):
+            same = np.all(np.asarray(found == other), axis=(1, 2, 3, 4))
+            assert same.sum() >= 8 and np.all(np.delete(same, 4))
 
 
 @custom_vmap
