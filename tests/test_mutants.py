@@ -389,8 +389,7 @@ MUTANTS = {
     ),
     "flags that relax floating point pass": (
         program, "check_arithmetic", nothing,
-        test_self_test.test_a_flag_is_named_before_anything_is_charged,
-        dict(flag="xla_enable_fast_math", value="=true"),
+        test_self_test.test_a_flag_is_named_before_anything_is_charged, {},
     ),
     # Programs, checkpoints and randomness
     "another program than the charged one runs": (

@@ -279,7 +279,14 @@ def check_arguments(posterior: Posterior, algorithm_fn: Callable, others=()) -> 
         If `algorithm_fn` holds an array of the data, or entries of the data, as its
         variables or as arguments of a `functools.partial`.
     """
-    held = captured(algorithm_fn)
+    given, function = [], algorithm_fn
+    while isinstance(function, functools.partial):
+        given += [function.args, function.keywords]
+        function = function.func
+    # A library's own function, such as that of a fit, may hold the posterior.
+    if not _is_of_library(function):
+        given.append(function)
+    held = captured(given)
     found = Records(posterior, *others).secrets(held, only_unmistakable=True)
     for name, why in found:
         raise ValueError(

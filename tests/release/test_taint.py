@@ -334,7 +334,8 @@ def test_a_function_of_one_record_reads_no_others(read, monkeypatch):
 
     def of_all(position, record):
         others = 0.0
-        if given:
+        # From the third algorithm on, which is that of the steps.
+        if len(given) > 2:
             posterior, inner = given[-1]
             others = read(posterior, inner, inner.init(jnp.zeros(2)))
         return loglikelihood(position, record + others)
@@ -343,9 +344,7 @@ def test_a_function_of_one_record_reads_no_others(read, monkeypatch):
         given.append((posterior, kernel("barker")(posterior)))
         return given[-1][1]
 
-    # The likelihood is traced as it is given, and then as a run evaluates it.
-    message = "may read its own record only|may not read the records"
-    with pytest.raises((TypeError, ValueError), match=message):
+    with pytest.raises(ValueError, match="may read its own record only"):
         check(algorithm_fn, dpjax.Posterior(logprior, of_all, DATA))
 
 
