@@ -136,10 +136,10 @@ def test_every_number_has_noise_of_its_own():
         with pytest.raises(ValueError, match="adds 4 numbers, but noise was made"):
             release(words, posterior, lambda record: record)
         with pytest.raises(ValueError, match="not the noise of a sum"):
-            release.with_noise(words, jnp.zeros(4, jnp.int64))
+            release.with_noise(words, np.zeros(4, np.int64))
     words = jnp.zeros(release.num_words(4, 7), jnp.uint32)
     with pytest.raises(ValueError, match="one number, not an array"):
-        GaussianSum(1.0, None).with_noise(words, jnp.zeros(4, jnp.int64), np.ones(4))
+        GaussianSum(1.0, None).with_noise(words, np.zeros(4, np.int64), np.ones(4))
 
 
 def test_without_noise_there_is_no_event():
