@@ -212,7 +212,8 @@ def _cost(events_fn, step_size, target_acceptance_rate):
 def _check_alike(algorithm: Algorithm, charged: Algorithm, state) -> None:
     """Refuse steps of another cost than those that are charged.
 
-    A sampler that is given a metric, or that is called again, could make them.
+    A sampler of the user's could make them once it is given a metric, or when it is
+    called again.
 
     Raises
     ------

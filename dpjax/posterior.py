@@ -30,13 +30,14 @@ class Posterior:
         ``(position, record) -> scalar``, the log-likelihood of **one** record, the
         unit of privacy.
     data
-        Pytree of arrays with the records along the leading axis, ``(n, ...)``. Their
-        values are not validated. If the log-likelihood or the gradient of a record is
-        not finite, for example because the record holds a NaN, the record adds zero to
-        the sums that are released. So encode missing values by a public rule. A
-        `numpy.memmap`, such as ``np.load(path, mmap_mode="r")``, stays on disk in
-        `dpjax.run` and in a step, which read it block by block
-        (`dpjax.release.on_disk`). As an argument of `jax.jit` it is read whole.
+        Arrays with the records along the leading axis, ``(n, ...)``, in a pytree of
+        dicts, lists, tuples and NamedTuples. Their values are not validated. If the
+        log-likelihood or the gradient of a record is not finite, for example because
+        the record holds a NaN, the record adds zero to the sums that are released. So
+        encode missing values by a public rule. A `numpy.memmap`, such as
+        ``np.load(path, mmap_mode="r")``, stays on disk in `dpjax.run` and in a step,
+        which read it block by block (`dpjax.release.on_disk`). As an argument of
+        `jax.jit` it is read whole.
     tempering
         The power T in (0, 1] to which the likelihood is raised.
     constrain_fn

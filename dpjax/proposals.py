@@ -214,7 +214,8 @@ def settled(proposal: Proposal, step_size, inverse_mass_matrix) -> Proposal:
 
     A kernel is charged for the length that `longest` gives, and its steps set the
     distance of moves to it. So `longest` is asked here, and nowhere else. `num_words`
-    is asked once for each dimension, as other words follow those of a move.
+    is asked once for each dimension, so that a step takes as many words as the run has
+    counted for it.
 
     Parameters
     ----------

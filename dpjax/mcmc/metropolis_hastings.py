@@ -250,8 +250,8 @@ def info_of(is_accepted) -> MHInfo:
 def penalty_family(test_noise_multiplier) -> tuple[str, Any]:
     """The acceptance family of the penalty method; "metropolis" if there is no noise.
 
-    With it comes the multiplier, as a Python float unless it is traced: a product with
-    a NumPy scalar of half precision would be rounded to that.
+    The multiplier is returned beside it, as a Python float unless it is traced. A NumPy
+    scalar of half precision would round the products that it enters to half precision.
 
     Raises
     ------

@@ -128,8 +128,8 @@ class NoisySum(ABC):
         """
         shape = vector_sums.shape_of(posterior, contribution_fn, rng_key)
         flat, unravel = ravel_pytree(jax.tree.map(jnp.zeros_like, shape))
-        # The event is of as many numbers as the words. One of noise for several numbers
-        # would cancel in their differences.
+        # JAX would broadcast too little noise: one number of it for several numbers of
+        # the sum, whose differences would then have none.
         if len(words) != self.num_words(flat.size, posterior.num_records):
             raise ValueError(
                 f"a record adds {flat.size} numbers, but noise was made for another "

@@ -169,8 +169,13 @@ class Scales:
         """The schedule, traced once, for the accountant and for the steps alike."""
         return self._traced(jnp.int32)
 
+    @functools.cached_property
+    def _in_float64(self) -> ClosedJaxpr:
+        """The schedule in float64, in which JAX divides integers of 64 bits."""
+        return self._traced(jnp.int64)
+
     def _traced(self, dtype) -> ClosedJaxpr:
-        """The schedule as a function of a number of steps of a type."""
+        """The schedule, traced for a number of steps that is an integer of `dtype`."""
         step_size_fn: Any = self.step_size
 
         def step_size(count):
@@ -224,8 +229,7 @@ class Scales:
             if varies:
                 others.append(found)
                 found = np.asarray(jax.jit(jax.vmap(self.at))(counts))
-                # JAX divides integers of 64 bits in float64.
-                in_float64 = jax.vmap(jaxpr_as_fun(self._traced(jnp.int64)))
+                in_float64 = jax.vmap(jaxpr_as_fun(self._in_float64))
                 others += map(np.asarray, in_float64(counts.astype(jnp.int64)))
         if found.shape != counts.shape:
             raise ValueError("step_size must be one number in every step, not an array")

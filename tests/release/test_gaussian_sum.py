@@ -142,6 +142,16 @@ def test_every_number_has_noise_of_its_own():
         GaussianSum(1.0, None).with_noise(words, np.zeros(4, np.int64), np.ones(4))
 
 
+def test_noise_is_not_rounded_to_half_precision():
+    """In which the multiplier times the grid is infinite."""
+    posterior = posterior_of(jnp.zeros((7, 3)))
+    half, full = (
+        released(GaussianSum(number, number), posterior, 5)
+        for number in (np.float16(1.3), float(np.float16(1.3)))
+    )
+    np.testing.assert_array_equal(half, full)
+
+
 def test_without_noise_there_is_no_event():
     with pytest.raises(ValueError, match="not private"):
         GaussianSum(1.0, 0.0).event(2, Relation.REPLACE_ONE)
