@@ -258,12 +258,13 @@ def released(monkeypatch):
 def test_charges_the_noise_that_is_added(released, sampling_prob):
     clip_norm, multiplier = 0.75, 1.5
     data = jnp.zeros((30, 2)).at[4].set(1e9)
-    words = jax.random.bits(jax.random.key(6), (4000, 12), jnp.uint32)
-    arguments = (GaussianSum(clip_norm, 2 * multiplier, sampling_prob),)
+    release = GaussianSum(clip_norm, 2 * multiplier, sampling_prob)
+    num_words = release.num_words(2, 30)
+    words = jax.random.bits(jax.random.key(6), (4000, num_words), jnp.uint32)
     position = jnp.zeros(2)
     for calm in (data, data.at[4].set(0.0), data.at[4].multiply(-1)):
         hmc._released_gradient(
-            Posterior(no_prior, linear, calm), position, None, words[0], *arguments
+            Posterior(no_prior, linear, calm), position, None, words[0], release
         )
     (loud, unit, charged), (quiet, *_), (reverse, *_) = released
     assert charged == 2 * multiplier and unit == clip_norm / exact_sums.VECTOR_GRID
@@ -275,7 +276,7 @@ def test_charges_the_noise_that_is_added(released, sampling_prob):
 
     def of_zeros(words):
         empty = Posterior(no_prior, linear, jnp.zeros((3, 2)))
-        return hmc._released_gradient(empty, position, None, words, *arguments)
+        return hmc._released_gradient(empty, position, None, words, release)
 
     draws = np.asarray(jax.jit(jax.vmap(of_zeros))(words), np.float64) * sampling_prob
     sd = 2 * multiplier * clip_norm
