@@ -17,6 +17,8 @@ value, such as how many releases it makes.
 """
 
 import functools
+import operator
+from collections import Counter
 
 import jax
 import numpy as np
@@ -84,24 +86,25 @@ def check_call(eqn) -> None:
         )
 
 
-def num_marks(program, mark: str) -> int:
-    """How many values a traced program marks with `mark`, at least.
+def num_marks(program) -> Counter[str]:
+    """How many values a traced program marks with each mark, at least.
 
     Of several branches, that with the most marks counts. A loop of an unknown number of
     turns counts as one turn.
     """
-    total = 0
+    total = Counter()
     for eqn in getattr(program, "jaxpr", program).eqns:
-        name, params = eqn.primitive.name, eqn.params
-        total += name == "name" and params["name"] == mark
-        found = [num_marks(part, mark) for part in parts(eqn)]
-        match name:
+        found = [num_marks(part) for part in parts(eqn)]
+        match eqn.primitive.name:
+            case "name":
+                total[eqn.params["name"]] += 1
             case "cond":
-                total += max(found)
+                total += functools.reduce(operator.or_, found)
             case "scan":
-                total += params["length"] * sum(found)
+                for mark, number in sum(found, Counter()).items():
+                    total[mark] += eqn.params["length"] * number
             case _:
-                total += sum(found)
+                total += sum(found, Counter())
     return total
 
 

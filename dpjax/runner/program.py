@@ -322,14 +322,15 @@ def _check_counts(
     num_moves
         How many steps each of these loops makes, of all groups of chains.
     """
+    marks = taint.num_marks(program)
     for mark, what in (taint.RELEASED, "releases"), (taint.SUMMED, "sums of records"):
-        found = taint.num_marks(program, mark) / (num_loops * num_moves)
+        found = marks[mark] / (num_loops * num_moves)
         if found > num_releases:
             raise ValueError(
                 f"a step makes {found:g} {what} and is charged for {num_releases:g} "
                 "releases: what a sampler is given may not make steps of another one"
             )
-    if taint.num_marks(program, taint.REMEMBERED) > num_loops:
+    if marks[taint.REMEMBERED] > num_loops:
         raise ValueError(
             "a step reads the memory of a kernel, which only the run may: what a "
             "sampler is given may not call Transition.recall"

@@ -619,7 +619,7 @@ def test_releases_are_counted():
         return jax.lax.cond(x[0] > 0, lambda: one(one(x)), lambda: x)
 
     def count(function):
-        return taint.num_marks(jax.make_jaxpr(function)(jnp.ones(3)), taint.RELEASED)
+        return taint.num_marks(jax.make_jaxpr(function)(jnp.ones(3)))[taint.RELEASED]
 
     assert count(jax.jit(one)) == count(jax.vmap(one)) == 1
     assert count(lambda x: jax.lax.map(jax.vmap(one), jnp.ones((4, 5, 6)))) == 4
