@@ -102,7 +102,13 @@ class Posterior:
         # A product with a NumPy scalar of half precision would be rounded to that.
         object.__setattr__(self, "tempering", float(self.tempering))
         for path, leaf in leaves:
-            check_numbers(f"data{jax.tree_util.keystr(path)}", leaf)
+            name = f"data{jax.tree_util.keystr(path)}"
+            check_numbers(name, leaf)
+            if not leaf.dtype.isnative:
+                raise ValueError(
+                    f"{name} has the byte order of another machine, {leaf.dtype}: "
+                    "convert it by values.astype(values.dtype.newbyteorder('='))"
+                )
         sizes = {
             jax.tree_util.keystr(path) or "data": leaf.shape[0] if leaf.shape else None
             for path, leaf in leaves
@@ -193,9 +199,16 @@ def check_numbers(name: str, array) -> None:
     Raises
     ------
     ValueError
-        If the array has such a dtype. The message calls the array `name` and quotes
-        none of its values.
+        If the array has such a dtype, or is of a class derived from NumPy's arrays,
+        which could compute one record from others when it is converted. The message
+        calls the array `name` and quotes none of its values.
     """
+    kind = type(array)
+    if isinstance(array, np.ndarray) and kind not in (np.ndarray, np.memmap):
+        raise ValueError(
+            f"{name} is a {kind.__name__}, whose class could compute one record from "
+            "others: make a plain array of it, by numpy.asarray, which forgets a mask"
+        )
     dtype = array.dtype
     is_plain = isinstance(dtype, np.dtype) and not dtype.names
     if not is_plain or dtype.kind in "OSUMm":

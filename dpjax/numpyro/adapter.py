@@ -200,7 +200,7 @@ def _as_array(name: str, value) -> jax.Array | np.memmap:
             "you choose, such as np.asarray(values, float). Levels of a category are "
             "numbered by a public list of them, as dpjax.records.Schema does"
         )
-    is_array = isinstance(value, jax.Array | np.memmap)
+    is_array = isinstance(value, jax.Array | np.ndarray)
     array = value if is_array else np.asarray(value)
     check_numbers(f"data[{name!r}]", array)
     return on_disk.array(array)

@@ -16,7 +16,6 @@ sum of clipped terms.
 """
 
 import dataclasses
-import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -188,11 +187,10 @@ def of(clip_bound, *, has_centre: bool = False) -> ClipBound:
             f"clip_bound must be positive, got {number}: it bounds, in nats, what one "
             "record adds to the log ratio"
         )
-    if isinstance(number, numbers.Real):
-        # With a float32 the accountant would compute in float32.
-        name = dataclasses.fields(clip_bound)[-1].name
-        clip_bound = dataclasses.replace(clip_bound, **{name: float(number)})
-    return clip_bound
+    # What is computed from an array or a NumPy scalar is rounded to its precision, the
+    # charge too.
+    name = dataclasses.fields(clip_bound)[-1].name
+    return dataclasses.replace(clip_bound, **{name: float(number)})
 
 
 def sensitivity(clip_bound: float, neighboring_relation: NeighboringRelation) -> float:

@@ -205,7 +205,11 @@ def _cells(ratio: jax.Array, clip_bound) -> jax.Array:
     if _unbounded(clip_bound):
         return ratio
     ratio = wide(ratio)
-    # A move over no distance has a bound of zero, which would give 0 * inf here.
+    # A record whose ratio is zero must not meet an infinite scale, as 0 * inf would be
+    # the sum of all records. A move over no distance has a bound of zero, and in half
+    # precision the scale of any other bound overflows.
+    if hasattr(clip_bound, "dtype"):
+        clip_bound = wide(clip_bound)
     scale = GRID / jnp.maximum(clip_bound, 1e-30)
     cells = jnp.clip(ratio * scale, -GRID, GRID)
     # One can also round by adding and subtracting a large number, but XLA would undo

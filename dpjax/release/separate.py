@@ -13,15 +13,17 @@ itself. There are five exceptions:
   one record takes, in a loop, decides which the others get.
 - A convolution of two arrays that depend on a record, such as in the gradient of a
   convolutional network, is one operation for all records. In 64 bits XLA makes the
-  results of all others undefined if a number of one record is not finite.
+  results of all others undefined if a number of one record is not finite. If the
+  convolution is in batch groups, as the gradient of a grouped one is, it may do so in
+  float32, too.
 - The incomplete beta function, of which distribution functions like Student's are made,
   is iterated for all records until the slowest has converged, which changes the last
   digits of the others.
 
-`program_of` refuses the first, and `why_not` the others. `why_not` also refuses
-two operations that could publish records in another way: writing to a mutable array
-takes values out of sight of `dpjax.release.taint`, and LAPACK prints a line where the
-fast method for singular values meets an infinite number.
+`program_of` refuses the first and batch groups, and `why_not` the others. `why_not`
+also refuses two operations that could publish records in another way: writing to a
+mutable array takes values out of sight of `dpjax.release.taint`, and LAPACK prints a
+line where the fast method for singular values meets an infinite number.
 """
 
 import functools
@@ -74,7 +76,8 @@ def program_of(function: Callable, kind: str, *arguments) -> tuple[Callable, Any
     Raises
     ------
     ValueError
-        If the program has a rule of its own for batches.
+        If the program has a rule of its own for batches, or a convolution in batch
+        groups.
     """
     program, shapes = jax.make_jaxpr(alone(function), return_shape=True)(*arguments)
     for eqn in equations(program):
@@ -86,6 +89,13 @@ def program_of(function: Callable, kind: str, *arguments) -> tuple[Callable, Any
                 "sequential_vmap in jax.custom_batching, or of the primitive "
                 f"{name!r} of a library, in which one record could change what "
                 f"others add, at {summarize(eqn.source_info)}: take it out of the model"
+            )
+        if eqn.params.get("batch_group_count", 1) > 1:
+            raise ValueError(
+                f"{kind} has a convolution in batch groups, such as the gradient of "
+                "one with feature_group_count, in which one record could change what "
+                f"others add, at {summarize(eqn.source_info)}: convolve each group by "
+                "itself"
             )
     return function_of(program, shapes), shapes
 

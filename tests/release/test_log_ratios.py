@@ -366,6 +366,16 @@ def test_narrow_floats_keep_the_sensitivity(dtype):
     assert np.max(np.rint(change / 0.7 * GRID)) == 2 * GRID
 
 
+def test_bounds_in_half_precision_lose_no_record():
+    """One log ratio is zero, and the cells of such a bound overflow in it."""
+    data = jnp.asarray([[0.0, 0.0], [0.0, 0.5], [1.0, 1.0005]])
+    half = jnp.asarray(0.001, jnp.float16)
+    expected = log_ratio_sum(data, float(half))
+    assert expected > 0.001
+    for bound in (half, np.asarray(half)[()]):
+        assert log_ratio_sum(data, bound) == pytest.approx(float(expected), rel=1e-4)
+
+
 def test_sensitivity():
     assert clip_bounds.sensitivity(0.3, Relation.REPLACE_ONE) == 0.6
     assert clip_bounds.sensitivity(0.3, Relation.REPLACE_SPECIAL) == 0.3

@@ -149,6 +149,28 @@ def test_no_record_reaches_the_gradients_of_another_by_a_convolution():
             assert same.sum() >= 8 and np.all(np.delete(same, 4))
 
 
+def test_gradients_of_grouped_convolutions_are_refused():
+    """XLA may multiply a number that is not finite by zeros for all records."""
+
+    def of_groups(position, record):
+        layer = functools.partial(
+            jax.lax.conv_general_dilated,
+            window_strides=(1,),
+            padding="SAME",
+            feature_group_count=2,
+        )
+        filters = (position[0] * jnp.ones((4, 1, 3))).astype("float32")
+        return -jnp.sum(jnp.tanh(layer(record[None], filters)) ** 2)
+
+    data = jnp.zeros((NUM_RECORDS, 2, 5), "float32")
+    check(BARKER, of_groups, data)
+    with pytest.raises(ValueError, match="a convolution in batch groups"):
+        check(SGLD, of_groups, data)
+    algorithm = SGLD(dpjax.Posterior(logprior, of_groups, data))
+    with pytest.raises(ValueError, match="a convolution in batch groups"):
+        algorithm.step(jax.random.key(0), algorithm.init(jnp.zeros(1)))
+
+
 @custom_vmap
 def centred(x):
     return x

@@ -525,8 +525,27 @@ def test_containers_of_records_do_not_compute(posterior):
         dataclasses.replace(posterior, data=held)
 
 
-def test_half_precision_does_not_round_what_is_charged(posterior):
-    half, full = np.float16(0.3), float(np.float16(0.3))
+class Shifted(np.ndarray):
+    """Records that are mixed when they are converted."""
+
+    def astype(self, *arguments, **options):
+        plain = np.asarray(self)
+        return (plain - plain.mean(axis=0)).astype(*arguments, **options)
+
+
+def test_arrays_of_records_do_not_compute(posterior):
+    data = np.asarray(posterior.data)
+    masked = np.ma.masked_array(data)
+    for held in (data.view(Shifted), {"a": (masked,)}):
+        with pytest.raises(ValueError, match="whose class could compute"):
+            dataclasses.replace(posterior, data=held)
+    with pytest.raises(ValueError, match="byte order"):
+        dataclasses.replace(posterior, data=data.astype(">f8"))
+
+
+@pytest.mark.parametrize("kind", [np.float16, functools.partial(np.array, dtype="f2")])
+def test_half_precision_does_not_round_what_is_charged(posterior, kind):
+    half, full = kind(0.3), float(np.float16(0.3))
 
     def penalty(number):
         return dpjax.penalty(
@@ -539,7 +558,11 @@ def test_half_precision_does_not_round_what_is_charged(posterior):
     def tempered(number):
         return BARKER(dataclasses.replace(posterior, tempering=number))
 
-    for make in (penalty, sgld, tempered):
+    def lipschitz(number):
+        bound, lengths = dpjax.Lipschitz(number), dpjax.proposals.fixed_length
+        return BARKER(posterior, clip_bound=bound, proposal=lengths)
+
+    for make in (penalty, sgld, tempered, lipschitz):
         assert make(half).privacy(3) == make(full).privacy(3)
 
 
