@@ -113,8 +113,9 @@ class MCMCKernel(mcmc.MCMCKernel):
         chains than `num_chains` in all; to continue the chains that have begun, set
         ``mcmc.post_warmup_state = mcmc.last_state``.
     ValueError
-        `MCMC.run` raises it if it is given data; if it is given fewer warm-up steps
-        than the algorithm tunes for; or, like `dpjax.run`, if records reach the results
+        `MCMC.run` raises it if it is given data, or a key of another generator than
+        threefry; if it is given fewer warm-up steps than the algorithm tunes for; or,
+        like `dpjax.run`, if records reach the results
         of its program other than through a release.
 
     Notes
@@ -289,6 +290,12 @@ class MCMCKernel(mcmc.MCMCKernel):
         return jax.vmap(self._step)(state)
 
     def _step(self, state):
+        if (generator := jax.random.key_impl(state.rng_key)) != "threefry2x32":
+            raise ValueError(
+                f"with keys of the generator {generator!r}, JAX draws the numbers of "
+                "all chains from the key of the first, so two kernels could have the "
+                "same noise: take jax.random.key(.., impl='threefry2x32')"
+            )
         rest = state.num_steps, state.num_prepaid, state.rng_key
         words = self._words_of(state.kernel, *rest)
         is_void = (state.num_prepaid == 0) | jnp.any(words != state.seal)

@@ -337,6 +337,11 @@ def test_what_is_not_paid_for_is_refused():
     mcmc = MCMC(kernel, num_warmup=0, num_samples=5, progress_bar=False)
     with pytest.raises(ValueError, match="key alone"):
         mcmc.run(jax.random.key(0), np.zeros(3))
+    for generator in ("rbg", "unsafe_rbg"):
+        with pytest.raises(ValueError, match=f"generator '{generator}'"):
+            mcmc.run(jax.random.key(0, impl=generator))
+        kernel = MCMCKernel(BARKER, target(), budget=BUDGET)
+        mcmc = MCMC(kernel, num_warmup=0, num_samples=5, progress_bar=False)
     tuned = MCMCKernel(KERNELS["adapted"], target(), budget=BUDGET)
     mcmc = MCMC(tuned, num_warmup=9, num_samples=5, progress_bar=False)
     with pytest.raises(ValueError, match="num_warmup of as many, got 9"):
