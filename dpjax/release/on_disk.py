@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.core import Tracer
 
 __all__ = [
     "OnDisk",
@@ -25,6 +26,7 @@ __all__ = [
     "in_memory",
     "is_any",
     "joined",
+    "owned",
     "rows",
 ]
 
@@ -140,6 +142,22 @@ def canonical(values, dtype=None) -> Any:
     with np.errstate(all="ignore"):
         dtype = dtype or jax.dtypes.canonicalize_dtype(values.dtype)
         return values.astype(dtype, copy=False)
+
+
+def owned(values) -> Any:
+    """A copy of an array in memory that stays as it is while a run goes on.
+
+    NumPy's arrays change in place, and on a CPU those of JAX may share their memory.
+    What is no such array is returned as it is, such as an array on another device.
+    """
+    if isinstance(values, np.ndarray):
+        return values.copy()
+    if not isinstance(values, jax.Array) or isinstance(values, Tracer):
+        return values
+    if any(device.platform != "cpu" for device in values.sharding.device_set):
+        return values
+    with jax.ensure_compile_time_eval(), jax.debug_nans(False), jax.debug_infs(False):
+        return jnp.copy(values)
 
 
 def is_any(data) -> bool:

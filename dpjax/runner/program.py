@@ -215,8 +215,9 @@ def trace(
 ) -> Program:
     """Trace the loop of `chunk_size` steps, to be compiled when it is first called.
 
-    Tracing reads no data. With `is_private`, the arrays and constants of the traced
-    loop are compared with the data.
+    Tracing reads no data. When the loop is first executed it makes a copy of them, and
+    reads that one. With `is_private`, the arrays and constants of the traced loop are
+    compared with the data.
 
     Parameters
     ----------
@@ -293,11 +294,15 @@ def trace(
             _check_counts(traced.jaxpr, num_loops, num_moves, num_releases)
     program = functools.cache(lambda: compiled.shared(traced, given, compiler_options))
 
-    def advance(chains, words, active):
-        return program()(arrays, data, _beside(data, chains), words, active)
-
+    owned = functools.cache(lambda: list(map(on_disk.owned, data)))
     replay = function_of(traced.jaxpr, traced.out_info)
-    evaluate = functools.partial(replay, arrays, data)
+
+    def advance(chains, words, active):
+        return program()(arrays, owned(), _beside(data, chains), words, active)
+
+    def evaluate(chains, words, active):
+        return replay(arrays, owned(), chains, words, active)
+
     on_one = traced
     if mesh is not None:
         # On a mesh, JAX adds operations that move arrays between devices. The identity

@@ -543,6 +543,41 @@ def test_arrays_of_records_do_not_compute(posterior):
         dataclasses.replace(posterior, data=data.astype(">f8"))
 
 
+@pytest.mark.parametrize("kind", [np.asarray, jnp.asarray])
+def test_records_that_change_in_place_do_not_reach_a_run(
+    posterior, kind, tmp_path, monkeypatch
+):
+    """As in a notebook, whose next cell is executed while a run goes on."""
+    shape, dtype = posterior.data.shape, posterior.data.dtype
+    # JAX shares the memory of arrays that begin at a multiple of 64 bytes.
+    memory = np.empty(posterior.data.nbytes + 64, np.uint8)
+    memory = memory[-memory.ctypes.data % 64 :][: posterior.data.nbytes]
+    records = memory.view(dtype).reshape(shape)
+    save, saved = checkpoint.save, []
+
+    def drawn(change, name):
+        saved.clear()
+
+        def save_and_change(*arguments):
+            save(*arguments)
+            saved.append(name)
+            if len(saved) > 1:  # The first checkpoint is written before any step.
+                change()
+
+        monkeypatch.setattr(checkpoint, "save", save_and_change)
+        records[:] = posterior.data
+        target = dataclasses.replace(posterior, data=kind(records))
+        options = dict(num_steps=20, budget=BUDGET, checkpoint=tmp_path / name)
+        return go(target, key=3, **options).positions
+
+    def centre():
+        np.subtract(records, 100, out=records)
+
+    expected, found = drawn(lambda: None, "calm"), drawn(centre, "changed")
+    assert not np.array_equal(records, posterior.data)
+    np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("kind", [np.float16, functools.partial(np.array, dtype="f2")])
 def test_half_precision_does_not_round_what_is_charged(posterior, kind):
     half, full = kind(0.3), float(np.float16(0.3))
