@@ -79,8 +79,9 @@ def posterior(
         The model's other arguments. They are not private.
     example
         Made-up records in the form of `data`, or of some of its arrays; two or more.
-        They are not private, so `dpjax.numpyro.sample` refuses records that were copied
-        from the data. Their density must be finite. The arrays that the model does not
+        They are not private. `dpjax.numpyro.sample` refuses records that were copied
+        from the data where they are unmistakable, which rounded numbers such as ages
+        are not. Their density must be finite. The arrays that the model does not
         generate, such as regressors, are the public design of
         `dpjax.numpyro.fisher_information`, so every group and level of the data should
         occur in them. Arrays that are not given are made up: floats are uniform in

@@ -3,7 +3,7 @@
 Released values do not show how much clipping changes the posterior. In one logistic
 regression on 50,000 records, a norm that clipped the gradients of 9 % of the records
 moved the fit of `dpjax.dpvi` by 15 posterior standard deviations. The bounds here clip
-one record in a thousand if the records follow the model.
+one record in a thousand if the records follow the model at the position that is given.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,11 @@ def clip_per_step(posterior: Posterior, position, inverse_mass_matrix) -> float:
         From `dpjax.numpyro.posterior`, with an ``example`` if its model does not
         generate all of its records.
     position
-        Public position at which records are simulated.
+        Public position at which records are simulated, and scores are taken. Scores may
+        be larger elsewhere: at zero, a logistic regression gives every outcome a
+        probability of one half, and where the latents are larger, some outcomes are
+        twice as surprising. So take the largest result over several positions that the
+        prior allows.
     inverse_mass_matrix
         Metric in which step lengths are measured, ``(d, d)``, such as the covariance of
         the posterior.
@@ -69,8 +73,7 @@ def l2_clip_norm(posterior: Posterior, position) -> float:
     Parameters
     ----------
     posterior, position
-        As in `clip_per_step`. If gradients are larger far from this position, a chain
-        that starts there clips more of them on its way.
+        As in `clip_per_step`.
 
     Raises
     ------

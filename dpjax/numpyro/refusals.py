@@ -23,6 +23,8 @@ from dpjax.compiled import evaluated
 from dpjax.numpyro.model import Model, Rows, in_plate, is_latent
 from dpjax.numpyro.quadrature import innermost
 from dpjax.release.captured import captured
+from dpjax.release.taint import check_call
+from dpjax.release.traced import equations
 
 __all__ = [
     "OVERFLOW",
@@ -67,10 +69,11 @@ def traced(function, *arguments):
     Raises
     ------
     ValueError
-        If the model raises an error; the message says what to do.
+        If the model raises an error, or makes a callback or a print; the message says
+        what to do.
     """
     try:
-        return jax.eval_shape(function, *arguments)
+        program, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     except (
         jax.errors.ConcretizationTypeError,
         jax.errors.TracerArrayConversionError,
@@ -94,6 +97,9 @@ def traced(function, *arguments):
             "arrays that have one entry along their leading axis: "
             f"{_first_line(error)}"
         ) from error
+    for eqn in equations(program):
+        check_call(eqn)
+    return shapes
 
 
 def check_sites(model: Model, sites: dict, rows: Rows) -> None:
@@ -284,7 +290,8 @@ def check_numbers(model: Model, position) -> None:
         raise ValueError(
             "the density of made-up records is not finite. Give example=, a few "
             "made-up records in the form of data that the model could have produced. "
-            f"If it has such records, {OVERFLOW}"
+            f"If it has such records, {OVERFLOW}. Or the model divides by the spread "
+            "of its argument, which is zero for one record: use a public constant"
         )
 
 

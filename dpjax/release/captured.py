@@ -542,7 +542,18 @@ def constants(
 
 
 def _numbers(value) -> np.ndarray:
-    """A number or an array as a NumPy array; an empty one if it is not numeric."""
+    """A number or an array as a NumPy array; an empty one if it is not numeric.
+
+    Raises
+    ------
+    ValueError
+        If the array is one that a function kept while JAX traced it.
+    """
+    if isinstance(value, Tracer):
+        raise ValueError(
+            "a function keeps what it was called with in a variable outside of itself, "
+            "as by seen.append(x): return values in place of storing them"
+        )
     if not jnp.issubdtype(getattr(value, "dtype", float), jax.dtypes.extended):
         array = np.asarray(value)
         if jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool:

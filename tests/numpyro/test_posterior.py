@@ -393,6 +393,29 @@ def other_argument(z):
     no_plate(z)
 
 
+def by_spread(x):
+    m = mean()
+    with numpyro.plate("data", x.shape[0]):
+        normal((x - x.mean()) / x.std(), mean=m)
+
+
+def prints(x):
+    m = mean()
+    jax.debug.print("{}", x)
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
+KEPT = []
+
+
+def keeps(x):
+    m = mean()
+    KEPT.append(x)
+    with numpyro.plate("data", x.shape[0]):
+        normal(x, mean=m)
+
+
 REFUSED = {
     no_plate: (dict(x=VECTOR), "no plate 'data', nor any other.*theirs as plate"),
     local_latent: (dict(x=VECTOR), "latent 'u' is inside plate.*Marginalise it"),
@@ -421,6 +444,9 @@ REFUSED = {
     shifted_scale: (dict(x=VECTOR), "density of 'sd' is not finite.*needs domain="),
     empty_plate: (dict(x=VECTOR), "no site is inside plate.*move the observations"),
     other_argument: (dict(x=VECTOR), "cannot be called on one record"),
+    by_spread: (dict(x=VECTOR), "not finite.*the spread of its argument"),
+    prints: (dict(x=VECTOR), "makes a debug_print.*take prints and callbacks out"),
+    keeps: (dict(x=VECTOR), "keeps what it was called with.*return values"),
 }
 CAPTURES = (features_by_closure, all_by_closure)
 
@@ -431,6 +457,12 @@ def test_what_cannot_be_protected_is_refused(model):
     data, message = REFUSED[model]
     with pytest.raises(ValueError, match=message):
         posterior(model, data, plate="data")
+
+
+def test_a_model_that_prints_is_refused_before_it_prints(capfd):
+    with pytest.raises(ValueError, match="debug_print"):
+        posterior(prints, dict(x=VECTOR), plate="data")
+    assert capfd.readouterr().out == ""
 
 
 def test_what_the_model_captured_is_named():
