@@ -406,7 +406,6 @@ def test_addition_of_a_record_is_refused():
         (dict(expected_batch_size=1e8), r"at most 2\^22"),
         (dict(clip_bound=np.inf), r"at most 2\^22"),
         (dict(clip_bound=Range(box_range, 0.0)), "clip_bound must be positive"),
-        (dict(clip_bound=jnp.asarray(0.5)), "Python numbers"),
         (dict(step_size=jnp.asarray(0.5)), "Python numbers"),
         (dict(step_size=-1.0), "step_size must be positive"),
         (dict(laziness=0.0), "laziness"),
@@ -415,6 +414,14 @@ def test_addition_of_a_record_is_refused():
 def test_bad_arguments_raise(changes, message):
     with pytest.raises(ValueError, match=message):
         KERNELS["fast_mh"](box_posterior(), **changes)
+
+
+def test_traced_clip_bounds_are_refused():
+    def traced(bound):
+        return KERNELS["fast_mh"](box_posterior(), clip_bound=bound).privacy(1)
+
+    with pytest.raises(ValueError, match="Python numbers"):
+        jax.eval_shape(traced, 0.5)
 
 
 @pytest.mark.parametrize(
