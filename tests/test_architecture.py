@@ -200,7 +200,7 @@ def test_kernels_read_the_data_once(module, names):
 
 
 def test_two_places_release():
-    """The runner and `captured` check, the others mark releases or sums."""
+    """The runner and what searches models check, the others mark releases or sums."""
     users = {
         module for module, path in FILES.items() if "release/taint" in imported(path)
     }
@@ -208,4 +208,5 @@ def test_two_places_release():
     summing = {"release/vector_sums", "release/log_ratios"}
     summing |= {"release/poisson_log_ratios"}
     checking = {"release/captured", "runner/check", "runner/program"}
+    checking |= {"numpyro/refusals"}
     assert users == marking | summing | checking
