@@ -115,8 +115,8 @@ class MCMCKernel(mcmc.MCMCKernel):
     ValueError
         `MCMC.run` raises it if it is given data, or a key of another generator than
         threefry; if it is given fewer warm-up steps than the algorithm tunes for; or,
-        like `dpjax.run`, if records reach the results
-        of its program other than through a release.
+        like `dpjax.run`, if records reach the results of its program other than through
+        a release.
 
     Notes
     -----

@@ -205,9 +205,9 @@ def _cells(ratio: jax.Array, clip_bound) -> jax.Array:
     if _unbounded(clip_bound):
         return ratio
     ratio = wide(ratio)
-    # A record whose ratio is zero must not meet an infinite scale, as 0 * inf would be
-    # the sum of all records. A move over no distance has a bound of zero, and in half
-    # precision the scale of any other bound overflows.
+    # The scale must be finite. Otherwise a record whose log ratio is zero would add
+    # 0 * inf, which makes the sum of all records undefined. In half precision it would
+    # overflow, and the bound of a move over no distance is zero.
     if hasattr(clip_bound, "dtype"):
         clip_bound = wide(clip_bound)
     scale = GRID / jnp.maximum(clip_bound, 1e-30)

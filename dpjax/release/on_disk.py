@@ -148,7 +148,7 @@ def owned(values) -> Any:
     """A copy of an array in memory that stays as it is while a run goes on.
 
     NumPy's arrays change in place, and on a CPU those of JAX may share their memory.
-    What is no such array is returned as it is, such as an array on another device.
+    Anything else is returned as it is, such as an array on a GPU or on disk.
     """
     if isinstance(values, np.ndarray):
         return values.copy()
